@@ -1,0 +1,61 @@
+"""A case: what is asked of a subject, as frozen data that prints, travels and replays.
+
+Hypothesis draws cases in the controller; ranks receive them. A case is a frozen dataclass whose fields are JSON
+types (str, int, float, bool, None), tuples of them, or further frozen dataclasses derived from ``Case``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """The base of every case. Subclasses that are tried on ranks have a ``world_size``."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The case as a JSON object; ``"case"`` names its class."""
+        return {"case": type(self).__name__, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Case):
+        return value.as_json()
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def from_json(data: Any) -> Case:
+    """Rebuild a case from ``as_json``'s object. Raises ValueError that names what does not fit; runs no code of it."""
+    case = _rebuilt(data)
+    if not isinstance(case, Case):
+        raise ValueError(f'expected a JSON object with a "case" key naming the case class, got {data!r:.80}')
+    return case
+
+
+def _rebuilt(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(_rebuilt(item) for item in data)
+    if not isinstance(data, dict):
+        return data
+    classes = _known_cases()
+    name = data.get("case")
+    if name not in classes:
+        raise ValueError(f"unknown case class {name!r}; known here: {', '.join(sorted(classes)) or 'none'}")
+    values = {key: _rebuilt(value) for key, value in data.items() if key != "case"}
+    try:
+        return classes[name](**values)
+    except TypeError as error:
+        raise ValueError(f"cannot build {name} from {sorted(values)}: {error}") from error
+
+
+def _known_cases() -> dict[str, type[Case]]:
+    found: dict[str, type[Case]] = {}
+    waiting = list(Case.__subclasses__())
+    while waiting:
+        cls = waiting.pop()
+        found[cls.__name__] = cls
+        waiting.extend(cls.__subclasses__())
+    return found

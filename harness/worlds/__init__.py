@@ -1,0 +1,1 @@
+"""Worlds: where ranks live while a program runs on them."""

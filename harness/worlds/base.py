@@ -1,0 +1,117 @@
+"""The words that every world shares: programs, fates, outcomes, and the ``World`` that makes them.
+
+A *program* is a module-level function ``program(rank, *args)`` that runs on every rank and returns plain data
+(see ``wire.py``). Two ranks, where rank 1 raises while rank 0 waits in an all-reduce, end so::
+
+    Outcome(rank=0, fate=Fate.INTERRUPTED, error="waiting in all_reduce …", at=2.0)
+    Outcome(rank=1, fate=Fate.RAISED, error="MemoryError: out of memory", at=1.0)      # the first cause
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Program = Callable[..., Any]
+
+
+class Fate(str, Enum):
+    """What became of one rank in one run."""
+
+    RETURNED = "returned"  # a value came back
+    RAISED = "raised"  # the program raised; ``error`` has the type and message
+    MISMATCHED = "mismatched"  # ranks called different collectives, or with different shapes, dtypes, groups
+    DEADLOCKED = "deadlocked"  # no rank could run any more; ``traceback`` shows where each one waits
+    HUNG = "hung"  # the deadline passed
+    CRASHED = "crashed"  # the process died: signal or exit code in ``error``
+    EXITED = "exited"  # the process left with code 0 before its result came
+    UNSENDABLE = "unsendable"  # the program's result is not plain data
+    INTERRUPTED = "interrupted"  # a peer's victim: ended because another rank had failed
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One rank's end. ``at`` is a time on the machine's monotonic clock, in seconds, so ranks can be ordered."""
+
+    rank: int
+    fate: Fate
+    value: Any = None
+    error: str = ""
+    traceback: str = ""
+    log: str = ""
+    at: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome without its value, as JSON types."""
+        return {
+            "rank": self.rank,
+            "fate": self.fate.value,
+            "error": self.error,
+            "traceback": self.traceback,
+            "log": self.log,
+        }
+
+
+def first_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The rank that failed first and of itself; victims only when there is nobody else; None if all returned."""
+    failed = [outcome for outcome in outcomes if outcome.fate is not Fate.RETURNED]
+    return min(failed, key=lambda o: (o.fate is Fate.INTERRUPTED, o.at, o.rank), default=None)
+
+
+def describe(outcomes: Sequence[Outcome]) -> str:
+    """Say in a few lines who failed first, and what became of the others."""
+    first = first_cause(outcomes)
+    if first is None:
+        return f"all {len(outcomes)} ranks returned"
+    lines = [f"rank {first.rank} of {len(outcomes)} failed first ({first.fate}): {first.error}"]
+    others = [o for o in outcomes if o is not first and o.fate is not Fate.RETURNED]
+    lines += [f"  rank {o.rank} {o.fate}: {o.error.splitlines()[0] if o.error else ''}" for o in others]
+    return "\n".join(lines)
+
+
+class SubjectFailure(AssertionError):
+    """The subject is at fault. ``cause`` is the class of failure, ``outcomes`` what became of each rank."""
+
+    def __init__(self, message: str, cause: str, outcomes: Sequence[Outcome] = ()) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.outcomes = tuple(outcomes)
+
+
+class NotRun(Exception):
+    """The requirement could not be tried here (a world cannot start, ranks or devices are missing); says why."""
+
+
+class World(ABC):
+    """``size`` live ranks of one subject. A context manager; ``close`` ends the ranks and judges how they left."""
+
+    kind: str
+    size: int
+
+    @abstractmethod
+    def run(self, program: Program, *args: Any, deadline: float | None = None) -> tuple[Outcome, ...]:
+        """Run ``program(rank, *args)`` on every rank; one outcome a rank, in rank order, and never an exception.
+
+        ``deadline`` is in seconds. After any fate but RETURNED the ranks are gone; the next run makes new ones.
+        Raises ``NotRun`` if the ranks cannot be started.
+        """
+
+    @abstractmethod
+    def expire(self, reason: str) -> None:
+        """From another thread: end the run in progress now, as if its deadline had passed, because of ``reason``."""
+
+    @abstractmethod
+    def close(self) -> tuple[Outcome, ...]:
+        """End the ranks and leave nothing behind; outcomes other than RETURNED where a rank did not leave cleanly."""
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
