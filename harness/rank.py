@@ -1,0 +1,34 @@
+"""What a program is handed on each rank: its number, the world's size, a device, and the implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from harness.vendor import Backend, Implementation
+
+
+@dataclass
+class Rank:
+    """One rank of a world. Programs reach the implementation under judgement through it and nowhere else."""
+
+    number: int
+    size: int
+    device: torch.device
+    implementation: Implementation
+    backend: Backend
+    _meshes: dict[tuple[Any, ...], DeviceMesh] = field(default_factory=dict, repr=False)
+
+    def mesh(self, shape: Sequence[int] | None = None, names: Sequence[str] | None = None) -> DeviceMesh:
+        """The mesh of ``shape`` (default: all ranks in one axis) with axes called ``names``, made once a world.
+
+        Every rank must ask for the same meshes in the same order, since making one is a collective act.
+        """
+        key = (tuple(shape or (self.size,)), tuple(names) if names else None)
+        if key not in self._meshes:
+            self._meshes[key] = init_device_mesh(self.device.type, key[0], mesh_dim_names=key[1])
+        return self._meshes[key]
