@@ -12,6 +12,8 @@ waiting thread is then woken with an exception, one at a time, so that each one 
 
 from __future__ import annotations
 
+import functools
+import queue
 import random
 import sys
 import threading
@@ -52,19 +54,49 @@ class _Strand:
     """One rank's thread and where it stands."""
 
     number: int
-    baton: threading.Lock
-    thread: threading.Thread | None = None
-    waits_in: str = ""
+    thread: threading.Thread
+    baton: threading.Lock = field(default_factory=threading.Lock)
+    waits_in: Callable[[], str] | None = None
     unwind: Unwind | None = None
     rng: tuple[torch.Tensor, torch.Tensor | None] | None = None
     outcome: Outcome | None = None
+
+
+class Crew:
+    """n threads that live across runs: torch caches by thread, so old threads run the same model many times faster."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._work: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue() for _ in range(size)]
+        self.threads = [
+            threading.Thread(target=self._live, args=(work,), name=f"rank {number}", daemon=True)
+            for number, work in enumerate(self._work)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    @staticmethod
+    def _live(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (task := work.get()) is not None:
+            task()
+
+    def give(self, number: int, task: Callable[[], None]) -> None:
+        """Have thread ``number`` run ``task``, after what it has been given before."""
+        self._work[number].put(task)
+
+    def close(self) -> None:
+        """End the threads."""
+        for work in self._work:
+            work.put(None)
+        for thread in self.threads:
+            thread.join()
 
 
 @dataclass
 class Lockstep:
     """Runs one body per rank, one at a time. ``device_rng`` is the accelerator module whose RNG is kept per rank."""
 
-    size: int
+    crew: Crew
     seed: int = 0
     device_rng: Any = None
     _order: random.Random = field(init=False)
@@ -75,7 +107,7 @@ class Lockstep:
 
     def __post_init__(self) -> None:
         self._order = random.Random(self.seed)
-        self._strands = [_Strand(number, threading.Lock()) for number in range(self.size)]
+        self._strands = [_Strand(number, thread) for number, thread in enumerate(self.crew.threads)]
         for strand in self._strands:
             strand.baton.acquire()
 
@@ -87,24 +119,18 @@ class Lockstep:
         before = self._rng_state()
         for strand, body in zip(self._strands, bodies, strict=True):
             strand.rng = before
-            strand.thread = threading.Thread(
-                target=self._live, args=(strand, body), name=f"rank {strand.number}", daemon=True
-            )
-            strand.thread.start()
+            self.crew.give(strand.number, functools.partial(self._live, strand, body))
         self._ready = list(self._strands)
         self._hand_on()
         if not self._over.wait(deadline):
             return self._out_of_time(deadline)
-        for strand in self._strands:
-            assert strand.thread is not None
-            strand.thread.join()
         self._set_rng_state(before)
         return [self._outcome(strand) for strand in self._strands]
 
     # What ranks call, always while they hold the baton.
 
-    def pass_until(self, gate: Gate, where: str) -> None:
-        """Wait for ``gate``, letting other ranks run meanwhile. ``where`` says in words what is waited for."""
+    def pass_until(self, gate: Gate, where: Callable[[], str]) -> None:
+        """Wait for ``gate``, letting other ranks run meanwhile. ``where()`` says in words what is waited for."""
         strand = self._current()
         if strand.unwind is not None:
             raise strand.unwind
@@ -118,7 +144,7 @@ class Lockstep:
         self._resume(strand)
         if strand.unwind is not None:
             raise strand.unwind
-        strand.waits_in = ""
+        strand.waits_in = None
 
     def open(self, gate: Gate) -> None:
         """Open ``gate``: those who wait for it can run again, when their turn comes."""
@@ -175,13 +201,13 @@ class Lockstep:
             message = self._deadlock_words(stuck)
             for strand in stuck:
                 fate = Fate.INTERRUPTED if failed else Fate.DEADLOCKED
-                words = f"{strand.waits_in}, but rank {failed[0]} had failed" if failed else message
+                words = f"waiting in {_place(strand)}; rank {failed[0]} had failed" if failed else message
                 strand.unwind = Unwind(fate, words, self._stack(strand))
         self._ready.append(stuck[0])
 
     def _deadlock_words(self, stuck: list[_Strand]) -> str:
-        lines = [f"deadlock: no rank can run any more ({len(stuck)} of {self.size} wait)"]
-        lines += [f"  rank {strand.number} waits in {strand.waits_in}" for strand in stuck]
+        lines = [f"deadlock: no rank can run any more ({len(stuck)} of {self.crew.size} wait)"]
+        lines += [f"  rank {strand.number} waits in {_place(strand)}" for strand in stuck]
         lines += [f"  rank {s.number} had already returned" for s in self._strands if s.outcome is not None]
         return "\n".join(lines)
 
@@ -197,12 +223,12 @@ class Lockstep:
                 words = f"still running after its deadline of {deadline:g} s"
                 ends.append(Outcome(strand.number, Fate.HUNG, error=words, traceback=self._stack(strand), at=now))
             else:
-                words = f"waiting in {strand.waits_in or 'line'} while rank {runner.number if runner else '?'} ran on"
+                words = f"waiting in {_place(strand)} while rank {runner.number if runner else '?'} ran on"
                 ends.append(Outcome(strand.number, Fate.INTERRUPTED, error=words, traceback=self._stack(strand), at=now))
         return ends
 
     def _stack(self, strand: _Strand) -> str:
-        frame = sys._current_frames().get(strand.thread.ident or 0) if strand.thread else None
+        frame = sys._current_frames().get(strand.thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def _outcome(self, strand: _Strand) -> Outcome:
@@ -234,6 +260,10 @@ def error_text(error: BaseException) -> str:
     except Exception as second:
         message = f"(its message cannot be shown: {type(second).__name__})"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _place(strand: _Strand) -> str:
+    return strand.waits_in() if strand.waits_in else "line for its turn"
 
 
 def _at(outcome: Outcome, when: float) -> Outcome:

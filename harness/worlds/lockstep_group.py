@@ -55,7 +55,7 @@ class Meeting:
         """Hand the baton on until everybody has joined."""
         if self.error is not None:
             raise self.error
-        self.hall.lockstep.pass_until(self.gate, self.words())
+        self.hall.lockstep.pass_until(self.gate, self.words)
         if self.error is not None:
             raise self.error
 

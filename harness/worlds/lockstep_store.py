@@ -84,7 +84,7 @@ class LockstepStore(dist.Store):
             return
         gate = Gate()
         self._waiting.append((frozenset(keys), gate))
-        self._lockstep.pass_until(gate, f"store wait for {', '.join(keys)}")
+        self._lockstep.pass_until(gate, lambda: f"store wait for {', '.join(keys)}")
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Accepted and without effect, see ``wait``."""

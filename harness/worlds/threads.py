@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _set_thread_isolation_mode
-from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg, _uninstall_threaded_pg
+from torch._C._distributed_c10d import _set_thread_isolation_mode, _unregister_all_process_groups
+from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld, _install_threaded_pg, _uninstall_threaded_pg
 
 from harness.load import Subject, load_backend, load_implementation
 from harness.rank import Rank
 from harness.vendor import Backend, Implementation
 from harness.worlds.base import Fate, Outcome, Program
-from harness.worlds.lockstep import Lockstep
+from harness.worlds.lockstep import Crew, Lockstep
 from harness.worlds.lockstep_group import Hall, LockstepGroup
 from harness.worlds.lockstep_store import LockstepStore
 
@@ -33,37 +33,40 @@ class ThreadRole:
     """What a host process does when it carries all ranks of a thread world."""
 
     def __init__(self, size: int, subject: Subject, seed: int = 0) -> None:
-        self._size, self._seed = size, seed
+        self._crew, self._seed = Crew(size), seed
         self._implementation = load_implementation(subject.implementation)
         self._backend = load_backend(subject.backend)
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None = None) -> list[Outcome]:
-        """Run the program on fresh threads with a fresh process group."""
+        """Run the program with a fresh process group on every rank."""
         return run_in_threads(
-            program, *args, size=self._size, implementation=self._implementation, backend=self._backend,
+            program, *args, crew=self._crew, implementation=self._implementation, backend=self._backend,
             seed=self._seed, deadline=deadline,
         )  # fmt: skip
 
     def leave(self) -> None:
-        """Nothing outlives a run."""
+        """End the threads."""
+        self._crew.close()
 
 
 def run_in_threads(
     program: Program,
     *args: Any,
-    size: int,
+    crew: Crew,
     implementation: Implementation,
     backend: Backend,
     seed: int = 0,
     deadline: float | None = None,
 ) -> list[Outcome]:
-    """Run ``program(rank, *args)`` on ``size`` ranks in this process; one outcome a rank, in rank order.
+    """Run ``program(rank, *args)`` on a crew's threads, in this process; one outcome a rank, in rank order.
 
     ``seed`` decides the order in which ranks that can run do run; ``deadline`` is in seconds, see ``Lockstep.run``.
     """
     device_module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
-    lockstep = Lockstep(size, seed, device_module)
+    lockstep = Lockstep(crew, seed, device_module)
     hall, store = Hall(lockstep), LockstepStore(lockstep)
+
+    size = crew.size
 
     def body(number: int) -> Callable[[], Any]:
         def live() -> Any:
@@ -95,9 +98,18 @@ def _process_of_its_own(hall: Hall, store: LockstepStore, number: int, size: int
     torch.manual_seed(torch.default_generator.initial_seed())
     with torch.autograd.set_multithreading_enabled(False):
         _here.hall = hall
-        dist.init_process_group(BACKEND, store=store, rank=number, world_size=size)
-        yield
-        dist.destroy_process_group()
+        try:
+            dist.init_process_group(BACKEND, store=store, rank=number, world_size=size)
+            yield
+            dist.destroy_process_group()
+        finally:
+            _forget_groups()
+
+
+def _forget_groups() -> None:
+    """Leave nothing of a failed run to the next one on this thread."""
+    ThreadLocalWorld._world.__dict__.clear()
+    _unregister_all_process_groups()
 
 
 def _make_group(options: Any, _: Any) -> LockstepGroup:
