@@ -1,0 +1,58 @@
+"""A requirement: a test with a stable id, a level, what it needs, and its docstring as the statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from harness.vendor import LIMITS, Feature
+from harness.verdict import LEVELS
+
+WORLDS = ("threads", "processes")
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What the suite says of one test. ``id`` is ``chapter/name`` and never changes its meaning."""
+
+    id: str
+    features: tuple[Feature, ...]
+    level: str
+    ranks: int
+    limits: tuple[str, ...]
+    worlds: tuple[str, ...]
+    source: str
+
+    @property
+    def chapter(self) -> str:
+        """The part of the id before the slash."""
+        return self.id.partition("/")[0]
+
+
+def requirement(
+    id: str,
+    *features: Feature,
+    level: str = "must",
+    ranks: int = 1,
+    limits: tuple[str, ...] = (),
+    worlds: tuple[str, ...] = WORLDS,
+    source: str = "",
+) -> Callable[[Test], Test]:
+    """Mark a test as a requirement. ``ranks`` is the fewest it makes sense on, ``limits`` what a machine must not lack.
+
+    ``source`` names where the behaviour comes from, e.g. the seed row ``"C8"``.
+    """
+    assert "/" in id and level in LEVELS and set(limits) <= set(LIMITS) and set(worlds) <= set(WORLDS), id
+    return pytest.mark.requirement(Requirement(id, features, level, ranks, limits, worlds, source))
+
+
+def requirement_of(item: pytest.Item) -> Requirement | None:
+    """The requirement that ``item`` is, if any."""
+    marker = item.get_closest_marker("requirement")
+    found = marker.args[0] if marker else None
+    assert found is None or isinstance(found, Requirement)
+    return found

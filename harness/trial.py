@@ -1,0 +1,181 @@
+"""A trial: one requirement tried on one subject in one kind of world, and the facts that its record will keep."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hypothesis import reject
+
+from harness.case import Case
+from harness.compare import Allowance, Difference, difference, exact
+from harness.load import Subject
+from harness.rank import Rank
+from harness.worlds.base import Outcome, Program, SubjectFailure, World, describe, first_cause
+from harness.worlds.make import open_world
+
+
+class Sized(Protocol):
+    """What a trial runs: any case that says how many ranks it is for."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks."""
+
+
+class Trial:
+    """Lives as long as one test, across its examples; keeps worlds warm by size, and counts what was really checked.
+
+    ``most_ranks`` is how many ranks this kind of world has here; strategies draw world sizes up to it.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        subject: Subject,
+        most_ranks: int,
+        deadline: float = 60.0,
+        shrinking_budget: float = 20.0,
+        opener: Callable[..., World] = open_world,
+    ) -> None:
+        self.kind, self.subject, self.most_ranks = kind, subject, most_ranks
+        self.checks = 0
+        self.examples = 0
+        self.worst = Difference()
+        self.ratios: dict[str, float] = {}
+        self.world_sizes: set[int] = set()
+        self.case: Any = None
+        self.outcomes: tuple[Outcome, ...] = ()
+        self.notes: list[str] = []
+        self._deadline, self._shrinking_budget, self._opener = deadline, shrinking_budget, opener
+        self._worlds: dict[int, World] = {}
+        self._active: World | None = None
+        self._failing: set[str] = set()
+        self._failed_at = 0.0
+
+    # What a test calls.
+
+    def run(self, program: Program, case: Sized, *args: Any) -> list[Any]:
+        """Run ``program(rank, case, *args)`` on ``case.world_size`` ranks; what each returned, in rank order.
+
+        Raises SubjectFailure when a rank does anything but return, with the first cause first.
+        """
+        __tracebackhide__ = True
+        self._begin(case)
+        world = self._world(case.world_size)
+        self._active = world
+        try:
+            self.outcomes = world.run(program, case, *args, deadline=self._deadline)
+        finally:
+            self._active = None
+        cause = first_cause(self.outcomes)
+        if cause is not None:
+            self._fail(describe(self.outcomes), cause.fate.value, self.outcomes)
+        return [outcome.value for outcome in self.outcomes]
+
+    def agree(self, where: str, got: Any, want: Any, within: Allowance = exact) -> None:
+        """Require that two trees agree within an allowance; ``where`` says whose, e.g. ``"rank 1"``."""
+        __tracebackhide__ = True
+        found = difference(got, want, within)
+        self.checks += found.leaves
+        cell = self._cell()
+        self.ratios[cell] = max(self.ratios.get(cell, 0.0), found.ratio)
+        if found.ratio >= self.worst.ratio:
+            self.worst = Difference(f"{where}: {found.path}", *_rest(found))
+        if found.too_much:
+            self._fail(f"{where}: {found.words()}", "disagreement")
+
+    def holds(self, fact: bool, sentence: str) -> None:
+        """Require a fact; ``sentence`` says what was expected and what came."""
+        __tracebackhide__ = True
+        self.checks += 1
+        if not fact:
+            self._fail(sentence, "disagreement")
+
+    def refuses(self, program: Program, case: Sized, error: str | tuple[str, ...], match: str) -> None:
+        """Require that every rank raises one of the named errors with a message in which ``match`` is found."""
+        __tracebackhide__ = True
+        names = (error,) if isinstance(error, str) else error
+        for number, refusal in enumerate(self.run(refused, case, program)):
+            self.checks += 1
+            wanted = f"{' or '.join(names)} matching {match!r}"
+            if refusal is None:
+                self._fail(f"rank {number}: expected {wanted}, but nothing was raised", "not refused")
+            if not set(names) & set(refusal["types"]) or not re.search(match, refusal["message"]):
+                came = f"{refusal['types'][0]}: {refusal['message']}"
+                self._fail(f"rank {number}: expected {wanted}, but {came!r} was raised", "refused otherwise")
+
+    # What the plugin calls.
+
+    def expire(self, reason: str) -> bool:
+        """From another thread: end the run in progress, if there is one; whether there was."""
+        world = self._active
+        if world is not None:
+            world.expire(reason)
+        return world is not None
+
+    def close(self) -> None:
+        """End all worlds. Raises SubjectFailure if a rank did not leave cleanly."""
+        left = [outcome for world in self._worlds.values() for outcome in world.close()]
+        self.notes += [note for world in self._worlds.values() for note in getattr(world, "notes", ())]
+        self._worlds.clear()
+        cause = first_cause(left)
+        if cause is not None:
+            self.outcomes = tuple(left)
+            raise SubjectFailure(f"after its work was done, {describe(left)}", cause.fate.value, left)
+
+    def discard(self) -> None:
+        """End all worlds, whatever they have to say; for when a failure is known already."""
+        for world in self._worlds.values():
+            world.close()
+        self._worlds.clear()
+
+    # How it works.
+
+    def _begin(self, case: Sized) -> None:
+        """Count the example; once the budget for shrinking is spent, only cases known to fail are run again."""
+        if self._failing and time.monotonic() > self._failed_at + self._shrinking_budget:
+            if _key(case) not in self._failing:
+                reject()
+        self.case = case
+        self.examples += 1
+        self.world_sizes.add(case.world_size)
+
+    def _world(self, size: int) -> World:
+        if size not in self._worlds:
+            self._worlds[size] = self._opener(self.kind, size, self.subject, deadline=self._deadline)
+        return self._worlds[size]
+
+    def _cell(self) -> str:
+        parts = [f"{self.case.world_size} ranks"] if self.case is not None else []
+        dtype = getattr(self.case, "dtype", None)
+        return " · ".join([*parts, *([str(dtype)] if dtype else [])])
+
+    def _fail(self, message: str, cause: str, outcomes: tuple[Outcome, ...] = ()) -> None:
+        __tracebackhide__ = True
+        if not self._failing:
+            self._failed_at = time.monotonic()
+        self._failing.add(_key(self.case))
+        raise SubjectFailure(message, cause, outcomes)
+
+
+def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:
+    """On every rank: run ``program`` and return what it raised, as data; None if it returned."""
+    try:
+        program(rank, case)
+    except Exception as error:
+        return {"types": [cls.__name__ for cls in type(error).__mro__], "message": str(error)}
+    return None
+
+
+def _key(case: Any) -> str:
+    return json.dumps(case.as_json(), sort_keys=True) if isinstance(case, Case) else repr(case)
+
+
+def _rest(found: Difference) -> tuple[Any, ...]:
+    return (found.got, found.want, found.off, found.allowed, found.ratio, found.leaves)
+
+

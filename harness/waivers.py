@@ -1,0 +1,101 @@
+"""Waivers: known failures with an issue, a reason and an end. They still run, and a waived test that passes is stale.
+
+    [[waiver]]
+    requirement = "offload/pinned"        # or nodeid = "suites/test_offload.py::test_x[threads]"
+    subject = "torch"
+    issue = "https://github.com/…/issues/1"
+    reason = "pinning happens on the wrong device"
+    expires = 2027-03-01
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REQUIRED = ("subject", "issue", "reason", "expires")
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """One known failure: ``requirement`` names a whole requirement, ``nodeid`` one row of it; one of the two is set."""
+
+    subject: str
+    issue: str
+    reason: str
+    expires: date
+    requirement: str = ""
+    nodeid: str = ""
+
+    def covers(self, requirement: str, nodeid: str, subject: str) -> bool:
+        """Whether the waiver is about this row."""
+        return self.subject == subject and (self.requirement == requirement or self.nodeid == nodeid)
+
+    def expired(self, today: date) -> bool:
+        """Whether its last day has passed."""
+        return today > self.expires
+
+    def as_json(self) -> dict[str, str]:
+        """The waiver as JSON types."""
+        return {**asdict(self), "expires": self.expires.isoformat()}
+
+
+def read_waivers(path: Path) -> tuple[Waiver, ...]:
+    """The waivers of a TOML file. Raises ValueError that names the file, the entry and what is wrong with it."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"waiver file {path}: not valid TOML ({error})") from error
+    entries = data.pop("waiver", [])
+    if data or not isinstance(entries, list):
+        raise ValueError(f"waiver file {path}: expected only [[waiver]] tables, got {', '.join(data) or 'waiver = …'}")
+    return tuple(_waiver(entry, f"waiver file {path}, entry {place}") for place, entry in enumerate(entries, 1))
+
+
+def _waiver(entry: Any, where: str) -> Waiver:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: expected a table, got {entry!r}")
+    known = {*REQUIRED, "requirement", "nodeid"}
+    if set(entry) - known:
+        raise ValueError(f"{where}: unknown key {sorted(set(entry) - known)[0]!r}; known are {', '.join(sorted(known))}")
+    missing = [key for key in REQUIRED if not entry.get(key)]
+    if missing:
+        raise ValueError(f"{where}: {missing[0]!r} is missing; every waiver needs {', '.join(REQUIRED)}")
+    if ("requirement" in entry) == ("nodeid" in entry):
+        raise ValueError(f"{where}: give either 'requirement' or 'nodeid'")
+    if type(entry["expires"]) is not date:
+        raise ValueError(f"{where}: expires must be a TOML date like 2027-03-01, got {entry['expires']!r}")
+    wrong = [key for key, value in entry.items() if key != "expires" and not isinstance(value, str)]
+    if wrong:
+        raise ValueError(f"{where}: {wrong[0]!r} must be a string, got {entry[wrong[0]]!r}")
+    return Waiver(**entry)
+
+
+def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str, str]]) -> list[Waiver]:
+    """Waivers of this subject that match no row of (requirement, nodeid), though the row's chapter was collected."""
+    chapters = {requirement.partition("/")[0] for requirement, _ in rows}
+    files = {nodeid.partition("::")[0] for _, nodeid in rows}
+
+    def looked_for(waiver: Waiver) -> bool:
+        if waiver.nodeid:
+            return waiver.nodeid.partition("::")[0] in files or "::" not in waiver.nodeid
+        return waiver.requirement.partition("/")[0] in chapters or "/" not in waiver.requirement
+
+    return [
+        waiver
+        for waiver in waivers
+        if waiver.subject == subject
+        and looked_for(waiver)
+        and not any(waiver.covers(requirement, nodeid, subject) for requirement, nodeid in rows)
+    ]
