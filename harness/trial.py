@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Protocol
 
 from hypothesis import reject
@@ -16,6 +21,18 @@ from harness.load import Subject
 from harness.rank import Rank
 from harness.worlds.base import Outcome, Program, SubjectFailure, World, describe, first_cause
 from harness.worlds.make import open_world
+
+
+_most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
+
+
+def most_ranks() -> int:
+    """How many ranks the world of the test that is running has; for strategies that draw world sizes."""
+    return _most_ranks.get()
+
+
+class TimeIsUp(Exception):
+    """Raised in the controller when a test's timeout passes while no rank is at work."""
 
 
 class Sized(Protocol):
@@ -29,7 +46,8 @@ class Sized(Protocol):
 class Trial:
     """Lives as long as one test, across its examples; keeps worlds warm by size, and counts what was really checked.
 
-    ``most_ranks`` is how many ranks this kind of world has here; strategies draw world sizes up to it.
+    ``most_ranks`` is how many ranks this kind of world has here; strategies draw world sizes up to it. Times are in
+    seconds: ``deadline`` for one run on the ranks, ``shrinking_budget`` for looking for a smaller failing case.
     """
 
     def __init__(
@@ -53,8 +71,9 @@ class Trial:
         self._deadline, self._shrinking_budget, self._opener = deadline, shrinking_budget, opener
         self._worlds: dict[int, World] = {}
         self._active: World | None = None
-        self._failing: set[str] = set()
+        self._failures: dict[str, SubjectFailure] = {}
         self._failed_at = 0.0
+        self._expired = ""
 
     # What a test calls.
 
@@ -84,7 +103,7 @@ class Trial:
         cell = self._cell()
         self.ratios[cell] = max(self.ratios.get(cell, 0.0), found.ratio)
         if found.ratio >= self.worst.ratio:
-            self.worst = Difference(f"{where}: {found.path}", *_rest(found))
+            self.worst = replace(found, path=f"{where}: {found.path}")
         if found.too_much:
             self._fail(f"{where}: {found.words()}", "disagreement")
 
@@ -110,12 +129,24 @@ class Trial:
 
     # What the plugin calls.
 
-    def expire(self, reason: str) -> bool:
-        """From another thread: end the run in progress, if there is one; whether there was."""
+    @contextmanager
+    def offering(self) -> Iterator[None]:
+        """Let strategies draw world sizes up to what this world has."""
+        token = _most_ranks.set(self.most_ranks)
+        try:
+            yield
+        finally:
+            _most_ranks.reset(token)
+
+    def time_is_up(self, reason: str) -> None:
+        """From another thread: end the run in progress; if there is none, interrupt the controller."""
+        self._expired = reason
         world = self._active
         if world is not None:
             world.expire(reason)
-        return world is not None
+        else:
+            main = threading.main_thread().ident or 0
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(TimeIsUp))
 
     def close(self) -> None:
         """End all worlds. Raises SubjectFailure if a rank did not leave cleanly."""
@@ -136,10 +167,17 @@ class Trial:
     # How it works.
 
     def _begin(self, case: Sized) -> None:
-        """Count the example; once the budget for shrinking is spent, only cases known to fail are run again."""
-        if self._failing and time.monotonic() > self._failed_at + self._shrinking_budget:
-            if _key(case) not in self._failing:
-                reject()
+        """Count the example, unless shrinking has taken long enough: then only known failures are run again.
+
+        A failure that took a whole deadline is not run again at all; it is raised as it was.
+        """
+        known = self._failures.get(_key(case))
+        slow = self._expired or any(failure.cause == "hung" for failure in self._failures.values())
+        if known is not None and slow:
+            raise known
+        spent = bool(self._failures) and time.monotonic() > self._failed_at + self._shrinking_budget
+        if known is None and (spent or (slow and self._failures)):
+            reject()
         self.case = case
         self.examples += 1
         self.world_sizes.add(case.world_size)
@@ -156,10 +194,10 @@ class Trial:
 
     def _fail(self, message: str, cause: str, outcomes: tuple[Outcome, ...] = ()) -> None:
         __tracebackhide__ = True
-        if not self._failing:
+        if not self._failures:
             self._failed_at = time.monotonic()
-        self._failing.add(_key(self.case))
-        raise SubjectFailure(message, cause, outcomes)
+        failure = self._failures[_key(self.case)] = SubjectFailure(message, cause, outcomes)
+        raise failure
 
 
 def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:
@@ -173,9 +211,3 @@ def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:
 
 def _key(case: Any) -> str:
     return json.dumps(case.as_json(), sort_keys=True) if isinstance(case, Case) else repr(case)
-
-
-def _rest(found: Difference) -> tuple[Any, ...]:
-    return (found.got, found.want, found.off, found.allowed, found.ratio, found.leaves)
-
-

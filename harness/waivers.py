@@ -82,15 +82,16 @@ def _waiver(entry: Any, where: str) -> Waiver:
     return Waiver(**entry)
 
 
-def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str, str]]) -> list[Waiver]:
-    """Waivers of this subject that match no row of (requirement, nodeid), though the row's chapter was collected."""
+def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str, str]], whole: bool) -> list[Waiver]:
+    """Waivers of this subject that match no row of (requirement, nodeid).
+
+    Unless the ``whole`` suite was collected, only those whose chapter or file was: the others were not looked for.
+    """
     chapters = {requirement.partition("/")[0] for requirement, _ in rows}
     files = {nodeid.partition("::")[0] for _, nodeid in rows}
 
     def looked_for(waiver: Waiver) -> bool:
-        if waiver.nodeid:
-            return waiver.nodeid.partition("::")[0] in files or "::" not in waiver.nodeid
-        return waiver.requirement.partition("/")[0] in chapters or "/" not in waiver.requirement
+        return whole or waiver.requirement.partition("/")[0] in chapters or waiver.nodeid.partition("::")[0] in files
 
     return [
         waiver

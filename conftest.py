@@ -1,0 +1,3 @@
+"""Loads the harness as a pytest plugin; nothing else."""
+
+pytest_plugins = ["harness.plugin"]
