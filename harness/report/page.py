@@ -1,0 +1,64 @@
+"""Render runs as one self-contained HTML page: no network, no other file, and readable without JavaScript.
+
+Every value passes ``visible`` and jinja's escaping on its way to the page. A content security policy names the hashes
+of the page's own style and script, so that a browser runs nothing else even if an escape were missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+import harness
+from harness.report.read import Run
+from harness.report.summary import Part, State
+from harness.report.text import visible
+from harness.report.view import page_of
+from harness.verdict import LEVELS
+
+_HERE = Path(__file__).parent
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page of one run, or of several side by side, as text to be written in UTF-8."""
+    style, script = _own("page.css"), _own("page.js")
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        page=page_of(runs),
+        style=Markup(style),  # our own files, not data
+        script=Markup(script),
+        policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'",
+        version=harness.__version__,
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(LEVELS=LEVELS, Part=Part, State=State)
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """What jinja prints for a value: markup as it is, anything else as visible text (which is then escaped)."""
+    return value if isinstance(value, Markup) else visible(str(value))
+
+
+def _own(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

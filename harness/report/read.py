@@ -1,0 +1,203 @@
+"""Read a record file back: a header, then one line a row, then a footer, also when the run was killed half-way.
+
+Three rows planned, killed while the second was being written::
+
+    {"kind": "header", "plan": ["a", "b", "c"], …}
+    {"kind": "record", "nodeid": "a", …}
+    {"kind": "record", "nodeid": "b", "chap
+
+gives ``Run(records=[a], footer=None, damage=["… line 3: cut in the middle …", "… no footer …"])``, and
+``missing(run)`` is ``["b", "c"]``. What makes the file unreadable as a whole is a ``RecordFileError``; what costs
+single lines is a note in ``damage``, and a run with damage is never called conforming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from harness.verdict import LEVELS, Footer, Header, Record, Verdict
+
+MAX_LINE = 16 * 1024 * 1024
+_INT_LIMIT = 2**63
+
+
+class RecordFileError(ValueError):
+    """A record file that cannot be read at all; the message names the file, the line, and what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One record file in memory. ``footer`` is None for a run cut short; ``damage`` says what could not be read."""
+
+    path: Path
+    header: Header
+    records: list[Record]
+    footer: Footer | None = None
+    damage: list[str] = field(default_factory=list)
+    sha256: str = ""
+
+
+def missing(run: Run) -> list[str]:
+    """The planned node ids, in the order planned, for which no row was written."""
+    written = {record.nodeid for record in run.records}
+    return [nodeid for nodeid in dict.fromkeys(run.header.plan) if nodeid not in written]
+
+
+def read_run(path: str | Path) -> Run:
+    """Read one record file. Raises ``RecordFileError`` when it is not one; lesser harm is told in ``Run.damage``."""
+    reader = _Reader(Path(path))
+    try:
+        reader.read()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RecordFileError(f"{path}: cannot be read ({why}); check its name and its rights") from error
+    return reader.run()
+
+
+class _Reader:
+    """Collects the parts of one file, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.where = path.name
+        self.header: Header | None = None
+        self.footer: Footer | None = None
+        self.rows: dict[str, Record] = {}
+        self.damage: list[str] = []
+        self.digest = hashlib.sha256()
+
+    def read(self) -> None:
+        if self.path.is_dir():
+            raise RecordFileError(f"{self.path}: is a directory; name the record file (*.jsonl) inside it")
+        if self.path.exists() and not self.path.is_file():
+            raise RecordFileError(f"{self.path}: is not a regular file; save the records to a file and name that")
+        with self.path.open("rb") as file:
+            for number, line, whole in self._lines(file):
+                self.where = f"{self.path.name}, line {number}"
+                self._line(line, whole)
+
+    def _lines(self, file: Any) -> Iterator[tuple[int, bytes, bool]]:
+        """Number, bytes, and whether the line was read whole: not longer than ``MAX_LINE``."""
+        number = 0
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            self.digest.update(line)
+            whole = len(line) <= MAX_LINE
+            rest = line
+            while len(rest) > MAX_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE + 1)
+                self.digest.update(rest)
+            if line.strip():
+                yield number, line, whole
+
+    def _line(self, line: bytes, whole: bool) -> None:
+        try:
+            if not whole:
+                raise ValueError(f"longer than {MAX_LINE // 2**20} MiB, so left out; shorten what the test logs")
+            data = _object(line)
+        except ValueError as error:
+            if self.header is None:
+                raise self._foreign(str(error)) from error
+            cut = whole and not line.endswith(b"\n")
+            self._note("cut in the middle, the run was killed while writing; run it again" if cut else str(error))
+            return
+        if self.header is None:
+            self._first(data)
+        else:
+            self._later(data)
+
+    def _first(self, data: dict[str, Any]) -> None:
+        if data.get("kind") != "header":
+            raise self._foreign('the first line has no "kind": "header"')
+        try:
+            self.header = _checked(Header.from_json(data))
+        except ValueError as error:
+            advice = "make the page with the version of the suite that wrote the file"
+            raise RecordFileError(f"{self.where}: {error}; {advice}") from error
+
+    def _later(self, data: dict[str, Any]) -> None:
+        kind = data.get("kind")
+        if kind == "header":
+            advice = "cut it in two before this line, or give each run a file of its own"
+            raise RecordFileError(f"{self.where}: a second header, so the file holds two runs; {advice}")
+        if self.footer is not None:
+            self._note("comes after the footer, so it is no part of the run, and is left out; was the file edited?")
+            return
+        try:
+            if kind == "footer":
+                self.footer = _checked(Footer.from_json(data))
+            elif kind == "record":
+                self._row(_checked(Record.from_json(data)))
+            else:
+                raise ValueError(f'expected "kind" record or footer, got {kind!r:.40}')
+        except ValueError as error:
+            self._note(f"left out, {error}; run it again with one version of the suite")
+
+    def _row(self, row: Record) -> None:
+        """Keep a row. The later line wins: a row is written when judged, and again if closing its ranks showed more.
+
+        Closing can only make a row worse, so a failure that a later line takes back is told as damage.
+        """
+        if row.level not in LEVELS:
+            raise ValueError(f"expected a level of {', '.join(LEVELS)}, got {row.level!r:.40}")
+        before = self.rows.get(row.nodeid)
+        if before is not None and before.verdict in (Verdict.FAIL, Verdict.STALE_WAIVER) and not row.verdict.is_red:
+            self._note(f"takes back an earlier {before.verdict} of {row.nodeid}; run that row again by itself")
+        self.rows[row.nodeid] = row
+
+    def run(self) -> Run:
+        if self.header is None:
+            raise RecordFileError(f"{self.path.name}: is empty; was the run stopped before it began? Run it again")
+        if self.footer is None:
+            self.damage.append(f"{self.path.name}: no footer, so the run was cut short; run it again to the end")
+        return Run(self.path, self.header, list(self.rows.values()), self.footer, self.damage, self.digest.hexdigest())
+
+    def _note(self, what: str) -> None:
+        self.damage.append(f"{self.where}: {what}")
+
+    def _foreign(self, why: str) -> RecordFileError:
+        return RecordFileError(f"{self.where}: not a record file ({why}); name a file that a conformance run wrote")
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not JSON, so left out; was the file edited, or written by two runs at once?") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"expected a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _checked(built: Any) -> Any:
+    """The header, record or footer itself, once every field has the JSON type that the schema gives it."""
+    cls: Any = type(built)
+    for name, hint in _hints(cls).items():
+        if not _fits(getattr(built, name), hint):
+            raise ValueError(f'"{name}" of a {cls.__name__.lower()} has the wrong type')
+    return built
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    if hint in (int, float) and isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < _INT_LIMIT
+    return hint is Any or isinstance(value, hint)
