@@ -1,0 +1,225 @@
+"""The controller's end of one host process: start it, talk to it, see it die, have its stacks, kill it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import pickle
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.vendor import Backend
+from harness.worlds import host, wire
+from harness.worlds.mark import read_mark
+
+#: A stalled transfer is given up after so many seconds, in either direction.
+_STALL = 10
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_TAIL = 4096
+_STACKS = 256 * 1024
+
+
+class HostHandle:
+    """One host process that carries ``ranks``. ``directory`` is its own and holds its log and stacks."""
+
+    def __init__(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> None:
+        self.ranks = ranks
+        self.directory = directory
+        self.is_ready = False
+        self.code: int | None = None
+        self.is_dead = False
+        directory.mkdir(mode=0o700)
+        self._log_start = self._stacks_start = 0
+        self._process, connection = _start(ranks, backend, method, directory)
+        self._connection: Connection | None = connection
+        self._pidfd = _pidfd(self._process.pid, method)
+        self.pid: int = self._process.pid
+
+    def waitables(self) -> list[Any]:
+        """What becomes readable when this host says something or dies."""
+        if self.is_dead:
+            return []
+        talk = [] if self._connection is None else [self._connection]
+        return [*talk, self._process.sentinel if self._pidfd is None else self._pidfd]
+
+    def send(self, *order: Any) -> None:
+        """Give an order. A host that is gone does not matter here: its death is seen where answers are awaited."""
+        if self._connection is not None:
+            with suppress(OSError):
+                self._connection.send_bytes(pickle.dumps(order))
+
+    def hear(self) -> Iterator[list[Any]]:
+        """What the host has said since; then, if it is gone or talks nonsense, a last ``["died", words]``."""
+        try:
+            while self._connection is not None and self._connection.poll():
+                message = wire.decode(self._connection.recv_bytes(2 * wire.LIMIT))
+                if not (isinstance(message, list) and message and isinstance(message[0], str)):
+                    raise ValueError("not an answer")
+                yield message
+        except (EOFError, OSError):
+            self._hang_up()
+            self._process.join(0.5)  # a process closes its files just before its end is reported
+            yield self._died()
+        except ValueError as error:
+            self._hang_up()
+            yield ["died", f"sent the controller something else than its result: {error}"]
+        else:
+            if self._process.exitcode is not None and not self.is_dead:
+                yield self._died()
+
+    def _died(self) -> list[Any]:
+        self.is_dead, self.code = True, self._process.exitcode
+        return ["died", ""]
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # Evidence.
+
+    def forget(self) -> None:
+        """From here on, log and stacks show only what is written after this moment."""
+        self._log_start, self._stacks_start = _size(self.directory / host.LOG), _size(self.directory / host.STACKS)
+
+    def log_tail(self) -> str:
+        """The last 4 KiB that the host and its children wrote to stdout and stderr."""
+        return _read(self.directory / host.LOG, self._log_start, _TAIL)
+
+    def stacks(self) -> str:
+        """All stacks that the host has shown, by request or when a fatal signal hit it."""
+        return _read(self.directory / host.STACKS, self._stacks_start, _STACKS)
+
+    def ask_for_stacks(self) -> None:
+        """Make the host write the stacks of all its threads, whatever it is doing."""
+        if not self.is_dead:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+
+    def has_shown_stacks(self) -> bool:
+        """Whether the dump is complete: it ends with the main thread, whose outermost frame is a module."""
+        return self.is_dead or self.stacks().endswith(("in <module>\n", "  ...\n"))
+
+    def running_rank(self) -> int | None:
+        """Of several ranks in the host, the one that had the baton last, if it was written down."""
+        return self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / host.MARK)
+
+    # The end.
+
+    def kill(self) -> None:
+        """Kill the host with all that it started. Returns at once; ``close`` waits."""
+        with suppress(PermissionError):
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                if not self.is_dead:  # it has only just started, and has no group of its own yet
+                    with suppress(ProcessLookupError):
+                        os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Wait for the end of a process that was killed or has left, and free what it held here."""
+        self._hang_up()
+        self._process.join(10)
+        self.is_dead = True
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        with suppress(ValueError):
+            self._process.close()
+
+
+def _start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) -> tuple[Any, Connection]:
+    """Start the process. Raises OSError or EOFError if that is impossible."""
+    context: Any = multiprocessing.get_context(method)
+    environment = {**_ONE_THREAD, **os.environ}
+    setup = host.Setup(str(directory), environment, backend.imports, backend.device_type, method == "forkserver")
+    ours, theirs = context.Pipe()
+    try:
+        _bound_transfers(ours)
+        name = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        process = context.Process(target=host.main, args=(theirs, setup), name=name, daemon=False)
+        with _environment({**_ONE_THREAD, **backend.environment}):
+            if method == "forkserver":
+                _ensure_fork_server(context)
+            process.start()
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
+
+
+def _ensure_fork_server(context: Any) -> None:
+    """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
+    context.set_forkserver_preload(["harness.worlds.preload"])
+    root = str(Path(harness.__file__).resolve().parent.parent)
+    with _environment({"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}):
+        multiprocessing.forkserver.ensure_running()
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _bound_transfers(connection: Connection) -> None:
+    """Let no half-sent message block the controller for ever."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            pipe.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL, 0))
+
+
+def _pidfd(pid: int, method: str) -> int | None:
+    """A spawned process' own sentinel stays silent while a forked grandchild lives; this one does not."""
+    if method == "forkserver" or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, start: int, limit: int) -> str:
+    """The last ``limit`` bytes of a file after ``start``, as text."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(start, size - limit))
+            return file.read(limit).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def wait_for_stacks(handles: Sequence[HostHandle], seconds: float) -> None:
+    """Have all hosts show their stacks, and wait until they have, or ``seconds`` at most."""
+    for handle in handles:
+        handle.ask_for_stacks()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not all(handle.has_shown_stacks() for handle in handles):
+        time.sleep(0.002)  # a file cannot be waited for

@@ -1,0 +1,265 @@
+"""Inside a host process: it takes orders from the controller's supervisor and answers in plain data.
+
+A host carries one rank (process world) or all of them (thread world). What it carries is its *role*. Orders come as
+pickles, since the controller is ours; answers go back as ``wire`` messages, since subjects' code runs here::
+
+    controller                          host
+    ("role", factory)            ──▶    builds the role      ──▶  ["ready"]
+    ("run", program, deadline)   ──▶    runs it              ──▶  ["done", [outcome, …]]
+    ("release",)                 ──▶    leaves the role      ──▶  ["released", error, what leaked]
+    ("leave",)                   ──▶    leaves, then exits   ──▶  ["left", error]  and exit code 0
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import importlib
+import multiprocessing.forkserver
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from harness.worlds import wire
+from harness.worlds.base import Fate, Outcome, Program
+from harness.worlds.mark import mark_running, open_mark
+
+LOG, STACKS, MARK = "log", "stacks", "mark"
+_TEXT_LIMIT = 64 * 1024
+
+
+class Role(Protocol):
+    """What a host does: it runs programs on the ranks it carries."""
+
+    def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
+        """Run ``program(rank, *args)`` on the ranks of this host; one outcome each, and never an exception."""
+        ...
+
+    def leave(self) -> None:
+        """Tear down what the role set up, without waiting for other hosts."""
+        ...
+
+
+RoleFactory = Callable[[], Role]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a host needs before it has a role. ``directory`` is its own, and holds its log and stacks."""
+
+    directory: str
+    environment: dict[str, str]
+    imports: tuple[str, ...]
+    device_type: str
+    forked: bool
+
+
+def main(connection: Connection, setup: Setup) -> None:
+    """The life of a host process. Returns when it was told to leave, and then the process ends with code 0."""
+    _stand_alone(setup)
+    hazard = str(getattr(_preload(), "HAZARD", "")) if setup.forked else ""
+    if hazard:
+        return _send(connection, ["unsafe", hazard])
+    try:
+        for name in setup.imports:
+            importlib.import_module(name)
+    except BaseException as error:
+        return _send(connection, ["failed", said(error), told(error)])
+    if setup.device_type == "cpu":
+        torch.set_num_threads(1)
+    _Host(connection).serve()
+
+
+class _Host:
+    """Obeys one order after the other."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._role: Role | None = None
+        self._state = _process_state()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                order, *rest = pickle.loads(self._connection.recv_bytes())
+            except EOFError:  # the controller is gone
+                os._exit(0)
+            if order == "leave":
+                return self._exit()
+            if order == "role":
+                self._take_role(*rest)
+            elif order == "run":
+                self._run(*rest)
+            else:
+                self._release()
+
+    def _take_role(self, factory: RoleFactory) -> None:
+        try:
+            self._role = factory()
+        except BaseException as error:
+            return _send(self._connection, ["failed", said(error), told(error)])
+        self._state = _process_state()
+        _send(self._connection, ["ready", str(getattr(_preload(), "COLD", ""))])
+
+    def _run(self, pickled: bytes, ranks: list[int], deadline: float | None) -> None:
+        assert self._role is not None
+        try:
+            program, args = pickle.loads(pickled)
+        except BaseException as error:  # the program's module may fail to import here
+            outcomes = [raised(number, error) for number in ranks]
+        else:
+            mark_running(ranks[0] if len(ranks) == 1 else None)
+            outcomes = self._role.run(program, args, deadline)
+            mark_running(None)
+        _flush()
+        _send_outcomes(self._connection, outcomes)
+
+    def _release(self) -> None:
+        error = self._leave()
+        changed = [name for name, value in _process_state().items() if value != self._state[name]]
+        _send(self._connection, ["released", error, changed])
+
+    def _exit(self) -> None:
+        _send(self._connection, ["left", self._leave()])
+        atexit._run_exitfuncs()  # a forked child would skip them, and with them a subject's aborts
+        _flush()
+
+    def _leave(self) -> str:
+        role, self._role = self._role, None
+        try:
+            if role is not None:
+                role.leave()
+        except BaseException as error:
+            return told(error)
+        return ""
+
+
+def attempt(number: int, call: Callable[[], Any]) -> Outcome:
+    """Call, and say what became of it, whatever is raised: skips and ``sys.exit`` are no way out of a verdict."""
+    try:
+        value = call()
+    except BaseException as error:
+        return raised(number, error)
+    return Outcome(number, Fate.RETURNED, value, at=time.monotonic())
+
+
+def raised(number: int, error: BaseException) -> Outcome:
+    """The outcome of a rank that raised ``error``."""
+    return Outcome(number, Fate.RAISED, error=said(error), traceback=told(error), at=time.monotonic())
+
+
+def said(error: BaseException) -> str:
+    """``TypeName: message``, also for an exception whose ``str`` raises."""
+    try:
+        message = str(error)
+    except BaseException as second:
+        message = f"(its message cannot be shown: {type(second).__name__})"
+    return f"{type(error).__name__}: {message}"[:_TEXT_LIMIT] if message else type(error).__name__
+
+
+def told(error: BaseException) -> str:
+    """The traceback of ``error`` as text, cut at its start if it is very long."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_TEXT_LIMIT:]
+    except BaseException:
+        return "".join(traceback.format_tb(error.__traceback__))[-_TEXT_LIMIT:] + said(error)
+
+
+def _preload() -> Any:
+    """The module that the fork server imported before this process was forked from it, or None."""
+    return sys.modules.get("harness.worlds.preload")
+
+
+def _send(connection: Connection, message: list[Any]) -> None:
+    connection.send_bytes(wire.encode(message))
+
+
+def _send_outcomes(connection: Connection, outcomes: list[Outcome]) -> None:
+    try:
+        return _send(connection, ["done", [_as_tree(outcome) for outcome in outcomes]])
+    except (TypeError, ValueError):
+        _send(connection, ["done", [_as_tree(_sendable(outcome)) for outcome in outcomes]])
+
+
+def _as_tree(outcome: Outcome) -> dict[str, Any]:
+    fields = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__}
+    return {**fields, "fate": outcome.fate.value}
+
+
+def _sendable(outcome: Outcome) -> Outcome:
+    try:
+        wire.encode(outcome.value)
+    except (TypeError, ValueError) as error:
+        return replace(outcome, fate=Fate.UNSENDABLE, value=None, error=str(error))
+    return outcome
+
+
+# Making the process a good citizen.
+
+
+def _stand_alone(setup: Setup) -> None:
+    """Own process group, own files, dies with its parent, shows its stacks when asked."""
+    os.setsid()  # so that the supervisor can kill this process together with whatever it starts
+    _die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    os.environ.clear()
+    os.environ.update(setup.environment)
+    directory = Path(setup.directory)
+    _redirect(directory / LOG)
+    stacks = open(directory / STACKS, "a")  # noqa: SIM115  stays open as long as the process lives
+    faulthandler.enable(file=stacks, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    open_mark(directory / MARK)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    # The fork server lives as long as somebody holds this pipe open: let that be the controller alone.
+    server: Any = getattr(multiprocessing.forkserver, "_forkserver", None)
+    held = getattr(server, "_forkserver_alive_fd", None)
+    if held is not None:
+        os.close(held)
+        server._forkserver_alive_fd = None
+
+
+def _redirect(log: Path) -> None:
+    with open(log, "ab") as file, open(os.devnull, "rb") as nothing:
+        for source, target in ((nothing, 0), (file, 1), (file, 2)):
+            os.dup2(source.fileno(), target)
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _process_state() -> dict[str, Any]:
+    """What a program may change in its process for good; a host that outlives a test must not carry it on."""
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "number of threads": torch.get_num_threads(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "gradient mode": torch.is_grad_enabled(),
+        "environment": dict(os.environ),
+        "working directory": os.getcwd(),
+        "Python threads": threading.active_count(),
+    }

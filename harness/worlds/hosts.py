@@ -1,0 +1,232 @@
+"""Worlds whose ranks live in supervised host processes: a crash, hang or ``kill -9`` there is an outcome here.
+
+The thread world is one host that carries all ranks, the process world one host a rank. Either way::
+
+    run ──▶ hosts are started if there are none ──▶ watch.py waits for all of them at once ──▶ outcomes
+                                                     └─ after any failure all hosts are killed
+
+See ``host.py`` for the other end, ``blame.py`` for who is to blame.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.vendor import Backend
+from harness.worlds import blame
+from harness.worlds.base import Fate, NotRun, Outcome, Program, World
+from harness.worlds.host import RoleFactory
+from harness.worlds.team import Team
+from harness.worlds.watch import CannotStart, Watch
+
+#: How long hosts may take to start and to take their roles, and how long to leave.
+START_SECONDS = 120.0
+LEAVE_SECONDS = 5.0
+
+_pool: dict[Hashable, Team] = {}
+_fork_refused = ""
+
+
+class HostedWorld(World):
+    """Ranks in host processes. ``notes`` says what was other than usual about how they were started."""
+
+    def __init__(
+        self,
+        kind: str,
+        carried: Sequence[tuple[int, ...]],
+        backend: Backend,
+        make_roles: Callable[[Path], Sequence[RoleFactory]],
+        *,
+        deadline: float = 60.0,
+        key: Hashable = None,
+    ) -> None:
+        """``carried`` has the ranks of each host; ``make_roles`` their roles, given a path where they can meet."""
+        self.kind = kind
+        self.size = sum(len(ranks) for ranks in carried)
+        self.notes: list[str] = []
+        self._carried, self._backend, self._make_roles = carried, backend, make_roles
+        self._deadline = deadline
+        self._key = (kind, key, os.getpid()) if backend.persistent else None
+        self._team: Team | None = None
+        self._reason = ""
+        self._is_closed = False
+        self._lock = threading.Lock()  # guards the bell against an ``expire`` while it is closed
+        self._bell, self._ring = os.pipe()
+
+    def run(self, program: Program, *args: Any, deadline: float | None = None) -> tuple[Outcome, ...]:
+        """Run ``program(rank, *args)`` on every rank, see ``World.run``."""
+        if self._is_closed:
+            raise ValueError("this world is closed: open a new one")
+        pickled = _pickled(program, args)
+        limit = self._deadline if deadline is None else deadline
+        try:
+            outcomes = self._run(pickled, limit)
+        except BaseException:  # Ctrl-C too
+            self._discard()
+            raise
+        finally:
+            self._silence()
+        if any(outcome.fate is not Fate.RETURNED for outcome in outcomes):
+            self._discard()
+        return tuple(outcomes)
+
+    def expire(self, reason: str) -> None:
+        """End the run in progress now, from another thread; between two runs, the next one ends at once."""
+        with self._lock:
+            if not self._is_closed and not self._reason:
+                self._reason = reason
+                os.write(self._ring, b"!")
+
+    def close(self) -> tuple[Outcome, ...]:
+        """Let every host leave, judge how it left, and leave nothing behind."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._bell)
+                os.close(self._ring)
+        team, self._team = self._team, None
+        if team is None:
+            return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
+        try:
+            if self._key is not None and _return_to_pool(self._key, team, self.notes):
+                return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
+            outcomes = leave(team)
+        except BaseException:
+            team.end()
+            raise
+        team.end()
+        return tuple(sorted(outcomes, key=lambda outcome: outcome.rank))
+
+    def __del__(self) -> None:
+        """A world that nobody closed does not outlive its last reference."""
+        if not getattr(self, "_is_closed", True):
+            self._discard()
+            self.close()
+
+    def _run(self, pickled: bytes, limit: float) -> list[Outcome]:
+        try:
+            return self._watched(pickled, limit)
+        except CannotStart as error:
+            if not error.unsafe:
+                raise self._not_run(error) from None
+            self._refuse_fork(str(error))
+        self._discard()
+        try:
+            return self._watched(pickled, limit)
+        except CannotStart as error:
+            raise self._not_run(error) from None
+
+    def _watched(self, pickled: bytes, limit: float) -> list[Outcome]:
+        if self._team is None:
+            self._team = self._start()
+        roles = self._make_roles(self._team.new_store())
+        return Watch(self._team, limit, START_SECONDS, self._bell, lambda: self._reason, self.notes).run(roles, pickled)
+
+    def _start(self) -> Team:
+        pooled = _pool.pop(self._key, None)
+        if pooled is not None:
+            return pooled
+        method = "spawn" if _fork_refused else self._backend.start_method
+        if _fork_refused and self._backend.start_method == "forkserver":
+            self._note_spawn()
+        try:
+            return Team(self._carried, self._backend, method)
+        except (OSError, EOFError) as error:
+            raise CannotStart(f"cannot start a process: {type(error).__name__}: {error}") from error
+
+    def _refuse_fork(self, hazard: str) -> None:
+        global _fork_refused
+        _fork_refused = hazard
+
+    def _note_spawn(self) -> None:
+        note = f"rank processes are spawned, since forking is unsafe here: {_fork_refused}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _not_run(self, error: CannotStart) -> NotRun:
+        return NotRun(f"a {self.kind} world of {self.size} ranks on {self._backend.name} cannot start: {error}")
+
+    def _silence(self) -> None:
+        """Forget an expiry that has had its effect."""
+        with self._lock:
+            if self._reason:
+                self._reason = ""
+                os.read(self._bell, 1)
+
+    def _discard(self) -> None:
+        team, self._team = self._team, None
+        if team is not None:
+            team.end()
+
+
+def leave(team: Team) -> list[Outcome]:
+    """Ask every host to leave, and say how each one did."""
+    for host in team.hosts:
+        host.send("leave")
+    until = time.monotonic() + LEAVE_SECONDS
+    errors: dict[int, str] = {}
+    dead = set()
+    for host, (tag, *rest) in team.listen(lambda: until):
+        if tag == "left":
+            errors[host.pid] = str(rest[0])
+        elif tag == "died":
+            dead.add(host)
+        if len(dead) == len(team.hosts):
+            break
+    shown = team.show_stacks([host for host in team.hosts if host not in dead])
+    ends = []
+    for host in team.hosts:
+        error = errors.get(host.pid, "")
+        if host in shown:
+            fate, error = Fate.HUNG, f"did not leave within {LEAVE_SECONDS:g} s, {blame.place_in(shown[host])}"
+        elif host.code != 0:
+            fate, error = Fate.CRASHED, f"{blame.exit_words(host.code)} while leaving"
+        else:
+            fate = Fate.RAISED if error else Fate.RETURNED
+        log = "" if fate is Fate.RETURNED else host.log_tail()
+        ends += [Outcome(rank, fate, error=error, log=log, at=time.monotonic()) for rank in host.ranks]
+    return ends
+
+
+def shutdown_pool() -> tuple[Outcome, ...]:
+    """End the rank processes that persistent backends keep between worlds; how each one left."""
+    ends: list[Outcome] = []
+    while _pool:
+        _, team = _pool.popitem()
+        try:
+            ends += leave(team)
+        finally:
+            team.end()
+    return tuple(ends)
+
+
+def _return_to_pool(key: Hashable, team: Team, notes: list[str]) -> bool:
+    """Have the hosts give up their roles and keep them for the next world, unless a program left traces in one."""
+    for host in team.hosts:
+        host.send("release")
+    until = time.monotonic() + LEAVE_SECONDS
+    for host, (tag, *rest) in team.listen(lambda: until):
+        if tag != "released" or any(rest):
+            notes.append(f"rank processes were not kept: {tag} {rest}")
+            return False
+        host.is_ready = False
+        if not any(host.is_ready for host in team.hosts):
+            _pool[key] = team
+            return True
+    return False
+
+
+def _pickled(program: Program, args: tuple[Any, ...]) -> bytes:
+    try:
+        return pickle.dumps((program, args))
+    except Exception as error:
+        raise ValueError(
+            f"program and arguments must travel by pickle, but {type(error).__name__}: {error}; "
+            "a program is a function at the top of a module"
+        ) from error

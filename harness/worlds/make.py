@@ -1,0 +1,59 @@
+"""Opening a world by name: ``open_world("processes", 2, Subject("torch", "gloo"))``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from harness.load import Subject, load_backend
+from harness.vendor import Backend
+from harness.worlds.base import World
+from harness.worlds.host import RoleFactory
+from harness.worlds.hosts import HostedWorld
+from harness.worlds.processes import ProcessRole
+
+KINDS = ("threads", "processes")
+
+
+def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadline: float = 60.0) -> World:
+    """``size`` ranks of ``subject``, as threads of one process in lockstep or as a process each.
+
+    ``seed`` decides the order in which thread ranks run; ``deadline`` is each run's, in seconds, unless a run has
+    its own. Raises ValueError for an unknown kind, or a size that the backend does not offer.
+    """
+    backend = load_backend(subject.backend)
+    _check(kind, size, backend)
+    if kind == "threads":
+        return _threads(size, subject, backend, seed, deadline)
+    return _processes(size, subject, backend, deadline)
+
+
+def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline: float) -> World:
+    def roles(_: Path) -> list[RoleFactory]:
+        from harness.worlds.threads import ThreadRole  # installs a process-group backend, so only where it is used
+
+        return [partial(ThreadRole, size, subject, seed)]
+
+    return HostedWorld("threads", [tuple(range(size))], backend, roles, deadline=deadline, key=(subject, size, seed))
+
+
+def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
+    def roles(store: Path) -> list[RoleFactory]:
+        return [partial(ProcessRole, rank, size, subject, str(store)) for rank in range(size)]
+
+    carried = [(rank,) for rank in range(size)]
+    return HostedWorld("processes", carried, backend, roles, deadline=deadline, key=(subject, size))
+
+
+def _check(kind: str, size: int, backend: Backend) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of world {kind!r}: expected one of {', '.join(KINDS)}")
+    offered = backend.thread_ranks if kind == "threads" else backend.ranks
+    if size < 1:
+        raise ValueError(f"a world has at least 1 rank, got {size}")
+    if size > offered:
+        name = "thread_ranks" if kind == "threads" else "ranks"
+        raise ValueError(
+            f"backend {backend.name!r} offers at most {offered} ranks in a {kind} world, got {size}: "
+            f"ask for fewer, or raise Backend.{name}"
+        )

@@ -1,0 +1,80 @@
+"""The process world's role: one rank in a process of its own, on the backend's real process group.
+
+Ranks meet in a file that their world made, not on a port, so nothing is guessed and nothing listens to strangers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from harness.load import Subject, load_backend, load_implementation
+from harness.rank import Rank
+from harness.vendor import Backend
+from harness.worlds.base import Outcome, Program
+from harness.worlds.host import attempt
+
+#: Longer than any deadline: time is judged by the supervisor, which shows stacks, and not by the process group.
+_GROUP_TIMEOUT = datetime.timedelta(hours=6)
+
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+
+
+class ProcessRole:
+    """One rank with a process group that lives from here to ``leave``."""
+
+    def __init__(self, rank: int, size: int, subject: Subject, store_path: str) -> None:
+        backend = load_backend(subject.backend)
+        _set_environment(rank, size, backend)
+        implementation = load_implementation(subject.implementation)
+        device = _own_device(rank, backend.device_type)
+        torch.manual_seed(0)
+        dist.init_process_group(
+            backend.process_group,
+            store=FileStore(store_path, size),
+            rank=rank,
+            world_size=size,
+            timeout=_GROUP_TIMEOUT,
+        )
+        self._rank = Rank(rank, size, device, implementation, backend)
+
+    def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
+        """Run the program here; the supervisor keeps the deadline."""
+        return [attempt(self._rank.number, lambda: program(self._rank, *args))]
+
+    def leave(self) -> None:
+        """Destroy the process group, as a program of a user would; waits for nobody."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _set_environment(rank: int, size: int, backend: Backend) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    loopback = _loopback()
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    if backend.device_type == "cuda":
+        for name, value in _NCCL.items():
+            os.environ.setdefault(name, value)
+    os.environ.update(backend.environment)
+
+
+def _loopback() -> str:
+    """The name of the loopback interface: what ranks listen on is not for other machines."""
+    names = {name for _, name in socket.if_nameindex()}
+    return next((name for name in ("lo", "lo0") if name in names), "")
+
+
+def _own_device(rank: int, device_type: str) -> torch.device:
+    if device_type == "cpu":
+        return torch.device("cpu")
+    module = getattr(torch, device_type)
+    device = torch.device(device_type, rank % module.device_count())
+    module.set_device(device)
+    return device

@@ -1,0 +1,85 @@
+"""The host processes of one world, their private directory, and the promise that none of them is left behind."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from harness.vendor import Backend
+from harness.worlds.handle import HostHandle, wait_for_stacks
+
+#: How long a hung host may take to show its stacks.
+_STACK_SECONDS = 1.0
+
+_alive: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+class Team:
+    """Hosts that work together: each carries some ranks, all are watched at once, all end together."""
+
+    def __init__(self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="fsdp-conformance-"))
+        self.hosts: list[HostHandle] = []
+        self.has_role = False
+        self._worlds_served = 0
+        self._owner = os.getpid()
+        _alive.add(self)
+        try:
+            for number, carried in enumerate(ranks):
+                self.hosts.append(HostHandle(carried, backend, method, self.directory / f"host-{number}"))
+        except BaseException:
+            self.end()
+            raise
+
+    def new_store(self) -> Path:
+        """A path where ranks can meet that nobody has met at before."""
+        self._worlds_served += 1
+        for host in self.hosts:
+            host.forget()
+        return self.directory / f"store-{self._worlds_served}"
+
+    def listen(self, until: Callable[[], float], wake: int | None = None) -> Iterator[tuple[HostHandle, list[Any]]]:
+        """What hosts say or how they die, as it happens. Ends at ``until()``, or when ``wake`` is readable."""
+        while True:
+            owners = {thing: host for host in self.hosts for thing in host.waitables()}
+            ready = wait([*owners, *([] if wake is None else [wake])], max(0.0, until() - time.monotonic()))
+            if not ready or wake in ready:
+                return
+            for host in dict.fromkeys(owners[thing] for thing in ready):
+                for message in host.hear():
+                    yield host, message
+
+    def show_stacks(self, hosts: Sequence[HostHandle]) -> dict[HostHandle, str]:
+        """The stacks of ``hosts``, as far as they show them in time."""
+        wait_for_stacks(hosts, _STACK_SECONDS)
+        return {host: host.stacks() for host in hosts}
+
+    def kill(self) -> None:
+        """Kill all hosts and whatever they started; their files stay until ``end``."""
+        if os.getpid() == self._owner:  # a forked copy of the controller must not kill its parent's ranks
+            for host in self.hosts:
+                host.kill()
+
+    def end(self) -> None:
+        """Kill what still lives and leave nothing behind."""
+        self.kill()
+        if os.getpid() == self._owner:
+            for host in self.hosts:
+                host.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+        _alive.discard(self)
+
+
+@atexit.register
+def end_all() -> None:
+    """End every team there is. Registered after multiprocessing's own handler, it runs before that waits for hosts."""
+    for team in list(_alive):
+        team.end()

@@ -1,0 +1,172 @@
+"""One run on a team, from the order to the fates: the loop that waits for all ranks at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.worlds import blame
+from harness.worlds.base import Fate, Outcome
+from harness.worlds.handle import HostHandle
+from harness.worlds.host import RoleFactory
+from harness.worlds.team import Team
+
+#: How long peers may take, after the first failure, to end by themselves.
+GRACE = 0.3
+
+#: A role that keeps its deadline itself gets so much time to say so.
+_SLACK = 1.0
+
+
+class CannotStart(Exception):
+    """The hosts could not take their roles; ``unsafe`` if only because they were forked."""
+
+    def __init__(self, reason: str, unsafe: bool = False) -> None:
+        super().__init__(reason)
+        self.unsafe = unsafe
+
+
+@dataclass
+class Watch:
+    """Watches a team through one run. ``wake`` is a file descriptor that ends the run once it is readable."""
+
+    team: Team
+    deadline: float
+    start_limit: float
+    wake: int
+    reason: Callable[[], str]
+    notes: list[str]
+    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _until: float = 0.0
+
+    def run(self, roles: Sequence[RoleFactory], pickled: bytes) -> list[Outcome]:
+        """Give roles to hosts that have none, have the program run, and say what became of every rank."""
+        self._give_orders(roles, pickled)
+        for host, message in self.team.listen(lambda: self._until, self.wake):
+            self._take(host, *message)
+            if not self._silent():
+                break
+        ends = blame.without_echoes([*self._outcomes.values(), *self._of_the_silent()])
+        return ends if not _any_failed(ends) else self._with_logs(ends)
+
+    def _give_orders(self, roles: Sequence[RoleFactory], pickled: bytes) -> None:
+        self._until = time.monotonic() + self.start_limit
+        for host, role in zip(self.team.hosts, roles, strict=True):
+            if not host.is_ready:
+                host.send("role", role)
+            host.send("run", pickled, list(host.ranks), self.deadline)
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        """Time counts from when all hosts are ready; one that carries many ranks keeps the deadline itself."""
+        if all(host.is_ready for host in self.team.hosts):
+            slack = _SLACK if any(len(host.ranks) > 1 for host in self.team.hosts) else 0.0
+            self._until = time.monotonic() + self.deadline + slack
+
+    # What hosts say.
+
+    def _take(self, host: HostHandle, tag: str, *rest: Any) -> None:
+        if tag == "ready":
+            host.is_ready = True
+            self._note(f"rank processes start cold: {rest[0]}" if rest[0] else "")
+            self._start_clock()
+        elif tag == "done":
+            self._results(host, rest)
+        elif tag == "died" and host.is_ready:
+            self._died(host, str(rest[0]))
+        else:
+            raise CannotStart(self._why_not(host, tag, rest), unsafe=tag == "unsafe")
+        if self._outcomes and _any_failed(self._outcomes.values()):
+            self._until = min(self._until, time.monotonic() + GRACE)
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notes:
+            self.notes.append(text)
+
+    def _results(self, host: HostHandle, rest: Sequence[Any]) -> None:
+        try:
+            outcomes = [_outcome(tree) for tree in rest[0]]
+            if tuple(outcome.rank for outcome in outcomes) != host.ranks:
+                raise ValueError("outcomes of other ranks")
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            return self._died(host, f"sent the controller something else than its result: {error}")
+        self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
+
+    def _died(self, host: HostHandle, words: str) -> None:
+        """The ranks of a dead host: the one that was running is the cause, if that is known; else all of them."""
+        fate, error = (Fate.CRASHED, words) if words else blame.death(host.code)
+        running = host.running_rank()
+        for rank in host.ranks:
+            if running in (None, rank):
+                end = Outcome(rank, fate, error=error, traceback=host.stacks(), at=time.monotonic())
+            else:
+                victim = f"shared a process with rank {running}: {error}"
+                end = Outcome(rank, Fate.INTERRUPTED, error=victim, at=time.monotonic())
+            self._outcomes[rank] = end
+
+    def _why_not(self, host: HostHandle, tag: str, rest: Sequence[Any]) -> str:
+        if tag == "unsafe":
+            return str(rest[0])
+        if tag == "died":
+            words = f"its process died while starting: {str(rest[0]) or blame.exit_words(host.code)}"
+            return f"{_named(host)}: {words}\n{host.log_tail()}".rstrip()
+        return f"{_named(host)}: " + "\n".join(str(part) for part in rest)
+
+    # What silence means.
+
+    def _silent(self) -> list[HostHandle]:
+        return [host for host in self.team.hosts if not all(rank in self._outcomes for rank in host.ranks)]
+
+    def _of_the_silent(self) -> list[Outcome]:
+        """Have those who said nothing show where they are, and say what became of them."""
+        silent = self._silent()
+        if not silent:
+            return []
+        now = time.monotonic()
+        if not all(host.is_ready for host in self.team.hosts):
+            raise CannotStart(self._late_start())
+        shown = self.team.show_stacks(silent)
+        self.team.kill()
+        stacks = {rank: shown[host] for host in silent for rank in host.ranks}
+        if _any_failed(self._outcomes.values()):
+            return blame.stopped(stacks, blame.failed_first(self._outcomes.values()), now)
+        return blame.hung(stacks, self._words(), now, self._running(silent))
+
+    def _running(self, silent: Sequence[HostHandle]) -> set[int]:
+        """The ranks that had the baton, among those that share a process."""
+        return {rank for host in silent if len(host.ranks) > 1 and (rank := host.running_rank()) is not None}
+
+    def _words(self) -> str:
+        reason = self.reason()
+        return f"ended because {reason}" if reason else f"still running after its deadline of {self.deadline:g} s"
+
+    def _late_start(self) -> str:
+        late = [host for host in self.team.hosts if not host.is_ready]
+        shown = self.team.show_stacks(late)
+        reason = self.reason() or f"{self.start_limit:g} s had passed"
+        places = "; ".join(f"{_named(host)} was {blame.place_in(shown[host])}" for host in late)
+        return f"not all ranks had started when {reason}: {places}\n{late[0].log_tail()}".rstrip()
+
+    def _with_logs(self, ends: Sequence[Outcome]) -> list[Outcome]:
+        logs = {rank: host.log_tail() for host in self.team.hosts for rank in host.ranks}
+        return [replace(end, log=logs[end.rank]) for end in ends]
+
+
+def _outcome(tree: dict[str, Any]) -> Outcome:
+    """The outcome that a host described. Raises if it is none: the host may have run anybody's code."""
+    outcome = Outcome(**{**tree, "fate": Fate(tree["fate"])})
+    texts = (outcome.error, outcome.traceback, outcome.log)
+    if type(outcome.rank) is not int or not isinstance(outcome.at, float) or not all(isinstance(t, str) for t in texts):
+        raise ValueError("fields of other types than an outcome's")
+    return outcome
+
+
+def _any_failed(outcomes: Iterable[Outcome]) -> bool:
+    return any(outcome.fate is not Fate.RETURNED for outcome in outcomes)
+
+
+def _named(host: HostHandle) -> str:
+    first, last = host.ranks[0], host.ranks[-1]
+    return f"rank {first}" if first == last else f"the process of ranks {first} to {last}"
