@@ -1,0 +1,1 @@
+"""The reference implementation of composable FSDP, and the nets that suites train."""

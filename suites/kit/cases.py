@@ -1,0 +1,116 @@
+"""The cases: which net, how it is sharded, on how many ranks, for how long.
+
+A ``Stack`` is a net described by its dim and its blocks; weights come from the case's seed alone, so that every rank
+and the baseline build the same net. ``exact`` draws integers: then every sum is exact in any order (see
+``tolerance.py``) and results are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from harness.case import Case
+from reference_models.nets import MLP
+
+Block = Literal["mlp", "linear", "nested", "buffer"]
+Reshard = bool | int | None
+
+
+@dataclass(frozen=True)
+class Stack(Case):
+    """A ``Sequential`` of blocks that all map ``dim`` to ``dim``.
+
+    ``mlp`` is an MLP, ``linear`` a Linear, ``nested`` a Sequential of both, ``buffer`` an MLP with a buffer.
+    """
+
+    dim: int
+    blocks: tuple[Block, ...]
+    multiplier: int = 2
+    bias: bool = True
+
+    def build(self) -> nn.Sequential:
+        """The net, on the current default device, initialised as its modules please."""
+        return nn.Sequential(*(self._block(name) for name in self.blocks))
+
+    def _block(self, name: Block) -> nn.Module:
+        if name == "linear":
+            return nn.Linear(self.dim, self.dim, bias=self.bias)
+        if name == "nested":
+            return nn.Sequential(self._block("mlp"), self._block("linear"))
+        return MLP(self.dim, self.multiplier, buffer=name == "buffer", bias=self.bias)
+
+
+@dataclass(frozen=True)
+class NetCase(Case):
+    """A net with its weights, and how many ranks it is for. ``sharded`` are the blocks sharded before the root."""
+
+    world_size: int
+    net: Stack
+    sharded: tuple[int, ...] = ()
+    dtype: str = "float32"
+    exact: bool = False
+    seed: int = 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of weights and inputs."""
+        dtype = getattr(torch, self.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+    def build(self) -> nn.Sequential:
+        """The net with weights drawn from the seed: the same on every rank and in the baseline."""
+        net = self.net.build().to(self.torch_dtype)
+        fill(net, self.seed, self.exact)
+        return net
+
+    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
+        """Data of ``shape`` that depends on the seed and on ``salt`` (a step, a rank) and on nothing else."""
+        return draw(shape, _seed(self.seed, *salt), self.exact).to(self.torch_dtype)
+
+
+@dataclass(frozen=True)
+class TrainingCase(NetCase):
+    """Some steps of SGD; every rank has its own batch."""
+
+    reshard_after_forward: Reshard = None
+    steps: int = 2
+    batch: int = 3
+
+    #: A power of two, so that exact cases stay exact.
+    learning_rate = 0.125
+
+    def inputs(self, step: int, rank: int) -> Tensor:
+        """The batch of one rank in one step, ``(batch, dim)``."""
+        return self.numbers((self.batch, self.net.dim), 1, step, rank)
+
+    def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
+        """A scalar whose gradient has no zeros: the outputs weighted by fixed numbers, of either sign."""
+        return (outputs * self.numbers(tuple(outputs.shape), 2, step, rank).to(outputs.device)).sum()
+
+
+def fill(net: nn.Module, seed: int, exact: bool) -> None:
+    """Write numbers drawn from ``seed`` into every parameter and buffer, in order; shared ones are written once."""
+    with torch.no_grad():
+        for place, tensor in enumerate([*net.parameters(), *net.buffers()]):
+            tensor.copy_(draw(tuple(tensor.shape), _seed(seed, 0, place), exact))
+
+
+def draw(shape: tuple[int, ...], seed: int, exact: bool) -> Tensor:
+    """Float64 numbers: integers from -2 to 2 without 0 if ``exact``, else from the normal distribution."""
+    generator = torch.Generator().manual_seed(seed)
+    if not exact:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    signs = torch.randint(0, 2, shape, generator=generator, dtype=torch.float64) * 2 - 1
+    return signs * torch.randint(1, 3, shape, generator=generator, dtype=torch.float64)
+
+
+def _seed(*parts: int) -> int:
+    mixed = 0
+    for part in parts:
+        mixed = (mixed * 1_000_003 + part + 1) % 2**31
+    return mixed

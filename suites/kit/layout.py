@@ -1,0 +1,18 @@
+"""Who holds which rows: the arithmetic of sharding, without any process group.
+
+Five rows on four ranks, in chunks of ceil(5 / 4) = 2::
+
+    rank 0: rows 0, 1    rank 1: rows 2, 3    rank 2: row 4    rank 3: none, of shape (0, …)
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def shard(full: Tensor, size: int, index: int, dim: int = 0) -> Tensor:
+    """The part of ``full`` that member ``index`` of ``size`` holds, cut along ``dim`` as ``torch.chunk`` cuts."""
+    rows = full.size(dim)
+    step = -(-rows // size)
+    start = min(index * step, rows)
+    return full.narrow(dim, start, min(step, rows - start))

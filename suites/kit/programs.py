@@ -1,0 +1,54 @@
+"""What runs on ranks: plain functions of a rank and a case that return traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from harness.rank import Rank
+from suites.kit.cases import NetCase, TrainingCase
+from suites.kit.traces import Step, Trace
+
+
+def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
+    """Shard the case's blocks, then the root, over all ranks."""
+    fully_shard = rank.implementation.fully_shard
+    assert fully_shard is not None
+    options.setdefault("mesh", rank.mesh())
+    for place in case.sharded:
+        fully_shard(net[place], **options)
+    fully_shard(net, **options)
+    return net
+
+
+def train(rank: Rank, case: TrainingCase) -> Trace:
+    """Shard, then step with plain SGD; keep what each step produced."""
+    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    trace: Trace = []
+    for step in range(case.steps):
+        loss = case.loss(net(case.inputs(step, rank.number).to(rank.device)), step, rank.number)
+        loss.backward()
+        optimizer.step()
+        trace.append(Step(loss=loss.detach(), gradients=gradients(net), parameters=parameters(net)))
+        optimizer.zero_grad()
+    return trace
+
+
+def parameters(net: nn.Module) -> dict[str, Tensor]:
+    """Every parameter's local tensor, by name."""
+    return {name: local(parameter) for name, parameter in net.named_parameters()}
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor | None]:
+    """Every parameter's local gradient, by name; None where there is none."""
+    return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's own part of a tensor, copied."""
+    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return own.detach().clone()

@@ -1,0 +1,82 @@
+"""What Hypothesis draws: cases that are valid by construction, shrink to something a person can read, and replay.
+
+World sizes go up to what the world of the running test has (``harness.trial.most_ranks``) and not beyond ``MOST``.
+Draws prefer what finds faults: dims that ranks do not divide, dims smaller than the world, more than one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from harness.trial import most_ranks
+from suites.kit.cases import NetCase, Stack, TrainingCase
+
+#: More ranks than this teach nothing about logic that four do not, and cost time.
+MOST = 4
+
+
+@st.composite
+def world_sizes(draw: st.DrawFn, at_least: int = 1, multiple_of: int = 1, power_of_two: bool = False) -> int:
+    """How many ranks: from ``at_least`` to what the world has, at most ``MOST``."""
+    top = max(at_least, min(MOST, most_ranks()))
+    sizes = [n for n in range(at_least, top + 1) if n % multiple_of == 0 and (not power_of_two or n & (n - 1) == 0)]
+    return draw(st.sampled_from(sizes))
+
+
+def stacks(most_blocks: int = 3, smallest: int = 1, largest: int = 9, buffers: bool = True) -> st.SearchStrategy[Stack]:
+    """Nets of one to ``most_blocks`` blocks."""
+    blocks = st.sampled_from(["linear", "mlp", "nested", *(["buffer"] if buffers else [])])
+    return st.builds(
+        Stack,
+        dim=st.integers(smallest, largest),
+        blocks=st.lists(blocks, min_size=1, max_size=most_blocks).map(tuple),
+        multiplier=st.integers(1, 3),
+        bias=st.booleans(),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn, net: Stack) -> tuple[int, ...]:
+    """Which blocks are sharded by themselves, before the root."""
+    return tuple(sorted(draw(st.sets(st.integers(0, len(net.blocks) - 1)))))
+
+
+@st.composite
+def net_cases(draw: st.DrawFn, at_least: int = 1, **fixed: Any) -> NetCase:
+    """A net, a plan and a world; ``fixed`` fields are not drawn."""
+    net = fixed.pop("net", None) or draw(stacks())
+    return NetCase(**{
+        "world_size": draw(world_sizes(at_least)),
+        "net": net,
+        "sharded": draw(plans(net)),
+        "seed": draw(st.integers(0, 2**16)),
+        **fixed,
+    })  # fmt: skip
+
+
+@st.composite
+def reshards(draw: st.DrawFn, world_size: int) -> bool | int | None:
+    """A legal ``reshard_after_forward``: unset, a bool, or a divisor of the world size above 1."""
+    divisors = [n for n in range(2, world_size + 1) if world_size % n == 0]
+    return draw(st.sampled_from([None, True, False, *divisors]))
+
+
+@st.composite
+def training_cases(draw: st.DrawFn, at_least: int = 2, exact: bool = False, **fixed: Any) -> TrainingCase:
+    """Some steps of training; exact cases run on powers of two, where an average of integers is exact."""
+    net = draw(stacks(most_blocks=2 if exact else 3, largest=5 if exact else 9))
+    world_size = draw(world_sizes(at_least, power_of_two=exact))
+    return TrainingCase(**{
+        "world_size": world_size,
+        "net": net,
+        "sharded": draw(plans(net)),
+        "dtype": "float64" if exact else draw(st.sampled_from(["float64", "float32"])),
+        "exact": exact,
+        "seed": draw(st.integers(0, 2**16)),
+        "reshard_after_forward": draw(reshards(world_size)),
+        "steps": draw(st.integers(1, 2 if exact else 3)),
+        "batch": draw(st.integers(1, 4)),
+        **fixed,
+    })  # fmt: skip

@@ -1,0 +1,67 @@
+"""Every bound of the suites, each with its derivation.
+
+[Note: exact cases]
+Weights, inputs and loss weights are integers of at most 2; the learning rate is 2**-3 and world sizes are powers of
+two up to 4. Let a net have at most 2 blocks of at most 2 linear layers, dim 5, multiplier 3, and 2 steps. Every value
+is then a dyadic rational: a sum of products of at most 4 weights and an input. After one step weights are multiples
+of 2**-5 (learning rate and mean), so products of four of them are multiples of 2**-20, and with magnitudes below
+2**31 every sum fits into the 53 bits of float64 in any order. So sharded and unsharded agree bit for bit.
+
+[Note: general cases]
+The oracle is the unsharded model in float64. Let e be the error of the unsharded model in the working dtype. Sharding
+may differ from it in the mean over n ranks only: another order of n additions, and one more or one less rounding
+for the division. By the standard bound for recursive summation (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., section 4.2) that is at most (n + 1) · u · m, with u the unit roundoff and m the mean of absolute
+values. Later steps start from weights that differ so, and amplify the difference as they amplify e. Hence::
+
+    allowed = FACTOR · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
+
+with maxima over the tensor and all steps so far.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.compare import Allowance, exact
+from suites.kit import baseline
+from suites.kit.baseline import FullStep
+from suites.kit.cases import TrainingCase
+
+#: Rounding in another order is another sample of the same error, whose maximum may well be a few times larger.
+FACTOR = 8.0
+#: The difference after a step feeds the next; three steps of these small nets amplify it by less than this.
+STEPS_FACTOR = 64.0
+
+
+def parity(case: TrainingCase, oracle: list[FullStep]) -> Allowance:
+    """What training may differ from the float64 ``oracle``: nothing for exact cases, else the bound of the note."""
+    if case.exact:
+        return exact
+    working = baseline.train(case, case.torch_dtype)
+    unit = torch.finfo(case.torch_dtype).eps / 2
+    scale = STEPS_FACTOR * (case.world_size + 1) * unit
+    bounds: dict[str, float] = {}
+    loss = 0.0
+    for step, (near, far) in enumerate(zip(working, oracle, strict=True)):
+        for name in far.gradients:
+            own = max(_off(near.gradients[name], far.gradients[name]), _off(near.parameters[name], far.parameters[name]))
+            size = max(_most(far.magnitudes[name]), _most(far.parameters[name]))
+            bounds[name] = max(bounds.get(name, 0.0), FACTOR * own + scale * size)
+        off = max(_off(a, b) for a, b in zip(near.losses, far.losses, strict=True))
+        loss = max(loss, FACTOR * off + scale * max(_most(value) for value in far.losses) + scale)
+        bounds[f"[{step}] 'loss'"] = loss
+
+    def allowance(path: str, want: Tensor) -> float:
+        return next(bound for name, bound in bounds.items() if path == name or path.endswith(f" {name!r}"))
+
+    return allowance
+
+
+def _off(near: Tensor, far: Tensor) -> float:
+    return _most(near.double() - far.double())
+
+
+def _most(tensor: Tensor) -> float:
+    return float(tensor.double().abs().max()) if tensor.numel() else 0.0

@@ -1,0 +1,36 @@
+"""Training: losses, gradients and parameters are those of the unsharded model."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.kit import baseline, tolerance
+from suites.kit.cases import TrainingCase
+from suites.kit.programs import train
+from suites.kit.strategies import training_cases
+
+
+@requirement("parity/exact", Feature.FULLY_SHARD, ranks=2, source="TRN-01")
+@given(case=training_cases(exact=True))
+def test_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Trial, case: TrainingCase) -> None:
+    """On data whose sums are exact, every loss, gradient and parameter equals the unsharded model's bit for bit."""
+    follows_the_baseline(trial, case)
+
+
+@requirement("parity/general", Feature.FULLY_SHARD, ranks=2, source="TRN-01")
+@given(case=training_cases())
+def test_training_follows_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
+    """Sharding changes no loss, gradient or parameter beyond rounding, whatever the shapes, plan, steps and ranks."""
+    follows_the_baseline(trial, case)
+
+
+def follows_the_baseline(trial: Trial, case: TrainingCase) -> None:
+    """Run the case on ranks and compare each rank's trace with its rows of the unsharded model's."""
+    oracle = baseline.train(case, torch.float64)
+    within = tolerance.parity(case, oracle)
+    for number, trace in enumerate(trial.run(train, case)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.world_size), within)
