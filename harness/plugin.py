@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -19,6 +18,8 @@ from harness import __version__, case as cases, profiles
 from harness.environment import environment
 from harness.journal import Journal
 from harness.load import Subject
+from harness.report import pytest_html_columns
+from harness.report.pytest_html_columns import extras_of
 from harness.requirement import WORLDS, Requirement, requirement_of
 from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
@@ -33,6 +34,9 @@ STARTED = pytest.StashKey[float]()
 TRIAL = pytest.StashKey[Trial]()
 END = pytest.StashKey[tuple[Verdict, str, str]]()
 WATCH = pytest.StashKey[threading.Timer]()
+
+#: The name of our pytest-html hooks, registered where pytest-html is.
+HTML = "fsdp-conformance-html"
 
 OPTIONS = {
     "implementation": ("torch", "who is judged: torch, reference, an entry point, or module:attribute"),
@@ -63,9 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "requirement(requirement): a conformance requirement, see harness/requirement.py")
     config.stash[RECORDS], config.stash[PROBLEMS], config.stash[STARTED] = [], [], time.time()
     if config.pluginmanager.hasplugin("html"):
-        from harness.report import pytest_html_columns
-
-        config.pluginmanager.register(pytest_html_columns, "fsdp-conformance-html")
+        config.pluginmanager.register(pytest_html_columns, HTML)
 
 
 # Profiles must be known before the hypothesis plugin looks for the one that was asked for.
@@ -231,6 +233,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     item.config.stash[RECORDS].append(record)
     item.config.stash[JOURNAL].write(record)
     _show(report, record, found)
+    if item.config.pluginmanager.hasplugin(HTML):
+        report.extras = [*getattr(report, "extras", []), *extras_of(record)]
     return report
 
 
@@ -254,10 +258,6 @@ def _show(report: Any, record: Record, found: Requirement) -> None:
     elif record.verdict is Verdict.NOT_RUN and report.outcome == "failed":
         report.outcome = "skipped"
         report.longrepr = (str(report.fspath), 0, f"not run: {record.message}")
-    if sys.modules.get("pytest_html"):
-        from harness.report.pytest_html_columns import extras_of
-
-        report.extras = [*getattr(report, "extras", []), *extras_of(record)]
 
 
 # Time limits. pytest-timeout asks who sets its timer: we do, and end the ranks, not the run.

@@ -14,14 +14,14 @@ from suites.kit.programs import train
 from suites.kit.strategies import training_cases
 
 
-@requirement("parity/exact", Feature.FULLY_SHARD, ranks=2, source="TRN-01")
+@requirement("parity/exact", Feature.FULLY_SHARD, ranks=2, source="PAR-01")
 @given(case=training_cases(exact=True))
 def test_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Trial, case: TrainingCase) -> None:
     """On data whose sums are exact, every loss, gradient and parameter equals the unsharded model's bit for bit."""
     follows_the_baseline(trial, case)
 
 
-@requirement("parity/general", Feature.FULLY_SHARD, ranks=2, source="TRN-01")
+@requirement("parity/general", Feature.FULLY_SHARD, ranks=2, source="PAR-01")
 @given(case=training_cases())
 def test_training_follows_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """Sharding changes no loss, gradient or parameter beyond rounding, whatever the shapes, plan, steps and ranks."""
