@@ -24,6 +24,8 @@ from harness.worlds.mark import read_mark
 #: A stalled transfer is given up after so many seconds, in either direction.
 _STALL = 10
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+#: Tells ``preload`` that it is imported by the fork server.
+FORK_SERVER_FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 _TAIL = 4096
 _STACKS = 256 * 1024
 
@@ -163,7 +165,8 @@ def _ensure_fork_server(context: Any) -> None:
     """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
     context.set_forkserver_preload(["harness.worlds.preload"])
     root = str(Path(harness.__file__).resolve().parent.parent)
-    with _environment({"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}):
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    with _environment({"PYTHONPATH": path, FORK_SERVER_FLAG: "1"}):
         multiprocessing.forkserver.ensure_running()
 
 

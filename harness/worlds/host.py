@@ -108,6 +108,7 @@ class _Host:
                 self._release()
 
     def _take_role(self, factory: RoleFactory) -> None:
+        torch.default_generator.manual_seed(0)  # whatever this process or the fork server has done before
         try:
             self._role = factory()
         except BaseException as error:

@@ -34,7 +34,6 @@ class ProcessRole:
         _set_environment(rank, size, backend)
         implementation = load_implementation(subject.implementation)
         device = _own_device(rank, backend.device_type)
-        torch.manual_seed(0)
         dist.init_process_group(
             backend.process_group,
             store=FileStore(store_path, size),
@@ -77,4 +76,5 @@ def _own_device(rank: int, device_type: str) -> torch.device:
     module = getattr(torch, device_type)
     device = torch.device(device_type, rank % module.device_count())
     module.set_device(device)
+    torch.manual_seed(0)
     return device
