@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from datetime import date
+from collections.abc import Iterable
+from datetime import date, datetime
 from typing import Any
 
 LONGEST = 20_000
@@ -62,6 +63,20 @@ def seconds_text(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def moment_text(moment: str) -> str:
+    """``2026-11-21T04:10:09+00:00`` as ``2026-11-21 04:10 UTC``; what is no such time comes back as it is."""
+    try:
+        parsed = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{parsed:%Y-%m-%d %H:%M} {parsed.tzname() or ''}".rstrip()
+
+
+def unique(values: Iterable[str]) -> tuple[str, ...]:
+    """Each value once, in the order of first sight."""
+    return tuple(dict.fromkeys(values))
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,0 +1,167 @@
+"""The table of requirements: a row a requirement, and for each run a cell a world, to read runs side by side.
+
+Two runs of one requirement in two worlds become one ``Row`` with two ``Side``s of two ``Cell``s each::
+
+                          torch on gloo           my_fsdp on gloo
+                          threads   processes     threads   processes
+    sharding/1d-layout    pass      pass          fail      pass         differs
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.report.summary import PART_OF, worst_of
+from harness.report.text import plural, ratio_text, seconds_text, unique
+from harness.verdict import Record, Verdict
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the table needs of one run: its rows, its worlds, and where the page tells more of a row, by node id."""
+
+    records: Sequence[Record]
+    worlds: tuple[str, ...]
+    hrefs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Worst ÷ allowed as text and as a meter: ``filled`` is 0 to 100, ``over`` whether it exceeds the bound."""
+
+    text: str
+    filled: float
+    over: bool
+    where: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One requirement in one world of one run; ``note`` counts the rows behind it when there are several."""
+
+    verdict: Verdict
+    note: str
+    href: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One requirement in one run: a cell a world (None where nothing was written), and what it took, if tried."""
+
+    cells: tuple[Cell | None, ...]
+    tried: bool
+    ratio: Ratio | None
+    checks: int
+    examples: int
+    sizes: str
+    took: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One requirement across all runs; ``parts`` and ``differs`` are what the filter looks at."""
+
+    anchor: str
+    requirement: str
+    statement: str
+    level: str
+    parts: str
+    differs: bool
+    sides: tuple[Side, ...]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Requirements that belong together, in the order they ran."""
+
+    name: str
+    summary: str
+    rows: tuple[Row, ...]
+
+
+def chapters_of(columns: Sequence[Column]) -> tuple[Chapter, ...]:
+    """The whole table: chapters and requirements in the order in which the runs came upon them."""
+    found: dict[str, dict[str, list[list[Record]]]] = {}
+    for number, column in enumerate(columns):
+        for record in column.records:
+            sides = found.setdefault(record.chapter, {}).setdefault(record.requirement, [[] for _ in columns])
+            sides[number].append(record)
+    return tuple(_chapter(name, list(rows.values()), columns) for name, rows in found.items())
+
+
+def tried(record: Record) -> bool:
+    """Whether the row says anything about the subject or the suite: its test was started."""
+    return record.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)
+
+
+def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Column]) -> Chapter:
+    rows = tuple(_row(sides, columns) for sides in found)
+    red = sum(record.verdict.is_red for sides in found for side in sides for record in side)
+    return Chapter(name, plural(len(rows), "requirement") + (f", {red} red" if red else ""), rows)
+
+
+def _row(sides: list[list[Record]], columns: Sequence[Column]) -> Row:
+    records = [record for side in sides for record in side]
+    first = records[0]
+    return Row(
+        anchor="req-" + re.sub(r"[^A-Za-z0-9]+", "-", first.requirement).strip("-"),
+        requirement=first.requirement,
+        statement=first.statement,
+        level=first.level,
+        parts=" ".join(unique(PART_OF[record.verdict].name.lower() for record in records)),
+        differs=_differs(sides, columns),
+        sides=tuple(_side(side, column) for side, column in zip(sides, columns, strict=True)),
+    )
+
+
+def _differs(sides: list[list[Record]], columns: Sequence[Column]) -> bool:
+    """Whether two runs came to different verdicts in a world that all runs have, or only one of them has the row."""
+    common = sorted(set.intersection(*(set(column.worlds) for column in columns)))
+    ends = {(bool(side), *(_verdict(_in_world(side, world)) for world in common)) for side in sides}
+    return len(ends) > 1
+
+
+def _in_world(records: list[Record], world: str) -> list[Record]:
+    return [record for record in records if record.world == world]
+
+
+def _verdict(records: list[Record]) -> Verdict | None:
+    return worst_of(record.verdict for record in records) if records else None
+
+
+def _side(records: list[Record], column: Column) -> Side:
+    sizes = sorted({size for record in records for size in record.world_sizes})
+    return Side(
+        cells=tuple(_cell(_in_world(records, world), column.hrefs) for world in column.worlds),
+        tried=any(map(tried, records)),
+        ratio=_ratio(records),
+        checks=sum(record.checks for record in records),
+        examples=sum(record.examples for record in records),
+        sizes=", ".join(map(str, sizes)),
+        took=seconds_text(sum(record.seconds for record in records)),
+    )
+
+
+def _cell(records: list[Record], hrefs: Mapping[str, str]) -> Cell | None:
+    verdict = _verdict(records)
+    if verdict is None:
+        return None
+    same = [record for record in records if record.verdict is verdict]
+    note = "" if len(records) == 1 else f"{len(same)} of {len(records)}"
+    return Cell(verdict, note, hrefs.get(same[0].nodeid, ""))
+
+
+def _ratio(records: list[Record]) -> Ratio | None:
+    """The worst ratio of a requirement; not a number counts as the worst of all."""
+    measured = [(record.ratio, record.worst) for record in records if record.ratio is not None]
+    if not measured:
+        return None
+    ratio, where = max(measured, key=lambda pair: _size(pair[0]))
+    return Ratio(ratio_text(ratio), round(100 * min(max(_size(ratio), 0.0), 1.0), 1), _size(ratio) > 1, where)
+
+
+def _size(ratio: float) -> float:
+    return math.inf if math.isnan(ratio) else ratio
