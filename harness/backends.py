@@ -21,7 +21,9 @@ def _nccl_ranks() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-gloo = Backend(name="gloo", device_type="cpu", process_group="gloo", ranks=max(4, os.cpu_count() or 1), lacks=_cpu_limits())
+gloo = Backend(
+    name="gloo", device_type="cpu", process_group="gloo", ranks=max(4, os.cpu_count() or 1), lacks=_cpu_limits()
+)
 
 nccl = Backend(
     name="nccl",

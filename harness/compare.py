@@ -1,7 +1,7 @@
 """Comparing two trees of tensors: the worst place where they disagree, beside what was allowed there.
 
-    difference({"w": [1.0, 2.5]}, {"w": [1.0, 2.0]}, absolute(0.1))
-    → Difference(path="'w'[1]", got="2.5", want="2.0", off=0.5, allowed=0.1, ratio=5.0, leaves=1)
+difference({"w": [1.0, 2.5]}, {"w": [1.0, 2.0]}, absolute(0.1))
+→ Difference(path="'w'[1]", got="2.5", want="2.0", off=0.5, allowed=0.1, ratio=5.0, leaves=1)
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Difference:
         """The difference in one sentence."""
         if self.ratio >= UNBOUNDED:
             return f"{self.path} is {self.got}, expected {self.want}"
-        return f"{self.path} is {self.got}, expected {self.want} (difference {self.off:.3g}, allowed {self.allowed:.3g})"
+        return (
+            f"{self.path} is {self.got}, expected {self.want} (difference {self.off:.3g}, allowed {self.allowed:.3g})"
+        )
 
 
 def difference(got: Any, want: Any, allowance: Allowance = exact) -> Difference:

@@ -10,7 +10,8 @@ import torch
 
 PACKAGES = ("torch", "pytest", "hypothesis", "pytest-html", "pytest-timeout")
 #: Prefixes of variables that change how ranks communicate or compute.
-VARIABLES = ("NCCL_", "CCL_", "HCCL_", "RCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_VISIBLE", "HIP_VISIBLE", "ASCEND_RT_VISIBLE")
+COMMUNICATION = ("NCCL_", "CCL_", "HCCL_", "RCCL_", "GLOO_")
+VARIABLES = (*COMMUNICATION, "TORCH_", "OMP_", "CUDA_VISIBLE", "HIP_VISIBLE", "ASCEND_RT_VISIBLE")
 
 
 def environment() -> dict[str, str]:

@@ -17,7 +17,7 @@ class Journal:
         if path:
             try:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(path, "w", encoding="utf-8")
+                self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  (open as long as the run)
             except OSError as error:
                 raise ValueError(f"--record {path}: cannot be written ({error.strerror}); name another file") from error
 
@@ -42,6 +42,6 @@ def _readable(value: Any) -> Any:
         return {_readable(key): _readable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_readable(item) for item in value]
-    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         return repr(value)
     return value

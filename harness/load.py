@@ -19,7 +19,10 @@ from harness.vendor import NEEDS, Backend, Feature, Implementation
 Value = TypeVar("Value", Implementation, Backend)
 
 BUILT_IN = {
-    Implementation: {"torch": "harness.torch_fsdp2:implementation", "reference": "reference_models.subject:implementation"},
+    Implementation: {
+        "torch": "harness.torch_fsdp2:implementation",
+        "reference": "reference_models.subject:implementation",
+    },
     Backend: {"gloo": "harness.backends:gloo", "nccl": "harness.backends:nccl", "auto": "harness.backends:automatic"},
 }
 GROUPS = {Implementation: "fsdp_conformance.implementations", Backend: "fsdp_conformance.backends"}

@@ -1,51 +1,33 @@
-"""The pytest plugin: options, one trial a test, verdicts, records, and time limits that end ranks instead of the run."""
+"""The pytest plugin: options, one trial a test, verdicts, records, and time limits that end ranks, not the run."""
 
 from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from collections.abc import Generator, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from harness import __version__, case as cases, profiles
+from harness import __version__, profiles
+from harness import case as cases
 from harness.environment import environment
 from harness.journal import Journal
 from harness.load import Subject
+from harness.options import END, JOURNAL, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, now, option
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
 from harness.requirement import WORLDS, Requirement, requirement_of
 from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
-from harness.verdict import LEVELS, Footer, Header, Record, Verdict
+from harness.verdict import LEVELS, Header, Record, Verdict
 from harness.waivers import read_waivers, unmatched
-
-JUDGED = pytest.StashKey[Judged]()
-JOURNAL = pytest.StashKey[Journal]()
-RECORDS = pytest.StashKey[list[Record]]()
-PROBLEMS = pytest.StashKey[list[str]]()
-STARTED = pytest.StashKey[float]()
-TRIAL = pytest.StashKey[Trial]()
-END = pytest.StashKey[tuple[Verdict, str, str]]()
-WATCH = pytest.StashKey[threading.Timer]()
 
 #: The name of our pytest-html hooks, registered where pytest-html is.
 HTML = "fsdp-conformance-html"
-
-OPTIONS = {
-    "implementation": ("torch", "who is judged: torch, reference, an entry point, or module:attribute"),
-    "backend": ("auto", "where ranks run: auto, gloo, nccl, an entry point, or module:attribute"),
-    "world": ("both", "threads, processes, or both"),
-    "record": ("", "write one JSON line per test to this file"),
-    "waivers": ("", "TOML file of known failures"),
-    "level": ("all", "judge must only, must and should, or all"),
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,14 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--case", default=None, help="run only this case, given as JSON, as a record shows it")
 
 
-def _option(config: pytest.Config, name: str) -> str:
-    value = config.getoption(f"--{name}")
-    return str(value if value is not None else config.getini(name))
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; no subject is loaded until a requirement is collected."""
-    config.addinivalue_line("markers", "requirement(requirement): a conformance requirement, see harness/requirement.py")
+    config.addinivalue_line("markers", "requirement(…): a conformance requirement, see harness/requirement.py")
     config.stash[RECORDS], config.stash[PROBLEMS], config.stash[STARTED] = [], [], time.time()
     if config.pluginmanager.hasplugin("html"):
         config.pluginmanager.register(pytest_html_columns, HTML)
@@ -82,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("requirement")
     if marker is None:
         return
-    asked = _option(metafunc.config, "world")
+    asked = option(metafunc.config, "world")
     if asked not in (*WORLDS, "both"):
         raise pytest.UsageError(f"--world {asked!r}: expected threads, processes or both")
     kinds = [kind for kind in marker.args[0].worlds if asked in (kind, "both")]
@@ -96,8 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not wanted:
         return
     try:
-        waivers = read_waivers(Path(_option(config, "waivers"))) if _option(config, "waivers") else ()
-        judged = Judged(Subject(_option(config, "implementation"), _option(config, "backend")), waivers)
+        waivers = read_waivers(Path(option(config, "waivers"))) if option(config, "waivers") else ()
+        judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), waivers)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[JUDGED] = judged
@@ -109,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _select_level(config: pytest.Config, items: list[pytest.Item]) -> None:
-    level = _option(config, "level")
+    level = option(config, "level")
     if level not in (*LEVELS, "all"):
         raise pytest.UsageError(f"--level {level!r}: expected one of {', '.join(LEVELS)}, or all")
     kept = LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
@@ -126,7 +103,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if judged is None or config.option.collectonly:
         return
     try:
-        config.stash[JOURNAL] = Journal(_option(config, "record"))
+        config.stash[JOURNAL] = Journal(option(config, "record"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     profile = settings._current_profile
@@ -134,16 +111,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         Header(
             implementation=f"{judged.implementation.name} {judged.implementation.version}".strip(),
             backend=judged.backend.name,
-            worlds=[kind for kind in WORLDS if _option(config, "world") in (kind, "both")],
+            worlds=[kind for kind in WORLDS if option(config, "world") in (kind, "both")],
             profile=str(profile),
-            level=_option(config, "level"),
+            level=option(config, "level"),
             plan=planned([item for item in session.items if requirement_of(item) is not None]),
             suite_version=__version__,
             claims=sorted(map(str, judged.implementation.claims)),
             not_claimed={str(key): reason for key, reason in judged.implementation.not_claimed.items()},
             environment=environment(),
             command=" ".join(["pytest", *map(str, config.invocation_params.args)]),
-            started=_now(),
+            started=now(),
             seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
         )
     )
@@ -175,7 +152,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if found is None:
         return
     assert isinstance(item, pytest.Function)
-    why = item.config.stash[JUDGED].why_not(found, item.callspec.params["world_kind"])
+    why = item.config.stash[JUDGED].why_not(found, _kind(item))
     if why is not None:
         item.stash[END] = (*why, "")
         pytest.skip(f"{why[0]}: {why[1]}")
@@ -183,14 +160,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _replay(item, item.config.getoption("--case"))
 
 
+def _kind(item: pytest.Function) -> str:
+    return str(item.callspec.params["world_kind"])
+
+
 def _replay(item: pytest.Function, text: str) -> None:
+    usage = int(pytest.ExitCode.USAGE_ERROR)
     try:
         case = cases.from_json(json.loads(text))
     except ValueError as error:
-        pytest.exit(f"--case: {error}", returncode=int(pytest.ExitCode.USAGE_ERROR))
+        pytest.exit(f"--case: {error}", returncode=usage)
     drawn = getattr(item.obj, "hypothesis", None)
     if drawn is None:
-        pytest.exit(f"--case: {item.nodeid} draws no cases; run it without", returncode=int(pytest.ExitCode.USAGE_ERROR))
+        pytest.exit(f"--case: {item.nodeid} draws no cases; run it without", returncode=usage)
     item.obj = functools.partial(drawn.inner_test, case=case)
 
 
@@ -224,7 +206,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.config.stash[JUDGED],
         found,
         item.nodeid,
-        item.callspec.params["world_kind"],
+        _kind(item),
         " ".join((getattr(item.function, "__doc__", None) or "").split()),
         end,
         item.stash.get(TRIAL, None),
@@ -258,81 +240,3 @@ def _show(report: Any, record: Record, found: Requirement) -> None:
     elif record.verdict is Verdict.NOT_RUN and report.outcome == "failed":
         report.outcome = "skipped"
         report.longrepr = (str(report.fspath), 0, f"not run: {record.message}")
-
-
-# Time limits. pytest-timeout asks who sets its timer: we do, and end the ranks, not the run.
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    """At a test's timeout, dump every rank's stack and end the ranks; the test fails and the run goes on."""
-    if requirement_of(item) is None or not settings.timeout:
-        return None
-    timer = threading.Timer(settings.timeout, _time_is_up, (item, settings.timeout))
-    timer.daemon = True
-    timer.start()
-    item.stash[WATCH] = timer
-    return True
-
-
-def _time_is_up(item: pytest.Item, limit: float) -> None:
-    trial = item.stash.get(TRIAL, None)
-    if trial is not None:
-        trial.time_is_up(f"the test's timeout of {limit:g} s passed")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
-    """The test has ended in time."""
-    timer = item.stash.get(WATCH, None)
-    if timer is None:
-        return None
-    timer.cancel()
-    return True
-
-
-# The end.
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Zero requirements tried, or a waiver that matches nothing, fails the run; the footer closes the record file."""
-    config = session.config
-    journal = config.stash.get(JOURNAL, None)
-    if journal is None:
-        return
-    records, problems = config.stash[RECORDS], config.stash[PROBLEMS]
-    tried = [r for r in records if r.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)]
-    if not tried:
-        problems.append("no requirement was tried")
-    if problems and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    seconds = time.time() - config.stash[STARTED]
-    journal.write(Footer(_now(), round(seconds, 3), int(session.exitstatus), problems))
-    journal.close()
-    from harness.worlds import hosts
-
-    hosts.shutdown_pool()
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Counts by verdict, and what stands in the way of green."""
-    records = config.stash.get(RECORDS, [])
-    if config.stash.get(JUDGED, None) is None:
-        return
-    judged = config.stash[JUDGED]
-    terminalreporter.section(f"FSDP conformance of {judged.implementation.name} on {judged.backend.name}")
-    counts = {verdict: sum(r.verdict is verdict for r in records) for verdict in Verdict}
-    terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
-    for record in records:
-        if record.verdict.is_red or record.verdict is Verdict.NOT_RUN:
-            first = (record.message.splitlines() or [""])[0]
-            terminalreporter.line(f"{record.verdict}: {record.requirement} [{record.world}] {first}")
-    for problem in config.stash[PROBLEMS]:
-        terminalreporter.line(f"problem: {problem}", red=True)
-    if _option(config, "record"):
-        terminalreporter.line(f"records: {_option(config, 'record')}")
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, Phase, settings
 
 #: One failing case is enough: several at once would be reported as a group that has no single cause.
-_COMMON = dict(
-    deadline=None,
-    database=None,
-    derandomize=True,
-    print_blob=False,
-    report_multiple_bugs=False,
+_COMMON: dict[str, Any] = {
+    "deadline": None,
+    "database": None,
+    "derandomize": True,
+    "print_blob": False,
+    "report_multiple_bugs": False,
     # `trial` lives as long as the test, across its examples, on purpose; worlds make a first example slow; a case
     # that this world is too small for is rejected.
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-)
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+    "phases": [Phase.explicit, Phase.generate, Phase.shrink],
+}
 
 
 def register() -> None:
-    """Make ``quick``, ``full`` and ``soak`` known; ``quick`` is in force unless ``--hypothesis-profile`` says otherwise."""
+    """Make ``quick``, ``full`` and ``soak`` known; without ``--hypothesis-profile``, ``quick`` is in force."""
     settings.register_profile("quick", max_examples=8, **_COMMON)
     settings.register_profile("full", max_examples=60, **_COMMON)
     settings.register_profile("soak", max_examples=1000, **{**_COMMON, "derandomize": False})

@@ -46,7 +46,10 @@ def requirement(
 
     ``source`` names where the behaviour comes from, e.g. the seed row ``"C8"``.
     """
-    assert "/" in id and level in LEVELS and set(limits) <= set(LIMITS) and set(worlds) <= set(WORLDS), id
+    assert "/" in id, id
+    assert level in LEVELS, level
+    assert set(limits) <= set(LIMITS), limits
+    assert set(worlds) <= set(WORLDS), worlds
     return pytest.mark.requirement(Requirement(id, features, level, ranks, limits, worlds, source))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis.errors import Flaky
 
+from harness.case import Case
 from harness.load import Subject, load_backend, load_implementation
 from harness.requirement import Requirement
 from harness.trial import Trial
@@ -61,7 +62,7 @@ class Judged:
     def reproduction(self, nodeid: str, case: Any) -> str:
         """A shell line that runs this very case again."""
         words = ["pytest", nodeid, "--implementation", self.subject.implementation, "--backend", self.subject.backend]
-        if hasattr(case, "as_json"):
+        if isinstance(case, Case):
             words += ["--case", json.dumps(case.as_json(), ensure_ascii=False)]
         return shlex.join(words)
 
@@ -119,7 +120,7 @@ def make_record(
     verdict, message, cause = end
     waiver = judged.waiver(requirement.id, nodeid)
     verdict, message = waived(verdict, message, waiver, judged.today)
-    failed = verdict in (Verdict.FAIL, Verdict.WAIVED, Verdict.BROKEN) or (verdict is Verdict.STALE_WAIVER and cause != "")
+    failed = bool(cause) and verdict is not Verdict.NOT_RUN
     case = trial.case if trial is not None and failed else None
     return Record(
         requirement=requirement.id,
@@ -132,7 +133,7 @@ def make_record(
         message=message,
         cause=cause,
         **_facts(trial),
-        case=case.as_json() if hasattr(case, "as_json") else None,
+        case=case.as_json() if isinstance(case, Case) else None,
         reproduce=judged.reproduction(nodeid, case),
         ranks=[outcome.as_json() for outcome in trial.outcomes] if trial is not None and failed else [],
         waiver=waiver.as_json() if waiver else None,

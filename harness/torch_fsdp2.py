@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.nn as nn
 from torch.distributed import fsdp
-from torch.distributed._composable import checkpoint, replicate
+from torch.distributed._composable.checkpoint_activation import checkpoint
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group
 
 from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner
@@ -23,10 +24,12 @@ def _managed_states(module: nn.Module) -> tuple[list[Any], list[Any]]:
 
 def _parameter_owners(module: nn.Module) -> list[ParameterOwner]:
     parameters, _ = _managed_states(module)
-    return [
-        ParameterOwner(info.module, info.param_name, tuple(zip(info.shared_modules, info.shared_param_names, strict=True)))
-        for info in _fsdp_param_group._get_param_module_infos(parameters, (module,))
-    ]
+    return [_owner(info) for info in _fsdp_param_group._get_param_module_infos(parameters, (module,))]
+
+
+def _owner(info: Any) -> ParameterOwner:
+    shared = zip(info.shared_modules, info.shared_param_names, strict=True)
+    return ParameterOwner(info.module, info.param_name, tuple(shared))
 
 
 def _lazy_init(module: nn.Module) -> None:

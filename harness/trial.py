@@ -22,7 +22,6 @@ from harness.rank import Rank
 from harness.worlds.base import Outcome, Program, SubjectFailure, World, describe, first_cause
 from harness.worlds.make import open_world
 
-
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
 
 

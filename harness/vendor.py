@@ -130,7 +130,7 @@ LIMITS = {
 
 #: The attribute of ``Implementation`` without which a claim is empty.
 NEEDS: Mapping[Feature, str] = {
-    **{feature: "fully_shard" for feature in Feature},
+    **dict.fromkeys(Feature, "fully_shard"),
     Feature.MIXED_PRECISION: "mixed_precision_policy",
     Feature.CPU_OFFLOAD: "cpu_offload_policy",
     Feature.REPLICATE: "replicate",

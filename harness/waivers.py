@@ -1,11 +1,11 @@
 """Waivers: known failures with an issue, a reason and an end. They still run, and a waived test that passes is stale.
 
-    [[waiver]]
-    requirement = "offload/pinned"        # or nodeid = "suites/test_offload.py::test_x[threads]"
-    subject = "torch"
-    issue = "https://github.com/…/issues/1"
-    reason = "pinning happens on the wrong device"
-    expires = 2027-03-01
+[[waiver]]
+requirement = "offload/pinned"        # or nodeid = "suites/test_offload.py::test_x[threads]"
+subject = "torch"
+issue = "https://github.com/…/issues/1"
+reason = "pinning happens on the wrong device"
+expires = 2027-03-01
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers") from error
+        raise ValueError(
+            f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"waiver file {path}: not valid TOML ({error})") from error
     entries = data.pop("waiver", [])
@@ -68,7 +70,9 @@ def _waiver(entry: Any, where: str) -> Waiver:
         raise ValueError(f"{where}: expected a table, got {entry!r}")
     known = {*REQUIRED, "requirement", "nodeid"}
     if set(entry) - known:
-        raise ValueError(f"{where}: unknown key {sorted(set(entry) - known)[0]!r}; known are {', '.join(sorted(known))}")
+        raise ValueError(
+            f"{where}: unknown key {sorted(set(entry) - known)[0]!r}; known are {', '.join(sorted(known))}"
+        )
     missing = [key for key in REQUIRED if not entry.get(key)]
     if missing:
         raise ValueError(f"{where}: {missing[0]!r} is missing; every waiver needs {', '.join(REQUIRED)}")

@@ -34,15 +34,19 @@ class Call:
 
     def words(self) -> str:
         """The call as a person would write it, for error messages."""
-        tensors = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.inputs or self.outputs)
+        tensors = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.inputs or self.outputs]
         more = [word for word in self.agree if isinstance(word, str)]
-        return f"{self.name}({', '.join(filter(None, [tensors, *more]))})"
+        return f"{self.name}({', '.join([*tensors, *more])})"
 
 
 def op_words(op: Any) -> str:
     """A reduction's name, with the factor of a PREMUL_SUM."""
-    name = str(ReduceOp.RedOpType(op.op)).rpartition(".")[2]
+    name = _name(op)
     return f"{name}({_factor(op)})" if name == "PREMUL_SUM" else name
+
+
+def _name(op: Any) -> str:
+    return str(ReduceOp.RedOpType(op.op)).rpartition(".")[2]
 
 
 def _factor(op: Any) -> Any:
@@ -51,20 +55,20 @@ def _factor(op: Any) -> Any:
 
 def reduced(tensors: Sequence[Tensor], op: Any) -> Tensor:
     """The reduction of equal-sized tensors by ``op``, rounded once to their dtype. Raises ValueError if undefined."""
-    kind = ReduceOp.RedOpType(op.op)
+    kind = _name(op)
     stacked = torch.stack([tensor.detach() for tensor in tensors])
-    if kind == ReduceOp.RedOpType.SUM:
+    if kind == "SUM":
         return stacked.sum(0, dtype=stacked.dtype)
-    if kind == ReduceOp.RedOpType.AVG:
+    if kind == "AVG":
         if not (stacked.is_floating_point() or stacked.is_complex()):
             raise ValueError(f"ReduceOp.AVG needs floating-point tensors, got {stacked.dtype}; use SUM and divide")
         return stacked.mean(0)
-    if kind == ReduceOp.RedOpType.PREMUL_SUM:
-        return (stacked * _factor(op)).sum(0).to(stacked.dtype)
-    try:
-        return _OTHER[str(kind).rpartition(".")[2]](stacked)
-    except KeyError:
+    if kind == "PREMUL_SUM":
+        premultiplied: Tensor = stacked * _factor(op)
+        return premultiplied.sum(0).to(stacked.dtype)
+    if kind not in _OTHER:
         raise ValueError(f"the thread world has no reduction {kind}; it has SUM, AVG, PREMUL_SUM, {', '.join(_OTHER)}")
+    return _OTHER[kind](stacked)
 
 
 def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from harness.worlds.base import Fate, Outcome
+from harness.worlds.mark import mark_running
 
 
 class Unwind(BaseException):
@@ -178,6 +179,7 @@ class Lockstep:
 
     def _resume(self, strand: _Strand) -> None:
         self._running = strand
+        mark_running(strand.number)  # for the supervisor, should this process die now
         assert strand.rng is not None
         self._set_rng_state(strand.rng)
 
@@ -224,7 +226,8 @@ class Lockstep:
                 ends.append(Outcome(strand.number, Fate.HUNG, error=words, traceback=self._stack(strand), at=now))
             else:
                 words = f"waiting in {_place(strand)} while rank {runner.number if runner else '?'} ran on"
-                ends.append(Outcome(strand.number, Fate.INTERRUPTED, error=words, traceback=self._stack(strand), at=now))
+                stack = self._stack(strand)
+                ends.append(Outcome(strand.number, Fate.INTERRUPTED, error=words, traceback=stack, at=now))
         return ends
 
     def _stack(self, strand: _Strand) -> str:

@@ -1,17 +1,11 @@
-"""The process group of the thread world: ranks meet, their calls are checked against each other, the last one works.
+"""The process group of the thread world: c10d's methods, each of which posts a call to a meeting.
 
-[Note: meetings]
-The k-th call of a rank on a group joins the group's k-th meeting. Joining never blocks: a collective is posted, and
-its ``Work`` is what blocks, until all ranks of the group have joined. So an asynchronous collective that is waited for
-too late, or never, behaves here as it would on a device. The last rank to join finds all calls, does the arithmetic
-for everybody, and opens the gate. A call that does not fit the calls already there raises ``Mismatch`` in every rank
-of the meeting, with who called what.
+See [Note: meetings] in ``meetings.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -20,78 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from harness.worlds.arithmetic import PERFORM, Call, op_words
-from harness.worlds.lockstep import Gate, Lockstep, Mismatch
-
-
-@dataclass
-class Meeting:
-    """One collective of one group: the calls so far, by group rank, and the gate that opens when all are there."""
-
-    hall: Hall
-    key: tuple[str, int]
-    ranks: tuple[int, ...]
-    gate: Gate = field(default_factory=Gate)
-    calls: dict[int, Call] = field(default_factory=dict)
-    error: Exception | None = None
-
-    def join(self, number: int, call: Call) -> None:
-        """Add the call of group rank ``number``; check it, and perform the collective if it was the last."""
-        others = list(self.calls.items())
-        self.calls[number] = call
-        if others and (others[0][1].name, others[0][1].agree) != (call.name, call.agree):
-            self._fail(Mismatch(self._mismatch_words()))
-        if len(self.calls) < len(self.ranks):
-            return
-        del self.hall.meetings[self.key]
-        try:
-            with torch.no_grad():
-                PERFORM[call.name]([self.calls[i] for i in range(len(self.ranks))])
-        except Exception as error:
-            self._fail(error)
-        self.hall.lockstep.open(self.gate)
-
-    def wait(self) -> None:
-        """Hand the baton on until everybody has joined."""
-        if self.error is not None:
-            raise self.error
-        self.hall.lockstep.pass_until(self.gate, self.words)
-        if self.error is not None:
-            raise self.error
-
-    def words(self) -> str:
-        """Which collective this is and who is missing, for messages about waiting."""
-        call = next(iter(self.calls.values()))
-        missing = [rank for number, rank in enumerate(self.ranks) if number not in self.calls]
-        absent = f", not yet joined by rank {', '.join(map(str, missing))}" if missing else ""
-        return f"{call.words()} [call {self.key[1]} on group {self.key[0]} of ranks {list(self.ranks)}{absent}]"
-
-    def _fail(self, error: Exception) -> None:
-        self.error = error
-        self.hall.lockstep.open(self.gate)
-        raise error
-
-    def _mismatch_words(self) -> str:
-        lines = [f"ranks disagree about call {self.key[1]} on group {self.key[0]} of ranks {list(self.ranks)}:"]
-        lines += [f"  rank {self.ranks[number]} called {call.words()}" for number, call in sorted(self.calls.items())]
-        return "\n".join(lines)
-
-
-@dataclass
-class Hall:
-    """Where the ranks of one run meet. Meetings that have taken place are forgotten."""
-
-    lockstep: Lockstep
-    meetings: dict[tuple[str, int], Meeting] = field(default_factory=dict)
-    parcels: dict[tuple[str, int, int, int], list[Meeting]] = field(default_factory=dict)
-
-    def meeting(self, group: str, number: int, ranks: tuple[int, ...]) -> Meeting:
-        """The ``number``-th meeting of ``group``."""
-        return self.meetings.setdefault((group, number), Meeting(self, (group, number), ranks))
-
-    def unfinished(self) -> list[Meeting]:
-        """Meetings that some ranks joined and others never did."""
-        return list(self.meetings.values()) + [m for queue in self.parcels.values() for m in queue]
+from harness.worlds.arithmetic import Call, op_words
+from harness.worlds.meetings import Hall, Meeting
 
 
 class MeetingWork(dist._Work):
@@ -145,7 +69,7 @@ class LockstepGroup(dist.ProcessGroup):
         return self._number
 
     @property
-    def group_name(self) -> str:  # type: ignore[override]
+    def group_name(self) -> str:
         """The name under which torch registered the group."""
         return self._name
 
@@ -172,7 +96,8 @@ class LockstepGroup(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """Reduce to the root."""
         op = _op(opts)
-        return self._post("reduce", tensors, tensors, _sizes(tensors), op_words(op), _root(opts), op=op, root=opts.rootRank)
+        agree = (_sizes(tensors), op_words(op), _root(opts))
+        return self._post("reduce", tensors, tensors, *agree, op=op, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce a list of tensors, one for each rank."""

@@ -14,16 +14,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _set_thread_isolation_mode, _unregister_all_process_groups
-from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld, _install_threaded_pg, _uninstall_threaded_pg
+from torch._C import _distributed_c10d as c10d
+from torch.testing._internal.distributed.multi_threaded_pg import (
+    ThreadLocalWorld,
+    _install_threaded_pg,
+    _uninstall_threaded_pg,
+)
 
 from harness.load import Subject, load_backend, load_implementation
 from harness.rank import Rank
 from harness.vendor import Backend, Implementation
 from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.lockstep import Crew, Lockstep
-from harness.worlds.lockstep_group import Hall, LockstepGroup
+from harness.worlds.lockstep_group import LockstepGroup
 from harness.worlds.lockstep_store import LockstepStore
+from harness.worlds.meetings import Hall
 
 BACKEND = "lockstep"
 _here = threading.local()
@@ -83,13 +88,13 @@ def run_in_threads(
 
 @contextmanager
 def _thread_isolation() -> Iterator[None]:
-    _set_thread_isolation_mode(True)
+    c10d._set_thread_isolation_mode(True)
     _install_threaded_pg()
     try:
         yield
     finally:
         _uninstall_threaded_pg()
-        _set_thread_isolation_mode(False)
+        c10d._set_thread_isolation_mode(False)
 
 
 @contextmanager
@@ -109,7 +114,7 @@ def _process_of_its_own(hall: Hall, store: LockstepStore, number: int, size: int
 def _forget_groups() -> None:
     """Leave nothing of a failed run to the next one on this thread."""
     ThreadLocalWorld._world.__dict__.clear()
-    _unregister_all_process_groups()
+    c10d._unregister_all_process_groups()
 
 
 def _make_group(options: Any, _: Any) -> LockstepGroup:

@@ -35,7 +35,8 @@ class Attention(nn.Module):
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))  # (B, L, heads, head_dim)
+        return heads.transpose(1, 2)
 
 
 class TransformerBlock(nn.Module):

@@ -37,8 +37,8 @@ def train(case: TrainingCase, dtype: torch.dtype) -> list[FullStep]:
 
 def _step(net: nn.Module, case: TrainingCase, step: int, dtype: torch.dtype) -> FullStep:
     losses: list[Tensor] = []
-    total = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
-    size = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    total = {name: torch.zeros_like(p, requires_grad=False) for name, p in net.named_parameters()}
+    size = {name: torch.zeros_like(p, requires_grad=False) for name, p in net.named_parameters()}
     for rank in range(case.world_size):
         loss = case.loss(net(case.inputs(step, rank).to(dtype)), step, rank)
         grads = torch.autograd.grad(loss, list(net.parameters()))
@@ -48,9 +48,9 @@ def _step(net: nn.Module, case: TrainingCase, step: int, dtype: torch.dtype) -> 
             size[name] += grad.abs() / case.world_size
     with torch.no_grad():
         for name, parameter in net.named_parameters():
-            parameter -= case.learning_rate * total[name]
+            parameter.sub_(case.learning_rate * total[name])
     parameters = {name: p.detach().clone() for name, p in net.named_parameters()}
-    return FullStep(losses, {k: v.detach() for k, v in total.items()}, parameters, {k: v.detach() for k, v in size.items()})
+    return FullStep(losses, total, parameters, size)
 
 
 def on_rank(steps: list[FullStep], rank: int, world_size: int) -> Trace:

@@ -44,7 +44,7 @@ def plans(draw: st.DrawFn, net: Stack) -> tuple[int, ...]:
 
 
 @st.composite
-def net_cases(draw: st.DrawFn, at_least: int = 1, **fixed: Any) -> NetCase:
+def net_cases(draw: st.DrawFn, /, at_least: int = 1, **fixed: Any) -> NetCase:
     """A net, a plan and a world; ``fixed`` fields are not drawn."""
     net = fixed.pop("net", None) or draw(stacks())
     return NetCase(**{
@@ -64,7 +64,7 @@ def reshards(draw: st.DrawFn, world_size: int) -> bool | int | None:
 
 
 @st.composite
-def training_cases(draw: st.DrawFn, at_least: int = 2, exact: bool = False, **fixed: Any) -> TrainingCase:
+def training_cases(draw: st.DrawFn, /, at_least: int = 2, exact: bool = False, **fixed: Any) -> TrainingCase:
     """Some steps of training; exact cases run on powers of two, where an average of integers is exact."""
     net = draw(stacks(most_blocks=2 if exact else 3, largest=5 if exact else 9))
     world_size = draw(world_sizes(at_least, power_of_two=exact))

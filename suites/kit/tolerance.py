@@ -39,14 +39,15 @@ def parity(case: TrainingCase, oracle: list[FullStep]) -> Allowance:
     """What training may differ from the float64 ``oracle``: nothing for exact cases, else the bound of the note."""
     if case.exact:
         return exact
-    working = baseline.train(case, case.torch_dtype)
+    rounded = baseline.train(case, case.torch_dtype)
     unit = torch.finfo(case.torch_dtype).eps / 2
     scale = STEPS_FACTOR * (case.world_size + 1) * unit
     bounds: dict[str, float] = {}
     loss = 0.0
-    for step, (near, far) in enumerate(zip(working, oracle, strict=True)):
+    for step, (near, far) in enumerate(zip(rounded, oracle, strict=True)):
         for name in far.gradients:
-            own = max(_off(near.gradients[name], far.gradients[name]), _off(near.parameters[name], far.parameters[name]))
+            pairs = ((near.gradients, far.gradients), (near.parameters, far.parameters))
+            own = max(_off(working[name], wide[name]) for working, wide in pairs)
             size = max(_most(far.magnitudes[name]), _most(far.parameters[name]))
             bounds[name] = max(bounds.get(name, 0.0), FACTOR * own + scale * size)
         off = max(_off(a, b) for a, b in zip(near.losses, far.losses, strict=True))

@@ -1,0 +1,42 @@
+"""The options of a judged run, each with an ini twin, and what the plugin keeps on pytest's own objects."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timezone
+
+import pytest
+
+from harness.journal import Journal
+from harness.session import Judged
+from harness.trial import Trial
+from harness.verdict import Record, Verdict
+
+JUDGED = pytest.StashKey[Judged]()
+JOURNAL = pytest.StashKey[Journal]()
+RECORDS = pytest.StashKey[list[Record]]()
+PROBLEMS = pytest.StashKey[list[str]]()
+STARTED = pytest.StashKey[float]()
+TRIAL = pytest.StashKey[Trial]()
+END = pytest.StashKey[tuple[Verdict, str, str]]()
+WATCH = pytest.StashKey[threading.Timer]()
+
+OPTIONS = {
+    "implementation": ("torch", "who is judged: torch, reference, an entry point, or module:attribute"),
+    "backend": ("auto", "where ranks run: auto, gloo, nccl, an entry point, or module:attribute"),
+    "world": ("both", "threads, processes, or both"),
+    "record": ("", "write one JSON line per test to this file"),
+    "waivers": ("", "TOML file of known failures"),
+    "level": ("all", "judge must only, must and should, or all"),
+}
+
+
+def option(config: pytest.Config, name: str) -> str:
+    """The value given on the command line, else in the ini file, else the default."""
+    value = config.getoption(f"--{name}")
+    return str(value if value is not None else config.getini(name))
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

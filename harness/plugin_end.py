@@ -1,0 +1,85 @@
+"""The pytest plugin's ends: of a test whose time is up, and of the run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, STARTED, TRIAL, WATCH, now, option
+from harness.requirement import requirement_of
+from harness.verdict import Footer, Verdict
+from harness.worlds import hosts
+
+# Time limits. pytest-timeout asks who sets its timer: we do, and end the ranks, not the run.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """At a test's timeout, dump every rank's stack and end the ranks; the test fails and the run goes on."""
+    if requirement_of(item) is None or not settings.timeout:
+        return None
+    timer = threading.Timer(settings.timeout, _time_is_up, (item, settings.timeout))
+    timer.daemon = True
+    timer.start()
+    item.stash[WATCH] = timer
+    return True
+
+
+def _time_is_up(item: pytest.Item, limit: float) -> None:
+    trial = item.stash.get(TRIAL, None)
+    if trial is not None:
+        trial.time_is_up(f"the test's timeout of {limit:g} s passed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
+    """The test has ended in time."""
+    timer = item.stash.get(WATCH, None)
+    if timer is None:
+        return None
+    timer.cancel()
+    return True
+
+
+# The end.
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Zero requirements tried, or a waiver that matches nothing, fails the run; the footer closes the record file."""
+    config = session.config
+    journal = config.stash.get(JOURNAL, None)
+    if journal is None:
+        return
+    records, problems = config.stash[RECORDS], config.stash[PROBLEMS]
+    tried = [r for r in records if r.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)]
+    if not tried:
+        problems.append("no requirement was tried")
+    if problems and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    seconds = time.time() - config.stash[STARTED]
+    journal.write(Footer(now(), round(seconds, 3), int(session.exitstatus), problems))
+    journal.close()
+    hosts.shutdown_pool()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Counts by verdict, and what stands in the way of green."""
+    records = config.stash.get(RECORDS, [])
+    if config.stash.get(JUDGED, None) is None:
+        return
+    judged = config.stash[JUDGED]
+    terminalreporter.section(f"FSDP conformance of {judged.implementation.name} on {judged.backend.name}")
+    counts = {verdict: sum(r.verdict is verdict for r in records) for verdict in Verdict}
+    terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
+    for record in records:
+        if record.verdict.is_red or record.verdict is Verdict.NOT_RUN:
+            first = (record.message.splitlines() or [""])[0]
+            terminalreporter.line(f"{record.verdict}: {record.requirement} [{record.world}] {first}")
+    for problem in config.stash[PROBLEMS]:
+        terminalreporter.line(f"problem: {problem}", red=True)
+    if option(config, "record"):
+        terminalreporter.line(f"records: {option(config, 'record')}")
