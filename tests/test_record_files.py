@@ -26,7 +26,7 @@ def header(**changes: Any) -> dict[str, Any]:
         "suite_version": "0.1.0",
         **changes,
     }
-    return {"kind": "header", "schema": 1, **fields} if "schema" not in changes else {"kind": "header", **fields}
+    return {"kind": "header", "schema": 1, **fields}
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
@@ -121,7 +121,11 @@ REFUSED = {
     "text": (["hello"], "\n", r"line 1: not a record file"),
     "a pickle": ([b"\x80\x04\x95\x0e\x00."], "", r"line 1: not a record file"),
     "rows without a header": ([row("a"), footer()], "\n", r"line 1: not a record file"),
-    "a schema of the future": ([header(schema=99)], "\n", r"line 1: expected .* schema 1, got schema 99; make the page"),
+    "a schema of the future": (
+        [header(schema=99)],
+        "\n",
+        r"line 1: expected .* schema 1, got schema 99; make the page",
+    ),
     "a header without a plan": ([{"kind": "header", "schema": 1}], "\n", r"line 1: not a header of schema 1"),
     "a header with numbers for names": ([header(plan=[1])], "\n", r'line 1: "plan" of a header has the wrong type'),
     "two runs in one file": ([header(), row("a"), header()], "\n", r"line 3: a second header, .* give each run a file"),

@@ -271,12 +271,14 @@ def test_failures_are_linked_from_the_table_and_must_comes_first():
 
 
 def test_the_worst_verdict_of_several_rows_is_shown_with_its_share():
-    """When rows of one requirement in one world disagree, the cell shows the worst and how many ended so."""
-    cases = [row("a", verdict, nodeid=f"t::a[{n}]") for n, verdict in enumerate([PASS, FAIL, PASS])]
+    """When rows of one requirement in one world disagree, the cell shows the worst, its share, and its card."""
+    cases = [row("a", verdict, nodeid=f"t::a[{n}]") for n, verdict in enumerate([BROKEN, FAIL, PASS])]
+    page = page_of([run_of(*cases)])
 
-    cell = page_of([run_of(*cases)]).chapters[0].rows[0].sides[0].cells[0]
+    cell = page.chapters[0].rows[0].sides[0].cells[0]
+    card = next(card for card in page.runs[0].cards if card.record.verdict is FAIL)
 
-    assert cell is not None and (cell.verdict, cell.note) == (FAIL, "1 of 3")
+    assert cell is not None and (cell.verdict, cell.note, cell.href) == (FAIL, "1 of 3", f"#{card.anchor}")
 
 
 def test_a_ratio_that_is_not_a_number_is_the_worst_of_all():
@@ -347,7 +349,10 @@ def poisoned_run(poison: str) -> Run:
     """The full run with the poison in every string that the schema leaves free."""
     fixed = {"verdict", "level", "kind", "schema"}
     run = full_run(status=1)
-    spoil = lambda data: {k: v if k in fixed else poisoned(v, poison) for k, v in data.items()}  # noqa: E731
+
+    def spoil(data: dict[str, Any]) -> dict[str, Any]:
+        return {key: value if key in fixed else poisoned(value, poison) for key, value in data.items()}
+
     header = replace(Header.from_json({**spoil(run.header.as_json()), "schema": 1}), level="must" + poison)
     records = [Record.from_json(spoil(record.as_json())) for record in run.records]
     notes = ["damage" + poison]
