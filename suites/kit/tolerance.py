@@ -7,6 +7,9 @@ is then a dyadic rational: a sum of products of at most 4 weights and an input. 
 of 2**-5 (learning rate and mean), so products of four of them are multiples of 2**-20, and with magnitudes below
 2**31 every sum fits into the 53 bits of float64 in any order. So sharded and unsharded agree bit for bit.
 
+Float32 has 24 bits. There a net has one block and runs one step: activations stay below 2**13, losses below 2**19,
+gradients below 2**16 and are multiples of 2**-2, updated parameters multiples of 2**-5, and every sum fits again.
+
 [Note: general cases]
 The oracle is the unsharded model in float64. Let e be the error of the unsharded model in the working dtype. Sharding
 may differ from it in the mean over n ranks only: another order of n additions, and one more or one less rounding
