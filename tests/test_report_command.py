@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.report import __main__ as command
-from harness.report.pytest_html_columns import ParityColumns, extras_of
+from harness.report import pytest_html_columns as columns
+from harness.report.pytest_html_columns import extras_of
 from harness.verdict import Record, Verdict
 from tests.report_samples import HOSTILE, Parsed, file_of, row, run_of
 
@@ -84,7 +85,7 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path, monkeypatch
 
 def test_pytest_htmls_cells_are_escaped_and_line_up_with_their_headings():
     """As many cells as headings, also for a row without a record; hostile values stay text."""
-    columns, headings, cells, bare = ParityColumns(), ["<th>", "<th>"], ["<td>", "<td>"], ["<td>", "<td>"]
+    headings, cells, bare = ["<th>", "<th>"], ["<td>", "<td>"], ["<td>", "<td>"]
     report = type("Report", (), {"fsdp_record": row(HOSTILE, ratio=0.5)})()
 
     columns.pytest_html_results_table_header(headings)
@@ -120,9 +121,7 @@ def test_pytest_htmls_own_report_carries_the_columns(pytester):
                 report.extras = [*getattr(report, "extras", []), *extras_of(record)]
             return report
 
-    result = pytester.runpytest_inprocess(
-        "--html=report.html", "--self-contained-html", plugins=[ParityColumns(), Attach()]
-    )
+    result = pytester.runpytest_inprocess("--html=report.html", "--self-contained-html", plugins=[columns, Attach()])
 
     result.assert_outcomes(passed=1)
     parsed = Parsed((pytester.path / "report.html").read_text(encoding="utf-8"))

@@ -1,9 +1,10 @@
 """The parity columns of pytest-html's own report: Requirement, World, Parity (worst ÷ allowed) and Verdict.
 
-pytest-html puts cells into its page as they are, so every value is escaped here. Register it where pytest-html is::
+pytest-html puts cells into its page as they are, so every value is escaped here. This module is a plugin; its hooks
+are optional, so it does no harm without pytest-html. Register it where pytest-html is::
 
     if config.pluginmanager.hasplugin("html"):
-        config.pluginmanager.register(ParityColumns(), "fsdp-conformance-html")
+        config.pluginmanager.register(pytest_html_columns, "fsdp-conformance-html")
 
 A ``TestReport`` that carries ``fsdp_record`` fills the columns; the other rows get empty cells. Links to the record and
 to the line that reproduces it are ``extras_of(record)``, to be appended to ``report.extras`` in a
@@ -27,25 +28,24 @@ _AT = 1  # behind pytest-html's own "Result"
 _COLUMNS = ("requirement", "world", "parity", "verdict")
 
 
-class ParityColumns:
-    """A plugin object with pytest-html's hooks; all of them optional, so it does no harm without pytest-html."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_html_report_title(report: Any) -> None:
+    """Name the report."""
+    report.title = TITLE
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_report_title(self, report: Any) -> None:
-        """Name the report."""
-        report.title = TITLE
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_header(self, cells: list[str]) -> None:
-        """Add the four headings."""
-        cells[_AT:_AT] = [_heading(name) for name in _COLUMNS]
+@pytest.hookimpl(optionalhook=True)
+def pytest_html_results_table_header(cells: list[str]) -> None:
+    """Add the four headings."""
+    cells[_AT:_AT] = [_heading(name) for name in _COLUMNS]
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
-        """Add the four cells, empty where the report carries no record. No cells: another plugin dropped the row."""
-        if cells:
-            record: Record | None = getattr(report, "fsdp_record", None)
-            cells[_AT:_AT] = [_cell(name, value) for name, value in zip(_COLUMNS, _values(record), strict=True)]
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_html_results_table_row(report: Any, cells: list[str]) -> None:
+    """Add the four cells, empty where the report carries no record. No cells: another plugin dropped the row."""
+    if cells:
+        record: Record | None = getattr(report, "fsdp_record", None)
+        cells[_AT:_AT] = [_cell(name, value) for name, value in zip(_COLUMNS, _values(record), strict=True)]
 
 
 def extras_of(record: Record) -> list[dict[str, Any]]:
