@@ -1,0 +1,76 @@
+"""How a faulty implementation is made: torch's own ``fully_shard``, and one thing wrong with it.
+
+Faults go in by torch's public hooks, so everything but the fault is known to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.torch_fsdp2 import implementation as right
+from harness.vendor import Implementation
+
+#: torch 2.13 renamed both; the old names warn there.
+all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Gather:
+    """A right all-gather, to go wrong from; torch makes the calls."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        """Fill ``output_tensor``; at once, whatever ``async_op`` says, which torch allows by the answer None."""
+        self.gather(output_tensor, input_tensor, group)
+
+    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
+        all_gather(output, input, group=group)
+
+
+class Reduction:
+    """A right reduce-scatter, to go wrong from."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """Fill ``output_tensor``, at once."""
+        self.reduce(output_tensor, input_tensor, group, op)
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        reduce_scatter(output, input, group=group, op=op)
+
+
+def faulty(
+    name: str,
+    *,
+    gather: Callable[[], Gather] | None = None,
+    reduce: Callable[[], Reduction] | None = None,
+    after: Callable[[Any], None] | None = None,
+    **forced: Any,
+) -> Implementation:
+    """torch's implementation with another all-gather or reduce-scatter, a change to each module, or forced options."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        result = right.fully_shard(module, **{**options, **forced})
+        for each in [module] if isinstance(module, nn.Module) else module:
+            if gather:
+                each.set_custom_all_gather(gather())
+            if reduce:
+                each.set_custom_reduce_scatter(reduce())
+            if after:
+                after(each)
+        return result
+
+    return replace(right, name=name, fully_shard=fully_shard)

@@ -1,0 +1,114 @@
+"""A suite is worth what it catches: every faulty subject fails the requirement named for it, and torch passes that.
+
+The requirements' own tests run, on real worlds, judged by the harness' own rules; only shrinking is left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+import suites
+from harness.load import Subject, load_backend
+from harness.requirement import Requirement
+from harness.session import verdict_of
+from harness.trial import Trial
+from harness.verdict import Verdict
+from tests.faulty import Fault, all_faults
+
+FAULTS = all_faults()
+#: Causes of failure that mean a judged result, rather than an error that may have come by accident.
+JUDGED = ("disagreement", "not refused", "refused otherwise")
+
+
+@dataclass(frozen=True)
+class End:
+    """How one requirement ended on one subject."""
+
+    verdict: Verdict
+    message: str
+    cause: str
+    seconds: float
+
+
+@cache
+def requirements() -> dict[str, tuple[Requirement, Callable[..., None]]]:
+    """Every requirement of the suites with its test, by id."""
+    found = {}
+    for module in pkgutil.iter_modules(suites.__path__, "suites."):
+        if module.name.startswith("suites.test_"):
+            for test in vars(importlib.import_module(module.name)).values():
+                for mark in getattr(test, "pytestmark", ()):
+                    if mark.name == "requirement":
+                        found[mark.args[0].id] = (mark.args[0], test)
+    return found
+
+
+def judged(requirement: str, subject: Subject, world: str) -> End:
+    """Try one requirement on one subject; of a parametrized one, all its forms until the first that does not pass."""
+    _, test = requirements()[requirement]
+    ends = (_one(test, form, subject, world) for form in forms(test))
+    return next((end for end in ends if end.verdict is not Verdict.PASS), End(Verdict.PASS, "", "", 0.0))
+
+
+def forms(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """The arguments that ``pytest.mark.parametrize`` would give, besides the trial."""
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    for chosen in itertools.product(*(_axis(*mark.args) for mark in marks)):
+        yield {name: value for part in chosen for name, value in part.items()}
+
+
+def _axis(names: str | Sequence[str], rows: Sequence[Any]) -> list[dict[str, Any]]:
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    values = [row.values if hasattr(row, "marks") else row if len(names) > 1 else (row,) for row in rows]
+    return [dict(zip(names, row, strict=True)) for row in values]
+
+
+def _one(test: Callable[..., None], form: dict[str, Any], subject: Subject, world: str) -> End:
+    backend = load_backend(subject.backend)
+    ranks = backend.thread_ranks if world == "threads" else backend.ranks
+    trial, error, started = Trial(world, subject, ranks, shrinking_budget=0.0), None, time.monotonic()
+    extra = {"world_kind": world} if "world_kind" in inspect.signature(test).parameters else {}
+    try:
+        with trial.offering():
+            test(trial=trial, **extra, **form)
+        trial.close()
+    except (Exception, pytest.skip.Exception) as raised:
+        error = raised
+    finally:
+        trial.discard()
+    return End(*verdict_of(error, trial), time.monotonic() - started)
+
+
+def subject_of(fault: Fault) -> Subject:
+    """What is judged: the fault, and the right thing at the other end."""
+    right = Subject("torch", "gloo")
+    return replace(right, **{fault.kind: fault.where})
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_faulty_subject_fails_the_requirement_named_for_it(fault: Fault) -> None:
+    """The named requirement says ``fail``, in each world that the fault can show in."""
+    for world in fault.worlds:
+        end = judged(fault.caught_by, subject_of(fault), world)
+        assert end.verdict is Verdict.FAIL, f"{fault.where} ended with {end}"
+        assert fault.raises or end.cause in JUDGED, f"{fault.where} was caught by an error: {end}"
+
+
+@pytest.mark.parametrize("world", ["threads", "processes"])
+@pytest.mark.parametrize("requirement", sorted({fault.caught_by for fault in FAULTS}))
+def test_torch_passes_every_requirement_that_catches_a_fault(requirement: str, world: str) -> None:
+    """What fails a faulty subject passes the right one, so it was the fault that failed it."""
+    worlds = requirements()[requirement][0].worlds
+    if world in worlds:
+        end = judged(requirement, Subject("torch", "gloo"), world)
+        assert end.verdict is Verdict.PASS, end
