@@ -54,10 +54,14 @@ class HostHandle:
         return [*talk, self._process.sentinel if self._pidfd is None else self._pidfd]
 
     def send(self, *order: Any) -> None:
-        """Give an order. A host that is gone does not matter here: its death is seen where answers are awaited."""
+        """Give an order. That a host is gone or takes no orders does not matter here: it will be missed soon enough."""
         if self._connection is not None:
-            with suppress(OSError):
+            try:
                 self._connection.send_bytes(pickle.dumps(order))
+            except BlockingIOError:  # half an order was sent: nothing sensible can follow it
+                self._hang_up()
+            except OSError:
+                pass  # what the host said before it died can still be heard
 
     def hear(self) -> Iterator[list[Any]]:
         """What the host has said since; then, if it is gone or talks nonsense, a last ``["died", words]``."""
@@ -113,7 +117,8 @@ class HostHandle:
 
     def running_rank(self) -> int | None:
         """Of several ranks in the host, the one that had the baton last, if it was written down."""
-        return self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / host.MARK)
+        running = self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / host.MARK)
+        return running if running in self.ranks else None
 
     # The end.
 

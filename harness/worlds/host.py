@@ -73,12 +73,14 @@ def main(connection: Connection, setup: Setup) -> None:
     _stand_alone(setup)
     hazard = str(getattr(_preload(), "HAZARD", "")) if setup.forked else ""
     if hazard:
-        return _send(connection, ["unsafe", hazard])
+        _send(connection, ["unsafe", hazard])
+        return
     try:
         for name in setup.imports:
             importlib.import_module(name)
     except BaseException as error:
-        return _send(connection, ["failed", said(error), told(error)])
+        _send(connection, ["failed", said(error), told(error)])
+        return
     if setup.device_type == "cpu":
         torch.set_num_threads(1)
     _Host(connection).serve()
@@ -99,7 +101,8 @@ class _Host:
             except EOFError:  # the controller is gone
                 os._exit(0)
             if order == "leave":
-                return self._exit()
+                self._exit()
+                return
             if order == "role":
                 self._take_role(*rest)
             elif order == "run":
@@ -112,7 +115,8 @@ class _Host:
         try:
             self._role = factory()
         except BaseException as error:
-            return _send(self._connection, ["failed", said(error), told(error)])
+            _send(self._connection, ["failed", said(error), told(error)])
+            return
         self._state = _process_state()
         _send(self._connection, ["ready", str(getattr(_preload(), "COLD", ""))])
 
@@ -191,7 +195,7 @@ def _send(connection: Connection, message: list[Any]) -> None:
 
 def _send_outcomes(connection: Connection, outcomes: list[Outcome]) -> None:
     try:
-        return _send(connection, ["done", [_as_tree(outcome) for outcome in outcomes]])
+        _send(connection, ["done", [_as_tree(outcome) for outcome in outcomes]])
     except (TypeError, ValueError):
         _send(connection, ["done", [_as_tree(_sendable(outcome)) for outcome in outcomes]])
 

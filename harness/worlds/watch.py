@@ -40,10 +40,12 @@ class Watch:
     notes: list[str]
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _until: float = 0.0
+    _pickled: bytes = b""
 
     def run(self, roles: Sequence[RoleFactory], pickled: bytes) -> list[Outcome]:
         """Give roles to hosts that have none, have the program run, and say what became of every rank."""
-        self._give_orders(roles, pickled)
+        self._pickled = pickled
+        self._give_orders(roles)
         for host, message in self.team.listen(lambda: self._until, self.wake):
             self._take(host, *message)
             if not self._silent():
@@ -51,13 +53,18 @@ class Watch:
         ends = blame.without_echoes([*self._outcomes.values(), *self._of_the_silent()])
         return ends if not _any_failed(ends) else self._with_logs(ends)
 
-    def _give_orders(self, roles: Sequence[RoleFactory], pickled: bytes) -> None:
+    def _give_orders(self, roles: Sequence[RoleFactory]) -> None:
         self._until = time.monotonic() + self.start_limit
         for host, role in zip(self.team.hosts, roles, strict=True):
-            if not host.is_ready:
+            if host.is_ready:
+                self._order_run(host)
+            else:
                 host.send("role", role)
-            host.send("run", pickled, list(host.ranks), self.deadline)
         self._start_clock()
+
+    def _order_run(self, host: HostHandle) -> None:
+        """Only to a host that is ready, and so listens: a long message would stall at one that waits for its peers."""
+        host.send("run", self._pickled, list(host.ranks), self.deadline)
 
     def _start_clock(self) -> None:
         """Time counts from when all hosts are ready; one that carries many ranks keeps the deadline itself."""
@@ -71,6 +78,7 @@ class Watch:
         if tag == "ready":
             host.is_ready = True
             self._note(f"rank processes start cold: {rest[0]}" if rest[0] else "")
+            self._order_run(host)
             self._start_clock()
         elif tag == "done":
             self._results(host, rest)
@@ -91,8 +99,9 @@ class Watch:
             if tuple(outcome.rank for outcome in outcomes) != host.ranks:
                 raise ValueError("outcomes of other ranks")
         except (TypeError, ValueError, KeyError, IndexError) as error:
-            return self._died(host, f"sent the controller something else than its result: {error}")
-        self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
+            self._died(host, f"sent the controller something else than its result: {error}")
+        else:
+            self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
 
     def _died(self, host: HostHandle, words: str) -> None:
         """The ranks of a dead host: the one that was running is the cause, if that is known; else all of them."""

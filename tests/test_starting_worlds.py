@@ -1,0 +1,164 @@
+"""How worlds start, what ranks find in them, what cannot start, and which processes are used again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from harness.load import Subject
+from harness.worlds import hosts
+from harness.worlds.base import Fate, NotRun, Outcome, World
+from harness.worlds.make import open_world
+from harness.worlds.watch import CannotStart, Watch
+from tests import programs
+from tests.leftovers import is_gone, nothing_left_behind, temporary  # noqa: F401
+from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
+
+RETURNED = Fate.RETURNED
+
+
+def test_ranks_have_processes_of_their_own() -> None:
+    """Each rank is a process that leads a group, with its number, one thread, and the controller's environment."""
+    os.environ["FSDP_TEST_MARKER"] = "here"
+    try:
+        with open_world("processes", 2, TORCH_ON_GLOO) as world:
+            seen = [outcome.value for outcome in world.run(programs.shows_surroundings)]
+    finally:
+        del os.environ["FSDP_TEST_MARKER"]
+    assert len({os.getpid(), *(view["pid"] for view in seen)}) == 3
+    for rank, view in enumerate(seen):
+        assert view["group"] == view["pid"]
+        assert (view["RANK"], view["WORLD_SIZE"], view["marker"], view["threads"]) == (str(rank), "2", "here", 1)
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        (Subject("tests.programs:nothing", "gloo"), "has no 'nothing'"),
+        (Subject("torch", "tests.programs:without_group"), "nonsense"),
+    ],
+    ids=["implementation", "process group"],
+)
+def test_a_world_that_cannot_start_is_not_run(subject: Subject, words: str) -> None:
+    """What keeps ranks from starting is no verdict about a requirement: it is NotRun, with the reason."""
+    world = open_world("processes", 2, subject)
+    with pytest.raises(NotRun, match=words):
+        world.run(programs.add_up)
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "words"),
+    [
+        ("processes", 0, "at least 1 rank, got 0"),
+        ("processes", 10**6, "offers at most .* got 1000000"),
+        ("threads", 10**6, "offers at most .* got 1000000"),
+        ("magic", 2, "unknown kind of world 'magic'"),
+    ],
+)
+def test_an_impossible_world_is_refused(kind: str, size: int, words: str) -> None:
+    """A size that the backend does not offer, or an unknown kind, is the caller's fault and said at once."""
+    with pytest.raises(ValueError, match=words):
+        open_world(kind, size, TORCH_ON_GLOO)
+
+
+def test_a_program_that_cannot_travel_is_refused() -> None:
+    """A lambda cannot be found by name in a rank; the caller is told before anything starts."""
+    with open_world("processes", 1, TORCH_ON_GLOO) as world, pytest.raises(ValueError, match="top of a module"):
+        world.run(lambda rank: None)
+
+
+def test_a_closed_world_is_not_reopened() -> None:
+    """A run after ``close`` is refused."""
+    world = open_world("processes", 1, TORCH_ON_GLOO)
+    world.close()
+    with pytest.raises(ValueError, match="closed"):
+        world.run(programs.add_up)
+
+
+def test_arguments_and_results_travel() -> None:
+    """Tensors and trees reach the ranks and come back, also when they are larger than a pipe."""
+    value = {"weights": torch.arange(1 << 18), "names": ("a", None, [1.5])}
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
+        for outcome in world.run(programs.echo, value):
+            assert torch.equal(outcome.value.pop("weights"), value["weights"])
+            assert outcome.value == {"names": ("a", None, [1.5])}
+
+
+def test_a_backend_that_asks_for_spawn_is_never_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend's start method is the one used; and a machine that cannot start processes gives NotRun."""
+
+    def refuse(carried: object, backend: object, method: str) -> None:
+        raise OSError(f"no more processes, not even by {method}")
+
+    monkeypatch.setattr(hosts, "Team", refuse)
+    subject = Subject("torch", "tests.programs:spawned")
+    with open_world("processes", 1, subject) as world, pytest.raises(NotRun, match="not even by spawn"):
+        world.run(programs.add_up)
+
+
+def test_unsafe_forking_falls_back_to_spawning_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the fork server finds itself unsafe to fork, ranks are spawned, and the world notes why."""
+    run, refusals = Watch.run, ["3 threads run after importing torch"]
+
+    def refuse_once(self: Watch, *args: Any) -> list[Outcome]:
+        if refusals:
+            raise CannotStart(refusals.pop(), unsafe=True)
+        return run(self, *args)
+
+    monkeypatch.setattr(Watch, "run", refuse_once)
+    monkeypatch.setattr(hosts, "_fork_refused", "")
+    with open_world("processes", 1, TORCH_ON_GLOO) as world:
+        check_that_it_works(world)
+        assert "3 threads" in world.notes[0]  # type: ignore[attr-defined]
+
+
+# Persistent backends.
+
+
+def pids(world: World) -> list[int]:
+    """The processes of a world's ranks."""
+    return [outcome.value["pid"] for outcome in world.run(programs.shows_surroundings)]
+
+
+@pytest.fixture
+def kept() -> Iterator[Subject]:
+    """A subject whose backend keeps its processes; they are ended after the test."""
+    yield Subject("torch", "tests.programs:kept")
+    hosts.shutdown_pool()
+
+
+def test_a_persistent_backend_keeps_its_processes(kept: Subject) -> None:
+    """Processes are used again by the next world of the same subject and size, with a group that works."""
+    seen = []
+    for _ in range(2):
+        with open_world("processes", 2, kept) as world:
+            check_that_it_works(world)
+            seen.append(pids(world))
+    assert seen[0] == seen[1]
+    assert fates(hosts.shutdown_pool()) == [RETURNED, RETURNED]
+    assert all(is_gone(pid) for pid in seen[0])
+
+
+def test_a_failure_ends_persistent_processes(kept: Subject) -> None:
+    """After a failure no process is used again."""
+    with open_world("processes", 2, kept) as world:
+        first = pids(world)
+        world.run(programs.raises_on_one)
+    with open_world("processes", 2, kept) as world:
+        assert not set(first) & set(pids(world))
+
+
+def test_a_program_that_leaves_traces_ends_persistent_processes(kept: Subject) -> None:
+    """A process whose default dtype a program changed is not used again, and the seed is a fresh one's."""
+    found = []
+    for _ in range(2):
+        with open_world("processes", 1, kept) as world:
+            found.append(world.run(programs.seeds_and_default_dtype)[0].value)
+        assert "default dtype" in world.notes[0]  # type: ignore[attr-defined]
+    assert found[0] == found[1]
+    assert found[0][1] == "torch.float32"
