@@ -112,3 +112,9 @@ def test_torch_passes_every_requirement_that_catches_a_fault(requirement: str, w
     if world in worlds:
         end = judged(requirement, Subject("torch", "gloo"), world)
         assert end.verdict is Verdict.PASS, end
+
+
+def test_a_backend_made_by_hand_is_not_blamed() -> None:
+    """The process group that the faulty backends are made from passes: what fails them is the fault alone."""
+    end = judged("parity/exact", Subject("torch", "tests.faulty.backends:right"), "processes")
+    assert end.verdict is Verdict.PASS, end
