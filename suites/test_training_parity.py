@@ -33,4 +33,4 @@ def follows_the_baseline(trial: Trial, case: TrainingCase) -> None:
     oracle = baseline.train(case, torch.float64)
     within = tolerance.parity(case, oracle)
     for number, trace in enumerate(trial.run(train, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.world_size), within)
+        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards), within)

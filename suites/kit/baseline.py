@@ -53,11 +53,14 @@ def _step(net: nn.Module, case: TrainingCase, step: int, dtype: torch.dtype) -> 
     return FullStep(losses, total, parameters, size)
 
 
-def on_rank(steps: list[FullStep], rank: int, world_size: int) -> Trace:
-    """What one rank of a 1-D world must see of it: its own loss, and its rows of everything else."""
+def on_rank(steps: list[FullStep], rank: int, shards: int) -> Trace:
+    """What one rank must see of it: its own loss, and its rows of everything else.
+
+    Ranks beyond ``shards`` hold the rows again, as replicas: of 2 shards on 4 ranks, rank 2 holds what rank 0 holds.
+    """
 
     def rows(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: shard(tensor, world_size, rank) for name, tensor in tensors.items()}
+        return {name: shard(tensor, shards, rank % shards) for name, tensor in tensors.items()}
 
     return [
         Step(loss=step.losses[rank], gradients=dict(rows(step.gradients)), parameters=rows(step.parameters))

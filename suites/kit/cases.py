@@ -46,7 +46,11 @@ class Stack(Case):
 
 @dataclass(frozen=True)
 class NetCase(Case):
-    """A net with its weights, and how many ranks it is for. ``sharded`` are the blocks sharded before the root."""
+    """A net with its weights, and how many ranks it is for. ``sharded`` are the blocks sharded before the root.
+
+    ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``: ranks 0 and 1 hold the two halves of the first
+    replica of a ``(2, 2)`` mesh, ranks 2 and 3 those of the second.
+    """
 
     world_size: int
     net: Stack
@@ -54,6 +58,12 @@ class NetCase(Case):
     dtype: str = "float32"
     exact: bool = False
     seed: int = 0
+    mesh: tuple[int, ...] = ()
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
+        return self.mesh[1] if self.mesh else self.world_size
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
@@ -14,14 +15,19 @@ from suites.kit.traces import Step, Trace
 
 
 def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
-    """Shard the case's blocks, then the root, over all ranks."""
+    """Shard the case's blocks, then the root, over the case's mesh."""
     fully_shard = rank.implementation.fully_shard
     assert fully_shard is not None
-    options.setdefault("mesh", rank.mesh())
+    options.setdefault("mesh", data_mesh(rank, case))
     for place in case.sharded:
         fully_shard(net[place], **options)
     fully_shard(net, **options)
     return net
+
+
+def data_mesh(rank: Rank, case: NetCase) -> DeviceMesh:
+    """The case's mesh: all ranks in one axis, or replicas of shards."""
+    return rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
 
 
 def train(rank: Rank, case: TrainingCase) -> Trace:
