@@ -5,27 +5,24 @@ The requirements' own tests run, on real worlds, judged by the harness' own rule
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
-import pkgutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import pytest
 
-import suites
 from harness.load import Subject, load_backend
-from harness.requirement import Requirement
 from harness.session import verdict_of
 from harness.trial import Trial
 from harness.verdict import Verdict
+from tests.catalogue import entries
 from tests.faulty import Fault, all_faults
 
 FAULTS = all_faults()
+ENTRIES = {entry.requirement.id: entry for entry in entries()}
 #: Causes of failure that mean a judged result, rather than an error that may have come by accident.
 JUDGED = ("disagreement", "not refused", "refused otherwise")
 
@@ -40,22 +37,9 @@ class End:
     seconds: float
 
 
-@cache
-def requirements() -> dict[str, tuple[Requirement, Callable[..., None]]]:
-    """Every requirement of the suites with its test, by id."""
-    found = {}
-    for module in pkgutil.iter_modules(suites.__path__, "suites."):
-        if module.name.startswith("suites.test_"):
-            for test in vars(importlib.import_module(module.name)).values():
-                for mark in getattr(test, "pytestmark", ()):
-                    if mark.name == "requirement":
-                        found[mark.args[0].id] = (mark.args[0], test)
-    return found
-
-
 def judged(requirement: str, subject: Subject, world: str) -> End:
     """Try one requirement on one subject; of a parametrized one, all its forms until the first that does not pass."""
-    _, test = requirements()[requirement]
+    test = ENTRIES[requirement].test
     ends = (_one(test, form, subject, world) for form in forms(test))
     return next((end for end in ends if end.verdict is not Verdict.PASS), End(Verdict.PASS, "", "", 0.0))
 
@@ -108,8 +92,7 @@ def test_a_faulty_subject_fails_the_requirement_named_for_it(fault: Fault) -> No
 @pytest.mark.parametrize("requirement", sorted({fault.caught_by for fault in FAULTS}))
 def test_torch_passes_every_requirement_that_catches_a_fault(requirement: str, world: str) -> None:
     """What fails a faulty subject passes the right one, so it was the fault that failed it."""
-    worlds = requirements()[requirement][0].worlds
-    if world in worlds:
+    if world in ENTRIES[requirement].requirement.worlds:
         end = judged(requirement, Subject("torch", "gloo"), world)
         assert end.verdict is Verdict.PASS, end
 
