@@ -93,33 +93,31 @@ class Crew:
             thread.join()
 
 
-@dataclass
 class Lockstep:
     """Runs one body per rank, one at a time. ``device_rng`` is the accelerator module whose RNG is kept per rank."""
 
-    crew: Crew
-    seed: int = 0
-    device_rng: Any = None
-    _order: random.Random = field(init=False)
-    _strands: list[_Strand] = field(init=False)
-    _ready: list[_Strand] = field(init=False, default_factory=list)
-    _running: _Strand | None = field(init=False, default=None)
-    _over: threading.Event = field(init=False, default_factory=threading.Event)
+    def __init__(self, crew: Crew, device_rng: Any = None) -> None:
+        self.crew = crew
+        self.device_rng = device_rng
+        self._order = random.Random(0)
+        self._first_come = True
+        self._strands: list[_Strand] = []
+        self._ready: list[_Strand] = []
+        self._running: _Strand | None = None
+        self._over = threading.Event()
 
-    def __post_init__(self) -> None:
-        self._order = random.Random(self.seed)
-        self._strands = [_Strand(number, thread) for number, thread in enumerate(self.crew.threads)]
-        for strand in self._strands:
-            strand.baton.acquire()
-
-    def run(self, bodies: Sequence[Callable[[], Any]], deadline: float | None = None) -> list[Outcome]:
+    def run(self, bodies: Sequence[Callable[[], Any]], seed: int = 0, deadline: float | None = None) -> list[Outcome]:
         """Run the bodies to their ends and say what became of each, in rank order. ``deadline`` is in seconds.
 
         After a deadline the threads that do not end are still there: the process that hosts them must be ended.
         """
+        self._order, self._first_come = random.Random(seed), seed == 0
+        self._strands = [_Strand(number, thread) for number, thread in enumerate(self.crew.threads)]
+        self._over = threading.Event()
         before = self._rng_state()
         for strand, body in zip(self._strands, bodies, strict=True):
             strand.rng = before
+            strand.baton.acquire()
             self.crew.give(strand.number, functools.partial(self._live, strand, body))
         self._ready = list(self._strands)
         self._hand_on()
@@ -190,7 +188,7 @@ class Lockstep:
         if not self._ready:
             self._over.set()
             return
-        place = self._order.randrange(len(self._ready)) if self.seed else 0
+        place = 0 if self._first_come else self._order.randrange(len(self._ready))
         self._ready.pop(place).baton.release()
 
     def _unwind_one(self) -> None:

@@ -6,8 +6,11 @@ file alone borrows torch's thread-local world, which gives each thread its own t
 
 from __future__ import annotations
 
+import functools
+import gc
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -38,52 +41,84 @@ class ThreadRole:
     """What a host process does when it carries all ranks of a thread world."""
 
     def __init__(self, size: int, subject: Subject, seed: int = 0) -> None:
-        self._crew, self._seed = Crew(size), seed
-        self._implementation = load_implementation(subject.implementation)
-        self._backend = load_backend(subject.backend)
+        self._seed = seed
+        backend = load_backend(subject.backend)
+        self._ranks = ThreadRanks(size, load_implementation(subject.implementation), backend)
+        if backend.device_type == "cpu":
+            _stay_on_one_core()
+        gc.freeze()  # what is loaded by now stays: collections need not look at it again and again
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None = None) -> list[Outcome]:
-        """Run the program with a fresh process group on every rank."""
-        return run_in_threads(
-            program, *args, crew=self._crew, implementation=self._implementation, backend=self._backend,
-            seed=self._seed, deadline=deadline,
-        )  # fmt: skip
+        """Run the program; a case may say by its ``rank_order`` which seed decides the order of ranks."""
+        seed = int(getattr(args[0], "rank_order", self._seed)) if args else self._seed
+        return self._ranks.run(program, *args, seed=seed, deadline=deadline)
 
     def leave(self) -> None:
-        """End the threads."""
+        """Destroy the process groups and end the threads."""
+        self._ranks.close()
+
+
+class ThreadRanks:
+    """``size`` ranks as threads of this process. Their process group lives from the first run until ``close``.
+
+    After a run in which a rank did not return, the next run begins with a fresh group.
+    """
+
+    def __init__(self, size: int, implementation: Implementation, backend: Backend) -> None:
+        self._crew = Crew(size)
+        self._implementation, self._backend = implementation, backend
+        module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
+        self._lockstep = Lockstep(self._crew, module)
+        self._start_afresh()
+
+    def run(self, program: Program, *args: Any, seed: int = 0, deadline: float | None = None) -> list[Outcome]:
+        """Run ``program(rank, *args)`` on every rank; one outcome a rank, in rank order.
+
+        ``seed`` decides the order in which ranks that can run do run; ``deadline`` is in seconds, see ``Lockstep.run``.
+        """
+        bodies = [functools.partial(self._live, number, program, args) for number in range(self._crew.size)]
+        with _thread_isolation():
+            outcomes = _with_unfinished(self._lockstep.run(bodies, seed, deadline), self._hall)
+        if any(outcome.fate is not Fate.RETURNED for outcome in outcomes):
+            self._start_afresh()
+        return outcomes
+
+    def close(self) -> None:
+        """Destroy the process groups and end the threads."""
+        with _thread_isolation():
+            self._lockstep.run([functools.partial(self._bury, number) for number in range(self._crew.size)])
         self._crew.close()
 
+    def _start_afresh(self) -> None:
+        self._hall = Hall(self._lockstep)
+        self._store = LockstepStore(self._lockstep)
+        self._ranks: dict[int, Rank] = {}
 
-def run_in_threads(
-    program: Program,
-    *args: Any,
-    crew: Crew,
-    implementation: Implementation,
-    backend: Backend,
-    seed: int = 0,
-    deadline: float | None = None,
-) -> list[Outcome]:
-    """Run ``program(rank, *args)`` on a crew's threads, in this process; one outcome a rank, in rank order.
+    def _live(self, number: int, program: Program, args: tuple[Any, ...]) -> Any:
+        torch.manual_seed(0)  # as in a process of its own, whatever ran before
+        with torch.autograd.set_multithreading_enabled(False):
+            if number not in self._ranks:
+                self._ranks[number] = self._be_born(number)
+            return program(self._ranks[number], *args)
 
-    ``seed`` decides the order in which ranks that can run do run; ``deadline`` is in seconds, see ``Lockstep.run``.
-    """
-    device_module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
-    lockstep = Lockstep(crew, seed, device_module)
-    hall, store = Hall(lockstep), LockstepStore(lockstep)
+    def _be_born(self, number: int) -> Rank:
+        _forget_groups()
+        _here.hall = self._hall
+        dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._crew.size)
+        device = torch.device(self._backend.device_type)
+        return Rank(number, self._crew.size, device, self._implementation, self._backend)
 
-    size = crew.size
+    def _bury(self, number: int) -> None:
+        if number in self._ranks:
+            dist.destroy_process_group()
+        _forget_groups()
 
-    def body(number: int) -> Callable[[], Any]:
-        def live() -> Any:
-            with _process_of_its_own(hall, store, number, size):
-                device = torch.device(backend.device_type)
-                return program(Rank(number, size, device, implementation, backend), *args)
 
-        return live
-
-    with _thread_isolation():
-        outcomes = lockstep.run([body(number) for number in range(size)], deadline)
-    return _with_unfinished(outcomes, hall)
+def _stay_on_one_core() -> None:
+    """Only one rank runs at a time: waking it where the last one ran saves waking another core each time."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
 
 
 @contextmanager
@@ -97,22 +132,8 @@ def _thread_isolation() -> Iterator[None]:
         c10d._set_thread_isolation_mode(False)
 
 
-@contextmanager
-def _process_of_its_own(hall: Hall, store: LockstepStore, number: int, size: int) -> Iterator[None]:
-    """What a rank's thread has to itself: its process groups, one-threaded autograd, a seed like a new process."""
-    torch.manual_seed(torch.default_generator.initial_seed())
-    with torch.autograd.set_multithreading_enabled(False):
-        _here.hall = hall
-        try:
-            dist.init_process_group(BACKEND, store=store, rank=number, world_size=size)
-            yield
-            dist.destroy_process_group()
-        finally:
-            _forget_groups()
-
-
 def _forget_groups() -> None:
-    """Leave nothing of a failed run to the next one on this thread."""
+    """Leave nothing of an earlier group, or of a failed run, on this thread."""
     ThreadLocalWorld._world.__dict__.clear()
     c10d._unregister_all_process_groups()
 
