@@ -68,6 +68,13 @@ def spins(rank: Rank) -> None:
     _meet()
 
 
+def holds_the_interpreter(rank: Rank) -> None:
+    """Rank 1 sleeps for ever in native code that lets no other Python thread run."""
+    if rank.number == FAULTY:
+        ctypes.PyDLL(None).pause()
+    _meet()
+
+
 def meets_alone(rank: Rank) -> None:
     """Rank 1 waits in a collective that its peers never join."""
     if rank.number == FAULTY:

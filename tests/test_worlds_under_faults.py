@@ -49,6 +49,7 @@ FAULTS = [
     Fault(programs.raises_on_all, (RAISED, RAISED), "MemoryError: out of memory"),
     Fault(programs.sleeps, (INTERRUPTED, HUNG), "still running after its deadline of 1 s", slow=True),
     Fault(programs.spins, (INTERRUPTED, HUNG), "still running after its deadline of 1 s", slow=True),
+    Fault(programs.holds_the_interpreter, (INTERRUPTED, HUNG), "still running after its deadline of 1 s", slow=True),
     Fault(
         programs.meets_alone, (RETURNED, HUNG), "waiting in all_reduce",
         (RETURNED, Fate.DEADLOCKED), "all_reduce", slow=True,

@@ -69,14 +69,13 @@ def exit_words(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def hung(stacks: Mapping[int, str], words: str, at: float, running: Collection[int] = ()) -> list[Outcome]:
+def hung(stacks: Mapping[int, str], words: str, at: float) -> list[Outcome]:
     """Outcomes of ranks whose time was up, by where each one was.
 
     A rank that waits in a collective for one that is busy elsewhere is its victim; when all of them wait in
-    collectives, nobody is. Of ranks that share a process, the ``running`` one is to blame, if it is known.
+    collectives, nobody is.
     """
-    waits = {rank: bool(collective_in(text)) for rank, text in stacks.items()}
-    guilty = set(running) or {rank for rank in stacks if not waits[rank]} or set(stacks)
+    guilty = {rank for rank, text in stacks.items() if not collective_in(text)} or set(stacks)
     return [
         Outcome(
             rank,
@@ -86,6 +85,16 @@ def hung(stacks: Mapping[int, str], words: str, at: float, running: Collection[i
             at=at,
         )
         for rank, text in stacks.items()
+    ]
+
+
+def hung_together(ranks: Collection[int], running: int | None, words: str, text: str, at: float) -> list[Outcome]:
+    """The same for ranks that share a process and its stacks: the ``running`` one is to blame, if it is known."""
+    return [
+        Outcome(rank, Fate.HUNG, error=words, traceback=text, at=at)
+        if running in (None, rank)
+        else Outcome(rank, Fate.INTERRUPTED, error=f"waiting for rank {running}, which was {words}", at=at)
+        for rank in ranks
     ]
 
 

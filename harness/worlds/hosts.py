@@ -56,7 +56,9 @@ class HostedWorld(World):
         self._team: Team | None = None
         self._reason = ""
         self._is_closed = False
-        self._lock = threading.Lock()  # guards the bell against an ``expire`` while it is closed
+        self._lock = (
+            threading.RLock()
+        )  # guards the bell; re-entrant, since a signal handler may expire
         self._bell, self._ring = os.pipe()
 
     def run(self, program: Program, *args: Any, deadline: float | None = None) -> tuple[Outcome, ...]:
@@ -171,7 +173,7 @@ def leave(team: Team) -> list[Outcome]:
         host.send("leave")
     until = time.monotonic() + LEAVE_SECONDS
     errors: dict[int, str] = {}
-    dead = set()
+    dead = {host for host in team.hosts if host.is_dead}
     for host, (tag, *rest) in team.listen(lambda: until):
         if tag == "left":
             errors[host.pid] = str(rest[0])

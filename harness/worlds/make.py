@@ -34,7 +34,7 @@ def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline:
 
         return [partial(ThreadRole, size, subject, seed)]
 
-    return HostedWorld("threads", [tuple(range(size))], backend, roles, deadline=deadline, key=(subject, size, seed))
+    return HostedWorld("threads", [tuple(range(size))], backend, roles, deadline=deadline, key=(subject, size))
 
 
 def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:

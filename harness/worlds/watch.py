@@ -19,6 +19,8 @@ GRACE = 0.3
 #: A role that keeps its deadline itself gets so much time to say so.
 _SLACK = 1.0
 
+_FORGED = "sent the controller something else than its result"
+
 
 class CannotStart(Exception):
     """The hosts could not take their roles; ``unsafe`` if only because they were forked."""
@@ -75,18 +77,19 @@ class Watch:
     # What hosts say.
 
     def _take(self, host: HostHandle, tag: str, *rest: Any) -> None:
-        if tag == "ready":
+        words = str(rest[0]) if rest else ""
+        if host.is_ready and tag == "done":
+            self._results(host, rest)
+        elif host.is_ready:
+            self._died(host, words if tag == "died" else f"{_FORGED}: {tag[:80]!r}")
+        elif tag == "ready":
             host.is_ready = True
-            self._note(f"rank processes start cold: {rest[0]}" if rest[0] else "")
+            self._note(f"rank processes start cold: {words}" if words else "")
             self._order_run(host)
             self._start_clock()
-        elif tag == "done":
-            self._results(host, rest)
-        elif tag == "died" and host.is_ready:
-            self._died(host, str(rest[0]))
         else:
             raise CannotStart(self._why_not(host, tag, rest), unsafe=tag == "unsafe")
-        if self._outcomes and _any_failed(self._outcomes.values()):
+        if _any_failed(self._outcomes.values()):
             self._until = min(self._until, time.monotonic() + GRACE)
 
     def _note(self, text: str) -> None:
@@ -99,7 +102,7 @@ class Watch:
             if tuple(outcome.rank for outcome in outcomes) != host.ranks:
                 raise ValueError("outcomes of other ranks")
         except (TypeError, ValueError, KeyError, IndexError) as error:
-            self._died(host, f"sent the controller something else than its result: {error}")
+            self._died(host, f"{_FORGED}: {error}")
         else:
             self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
 
@@ -133,19 +136,18 @@ class Watch:
         silent = self._silent()
         if not silent:
             return []
-        now = time.monotonic()
-        if not all(host.is_ready for host in self.team.hosts):
+        failed, now = _any_failed(self._outcomes.values()), time.monotonic()
+        if not failed and not all(host.is_ready for host in self.team.hosts):
             raise CannotStart(self._late_start())
         shown = self.team.show_stacks(silent)
         self.team.kill()
+        if len(self.team.hosts) == 1 < len(silent[0].ranks):
+            host = silent[0]
+            return blame.hung_together(host.ranks, host.running_rank(), self._words(), shown[host], now)
         stacks = {rank: shown[host] for host in silent for rank in host.ranks}
-        if _any_failed(self._outcomes.values()):
+        if failed:
             return blame.stopped(stacks, blame.failed_first(self._outcomes.values()), now)
-        return blame.hung(stacks, self._words(), now, self._running(silent))
-
-    def _running(self, silent: Sequence[HostHandle]) -> set[int]:
-        """The ranks that had the baton, among those that share a process."""
-        return {rank for host in silent if len(host.ranks) > 1 and (rank := host.running_rank()) is not None}
+        return blame.hung(stacks, self._words(), now)
 
     def _words(self) -> str:
         reason = self.reason()
