@@ -56,9 +56,7 @@ class HostedWorld(World):
         self._team: Team | None = None
         self._reason = ""
         self._is_closed = False
-        self._lock = (
-            threading.RLock()
-        )  # guards the bell; re-entrant, since a signal handler may expire
+        self._lock = threading.RLock()  # guards the bell; re-entrant, since a signal handler may expire
         self._bell, self._ring = os.pipe()
 
     def run(self, program: Program, *args: Any, deadline: float | None = None) -> tuple[Outcome, ...]:
