@@ -40,7 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; no subject is loaded until a requirement is collected."""
+    """Check the options and register the marker; no subject is loaded until a requirement is collected."""
+    for name, values in (("world", (*WORLDS, "both")), ("level", (*LEVELS, "all"))):
+        if option(config, name) not in values:
+            raise pytest.UsageError(f"--{name} {option(config, name)!r}: expected one of {', '.join(values)}")
     config.addinivalue_line("markers", "requirement(…): a conformance requirement, see harness/requirement.py")
     config.stash[RECORDS], config.stash[PROBLEMS], config.stash[STARTED] = [], [], time.time()
     if config.pluginmanager.hasplugin("html"):
@@ -59,10 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("requirement")
     if marker is None:
         return
-    asked = option(metafunc.config, "world")
-    if asked not in (*WORLDS, "both"):
-        raise pytest.UsageError(f"--world {asked!r}: expected threads, processes or both")
-    kinds = [kind for kind in marker.args[0].worlds if asked in (kind, "both")]
+    kinds = [kind for kind in marker.args[0].worlds if option(metafunc.config, "world") in (kind, "both")]
     metafunc.parametrize("world_kind", kinds, indirect=True)
 
 
@@ -87,8 +87,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _select_level(config: pytest.Config, items: list[pytest.Item]) -> None:
     level = option(config, "level")
-    if level not in (*LEVELS, "all"):
-        raise pytest.UsageError(f"--level {level!r}: expected one of {', '.join(LEVELS)}, or all")
     kept = LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
     out = [item for item in items if (found := requirement_of(item)) is not None and found.level not in kept]
     if out:
