@@ -32,7 +32,11 @@ def data_mesh(rank: Rank, case: NetCase) -> DeviceMesh:
 
 def train(rank: Rank, case: TrainingCase) -> Trace:
     """Shard, then step with plain SGD; keep what each step produced."""
-    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    return steps(rank, case, apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward))
+
+
+def steps(rank: Rank, case: TrainingCase, net: nn.Module) -> Trace:
+    """Train a net that is sharded already."""
     optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
     trace: Trace = []
     for step in range(case.steps):
