@@ -63,13 +63,16 @@ class TorchThreads(MultiThreadedTestCase):
 
     @property
     def world_size(self) -> int:
+        """How many ranks."""
         return self.size
 
     def setUp(self) -> None:
+        """Start the threads."""
         super().setUp()
         self._spawn_threads()
 
     def test_train(self) -> None:
+        """The body."""
         train(self.size)
 
 
@@ -78,13 +81,16 @@ class TorchProcesses(MultiProcessTestCase):
 
     @property
     def world_size(self) -> int:
+        """How many ranks."""
         return 4
 
     def setUp(self) -> None:
+        """Start the processes."""
         super().setUp()
         self._spawn_processes()
 
     def test_reduce(self) -> None:
+        """The body, with a process group around it."""
         store = dist.FileStore(self.file_name, self.world_size)
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
         dist.all_reduce(torch.ones(4))
@@ -109,10 +115,11 @@ def main() -> None:
 def _heading(repeats: int) -> Iterator[str]:
     yield "# What a world costs"
     yield ""
-    yield f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores ({platform.machine()}),"
-    yield f"gloo on CPU; medians of {repeats}, `python -m benchmarks.worlds`. Times in milliseconds."
+    machine = f"{os.cpu_count()} cores ({platform.machine()})"
+    yield f"torch {torch.__version__}, Python {platform.python_version()}, {machine}, gloo on CPU; medians of {repeats},"
+    yield "`python -m benchmarks.worlds`. Times in milliseconds."
     yield ""
-    yield "| body | ranks | torch's world | ours, one test | ours, one example of a test | torch ÷ test | torch ÷ example |"
+    yield "| body | ranks | torch's world | ours, a test | ours, an example of a test | torch ÷ test | torch ÷ example |"
     yield "|---|---|---|---|---|---|---|"
 
 
