@@ -116,10 +116,10 @@ def _heading(repeats: int) -> Iterator[str]:
     yield "# What a world costs"
     yield ""
     machine = f"{os.cpu_count()} cores ({platform.machine()})"
-    yield f"torch {torch.__version__}, Python {platform.python_version()}, {machine}, gloo on CPU; medians of {repeats},"
-    yield "`python -m benchmarks.worlds`. Times in milliseconds."
+    yield f"torch {torch.__version__}, Python {platform.python_version()}, {machine}, gloo on CPU."
+    yield f"`python -m benchmarks.worlds`: medians of {repeats}, times in milliseconds."
     yield ""
-    yield "| body | ranks | torch's world | ours, a test | ours, an example of a test | torch ÷ test | torch ÷ example |"
+    yield "| body | ranks | torch's world | ours: a test | ours: an example | torch ÷ test | torch ÷ example |"
     yield "|---|---|---|---|---|---|---|"
 
 
