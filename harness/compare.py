@@ -49,11 +49,10 @@ class Difference:
 
     def words(self) -> str:
         """The difference in one sentence."""
+        words = f"{self.path or 'it'} is {self.got}, expected {self.want}"
         if self.ratio >= UNBOUNDED:
-            return f"{self.path} is {self.got}, expected {self.want}"
-        return (
-            f"{self.path} is {self.got}, expected {self.want} (difference {self.off:.3g}, allowed {self.allowed:.3g})"
-        )
+            return words
+        return f"{words} (difference {self.off:.3g}, allowed {self.allowed:.3g})"
 
 
 def difference(got: Any, want: Any, allowance: Allowance = exact) -> Difference:

@@ -58,17 +58,16 @@ profiles.register()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per world that the requirement is about and the user asked for."""
+    """One test per world that the requirement is about."""
     marker = metafunc.definition.get_closest_marker("requirement")
     if marker is None:
         return
-    kinds = [kind for kind in marker.args[0].worlds if option(metafunc.config, "world") in (kind, "both")]
-    metafunc.parametrize("world_kind", kinds, indirect=True)
+    metafunc.parametrize("world_kind", marker.args[0].worlds, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the subject, check that waivers match something, and leave out what the level does not ask for."""
+    """Load the subject, check that waivers match something, and leave out what level and world do not ask for."""
     wanted = [(item, found) for item in items if (found := requirement_of(item)) is not None]
     if not wanted:
         return
@@ -82,13 +81,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     whole = not any("::" in arg or arg.endswith(".py") for arg in config.args)
     for waiver in unmatched(waivers, judged.implementation.name, rows, whole):
         config.stash[PROBLEMS].append(f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement")
-    _select_level(config, items)
+    _leave_out(config, items)
 
 
-def _select_level(config: pytest.Config, items: list[pytest.Item]) -> None:
-    level = option(config, "level")
-    kept = LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
-    out = [item for item in items if (found := requirement_of(item)) is not None and found.level not in kept]
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    level, world = option(config, "level"), option(config, "world")
+    levels = LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
+
+    def is_asked_for(item: pytest.Item) -> bool:
+        found = requirement_of(item)
+        return found is None or (found.level in levels and world in (_kind(item), "both"))
+
+    out = [item for item in items if not is_asked_for(item)]
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
@@ -149,16 +153,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     found = requirement_of(item)
     if found is None:
         return
-    assert isinstance(item, pytest.Function)
     why = item.config.stash[JUDGED].why_not(found, _kind(item))
     if why is not None:
         item.stash[END] = (*why, "")
         pytest.skip(f"{why[0]}: {why[1]}")
     if item.config.getoption("--case"):
+        assert isinstance(item, pytest.Function)
         _replay(item, item.config.getoption("--case"))
 
 
-def _kind(item: pytest.Function) -> str:
+def _kind(item: pytest.Item) -> str:
+    assert isinstance(item, pytest.Function)
     return str(item.callspec.params["world_kind"])
 
 
@@ -171,7 +176,8 @@ def _replay(item: pytest.Function, text: str) -> None:
     drawn = getattr(item.obj, "hypothesis", None)
     if drawn is None:
         pytest.exit(f"--case: {item.nodeid} draws no cases; run it without", returncode=usage)
-    item.obj = functools.partial(drawn.inner_test, case=case)
+    item.obj = functools.update_wrapper(functools.partial(drawn.inner_test, case=case), drawn.inner_test)
+    item.obj.hypothesis = drawn
 
 
 @pytest.hookimpl(wrapper=True)
@@ -209,6 +215,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         end,
         item.stash.get(TRIAL, None),
         call.duration,
+        draws=hasattr(item.obj, "hypothesis"),
     )
     item.config.stash[RECORDS].append(record)
     item.config.stash[JOURNAL].write(record)

@@ -115,8 +115,9 @@ def make_record(
     end: tuple[Verdict, str, str],
     trial: Trial | None,
     seconds: float,
+    draws: bool,
 ) -> Record:
-    """The row that says how a test ended."""
+    """The row that says how a test ended. Only a test that ``draws`` cases can be told which one to run again."""
     verdict, message, cause = end
     waiver = judged.waiver(requirement.id, nodeid)
     verdict, message = waived(verdict, message, waiver, judged.today)
@@ -134,7 +135,7 @@ def make_record(
         cause=cause,
         **_facts(trial),
         case=case.as_json() if isinstance(case, Case) else None,
-        reproduce=judged.reproduction(nodeid, case),
+        reproduce=judged.reproduction(nodeid, case if draws else None),
         ranks=[outcome.as_json() for outcome in trial.outcomes] if trial is not None and failed else [],
         waiver=waiver.as_json() if waiver else None,
         features=[str(feature) for feature in requirement.features],
