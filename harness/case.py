@@ -42,7 +42,7 @@ def _rebuilt(data: Any) -> Any:
         return data
     classes = _known_cases()
     name = data.get("case")
-    if name not in classes:
+    if not isinstance(name, str) or name not in classes:
         raise ValueError(f"unknown case class {name!r}; known here: {', '.join(sorted(classes)) or 'none'}")
     values = {key: _rebuilt(value) for key, value in data.items() if key != "case"}
     try:
