@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.case import Case
 from tests.catalogue import Entry, entries
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -172,3 +173,14 @@ def test_a_file_is_one_chapter() -> None:
     for entry in entries():
         chapters.setdefault(entry.module, set()).add(entry.requirement.chapter)
     assert {module: names for module, names in chapters.items() if len(names) > 1} == {}
+
+
+def test_case_classes_have_names_of_their_own() -> None:
+    """A recorded case names its class without its module, so no two classes of the suites share a name."""
+    classes, waiting = set(), list(Case.__subclasses__())
+    while waiting:
+        one = waiting.pop()
+        classes.add(one)
+        waiting += one.__subclasses__()
+    names = Counter(one.__name__ for one in classes if within(one.__module__, "suites"))
+    assert [name for name, count in names.items() if count > 1] == []
