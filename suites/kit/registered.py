@@ -22,7 +22,7 @@ from harness.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.programs import apply, local
-from suites.kit.strategies import net_cases, plans, stacks, training_cases, world_sizes
+from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 
 Facts = dict[str, dict[str, Any]]
 
@@ -77,8 +77,7 @@ def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     size = draw(world_sizes(at_least=2 if ends else 4, power_of_two=True))
     groups = [1, size] if ends else [n for n in range(2, size) if size % n == 0]
     net = draw(stacks(most_blocks=2, smallest=4, largest=4))
-    fixed: dict[str, Any] = {"net": net, "sharded": draw(plans(net)), "world_size": size}
-    return draw(training_cases(reshard_after_forward=draw(st.sampled_from(groups)), **fixed))
+    return draw(training_cases(net=net, world_size=size, reshard_after_forward=draw(st.sampled_from(groups))))
 
 
 def shard_as_told(rank: Rank, case: RefusedCase) -> None:

@@ -72,7 +72,7 @@ def training_cases(draw: st.DrawFn, /, at_least: int = 2, exact: bool = False, *
     """
     dtype = fixed.get("dtype") or draw(st.sampled_from(["float64", "float32"]))
     tiny = exact and dtype == "float32"
-    net = draw(stacks(most_blocks=1 if tiny else 2 if exact else 3, largest=5 if exact else 9))
+    net = fixed.get("net") or draw(stacks(most_blocks=1 if tiny else 2 if exact else 3, largest=5 if exact else 9))
     world_size = draw(world_sizes(at_least, power_of_two=exact))
     return TrainingCase(**{
         "world_size": world_size,
