@@ -186,7 +186,7 @@ def test_loading_reaches_all_replicas(trial: Trial, case: TrainingCase) -> None:
 @requirement("state-dict/full", *SHARDED, ranks=2, source="A5 SD-10")
 @given(case=net_cases(at_least=2))
 def test_a_full_state_dict_on_rank_zero_is_the_unsharded_models(trial: Trial, case: NetCase) -> None:
-    """full_tensor() of every entry, kept on rank 0's CPU only, gives the unsharded model's keys, in order, and values."""
+    """full_tensor() of every entry, kept on rank 0's CPU alone, gives the unsharded model's keys, order and values."""
     for number, got in enumerate(trial.run(full_state.full_state_of_stack, case)):
         trial.agree(f"rank {number}", got, full_state.expected(case.build(), number))
 
