@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.load import Subject, load_backend
+from harness.report.read import read_run
 from harness.session import verdict_of
 from harness.trial import Trial
 from harness.verdict import Verdict
 from tests.catalogue import entries
 from tests.faulty import Fault, all_faults
 
+ROOT = Path(__file__).resolve().parent.parent
 FAULTS = all_faults()
 ENTRIES = {entry.requirement.id: entry for entry in entries()}
 #: Causes of failure that mean a judged result, rather than an error that may have come by accident.
@@ -88,16 +93,36 @@ def test_a_faulty_subject_fails_the_requirement_named_for_it(fault: Fault) -> No
         assert fault.raises or end.cause in JUDGED, f"{fault.where} was caught by an error: {end}"
 
 
-@pytest.mark.parametrize("world", ["threads", "processes"])
-@pytest.mark.parametrize("requirement", sorted({fault.caught_by for fault in FAULTS}))
-def test_torch_passes_every_requirement_that_catches_a_fault(requirement: str, world: str) -> None:
-    """What fails a faulty subject passes the right one, so it was the fault that failed it."""
-    if world in ENTRIES[requirement].requirement.worlds:
-        end = judged(requirement, Subject("torch", "gloo"), world)
-        assert end.verdict is Verdict.PASS, end
+TRIED = sorted({(fault.caught_by, world) for fault in FAULTS for world in fault.worlds})
+
+
+@pytest.mark.parametrize(("requirement", "world"), TRIED, ids=lambda value: value)
+def test_torch_passes_what_catches_a_fault(requirement: str, world: str) -> None:
+    """What fails a faulty subject passes the right one in the same world, so it was the fault that failed it."""
+    end = judged(requirement, Subject("torch", "gloo"), world)
+    assert end.verdict is Verdict.PASS, end
 
 
 def test_a_backend_made_by_hand_is_not_blamed() -> None:
     """The process group that the faulty backends are made from passes: what fails them is the fault alone."""
     end = judged("parity/exact", Subject("torch", "tests.faulty.backends:right"), "processes")
     assert end.verdict is Verdict.PASS, end
+
+
+def test_a_fault_is_a_red_row_of_an_ordinary_run(tmp_path: Path) -> None:
+    """Judged as a user would, with one command, a faulty subject has failing rows and a smallest failing case."""
+    subject = [
+        "--implementation",
+        "tests.faulty.reductions:sums_for_averages",
+        "--backend",
+        "gloo",
+        "--world",
+        "threads",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "suites/test_training_parity.py", "-k", "integers", *subject]
+    record = tmp_path / "record.jsonl"
+    ended = subprocess.run([*command, "--record", str(record)], cwd=ROOT, capture_output=True, check=False)
+    [row] = read_run(record).records
+    assert (ended.returncode, row.verdict, row.cause) == (1, Verdict.FAIL, "disagreement")
+    assert row.case is not None
+    assert row.case["world_size"] == 2
