@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from hypothesis import given
-from torch import nn
+from torch import Tensor, nn
 
 from harness.rank import Rank
 from harness.requirement import requirement
@@ -22,18 +25,23 @@ def window(rank: Rank) -> Introspection:
     return rank.implementation.introspection
 
 
-def managed_modules(rank: Rank, case: TreeCase) -> list[str]:
-    """The modules that a call for the root would manage now, by name."""
+def managed_modules(rank: Rank, case: TreeCase) -> dict[str, int]:
+    """How often each module is listed among those that a call for the root would manage now."""
     net = shard_below(rank, case, case.build())
-    return sorted(names(net)[id(module)] for module in window(rank).managed_modules(net))
+    return times(net, window(rank).managed_modules(net))
 
 
-def managed_states(rank: Rank, case: TreeCase) -> dict[str, list[str]]:
-    """The parameters and buffers that a call for the root would manage now, by name."""
+def managed_states(rank: Rank, case: TreeCase) -> dict[str, dict[str, int]]:
+    """How often each parameter and buffer is listed among those that a call for the root would manage now."""
     net = shard_below(rank, case, case.build())
-    called = names(net)
     parameters, buffers = window(rank).managed_states(net)
-    return {"parameters": sorted(called[id(p)] for p in parameters), "buffers": sorted(called[id(b)] for b in buffers)}
+    return {"parameters": times(net, parameters), "buffers": times(net, buffers)}
+
+
+def times(net: nn.Module, listed: Iterable[nn.Module | Tensor]) -> dict[str, int]:
+    """How often each thing is listed, by its first name in the net, sorted."""
+    called = names(net)
+    return dict(sorted(Counter(called[id(each)] for each in listed).items()))
 
 
 def first_owners(rank: Rank, case: TreeCase) -> dict[str, str]:
@@ -61,16 +69,13 @@ def owner_places(rank: Rank, case: TreeCase) -> list[tuple[str, list[str]]]:
     return sorted(places(found) for found in window(rank).parameter_owners(net))
 
 
-def expected_states(case: TreeCase) -> dict[str, list[str]]:
+def expected_states(case: TreeCase) -> dict[str, dict[str, int]]:
     """The states outside the sharded children, each once, by first name."""
     net = case.build()
-    called = names(net)
     left = tensors(modules_outside(net, case.plan))
-    parameters = sorted(called[id(each)] for each in left if isinstance(each, nn.Parameter))
-    return {
-        "parameters": parameters,
-        "buffers": sorted({called[id(each)] for each in left} - set(parameters)),
-    }
+    parameters = [each for each in left if isinstance(each, nn.Parameter)]
+    buffers = [each for each in left if not isinstance(each, nn.Parameter)]
+    return {"parameters": times(net, parameters), "buffers": times(net, buffers)}
 
 
 def expected_owners(case: TreeCase) -> dict[str, list[str]]:
@@ -88,8 +93,7 @@ def expected_owners(case: TreeCase) -> dict[str, list[str]]:
 def manages_the_modules_left(trial: Trial, case: TreeCase) -> None:
     """Compare the managed modules with those outside the sharded and replicated subtrees."""
     net = case.build()
-    called = names(net)
-    want = sorted(called[id(module)] for module in modules_outside(net, (*case.plan, *case.replicated)))
+    want = times(net, modules_outside(net, (*case.plan, *case.replicated)))
     for number, got in enumerate(trial.run(managed_modules, case)):
         trial.agree(f"rank {number}", got, want)
 

@@ -59,13 +59,16 @@ class ParallelCase(Case):
 
 
 @st.composite
-def parallel_cases(draw: st.DrawFn, buffers: st.SearchStrategy[bool] | None = None) -> ParallelCase:
+def parallel_cases(
+    draw: st.DrawFn, buffers: st.SearchStrategy[bool] | None = None, tp_divides: bool = False
+) -> ParallelCase:
     """Meshes of four ranks in every shape of two axes; dims that neither axis need divide.
 
     Tensor parallelism gives each of its ranks something: parts of no columns are beyond what DTensors promise.
     """
     tp = draw(st.sampled_from([2, 1, 4]))
-    dim, multiplier = draw(st.tuples(st.integers(1, 9), st.integers(1, 3)).filter(lambda two: full_parts(two, tp)))
+    fits = divides if tp_divides else full_parts
+    dim, multiplier = draw(st.tuples(st.integers(1, 9), st.integers(1, 3)).filter(lambda dims: fits(dims, tp)))
     return ParallelCase(
         world_size=draw(world_sizes(4)),
         tp=tp,
@@ -82,6 +85,11 @@ def full_parts(dims: tuple[int, int], tp: int) -> bool:
     """Whether torch.chunk cuts the hidden dim into as many parts as tp has ranks."""
     rows = dims[0] * dims[1]
     return -(-rows // tp) * (tp - 1) < rows
+
+
+def divides(dims: tuple[int, int], tp: int) -> bool:
+    """Whether tp cuts the hidden dim into equal parts."""
+    return dims[0] * dims[1] % tp == 0
 
 
 def tensor_parallel(case: ParallelCase, net: nn.Module, mesh: DeviceMesh) -> nn.Module:
