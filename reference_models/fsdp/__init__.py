@@ -1,0 +1,28 @@
+"""Composable FSDP, written to be read: torch's names and signatures, and the behaviour behind them.
+
+Read in this order: ``sharding`` (arithmetic), ``mesh``, ``param`` (two forms), ``collectives``, ``param_group``,
+``state`` (four moments), ``lazy_init``, ``apply``, ``fsdp_module``.
+"""
+
+from reference_models.fsdp.apply import ReplicateModule, fully_shard, replicate
+from reference_models.fsdp.checkpoint import checkpoint
+from reference_models.fsdp.fsdp_module import FSDPModule, UnshardHandle, register_fsdp_forward_method, share_comm_ctx
+from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
+from reference_models.fsdp.policy import ModuleWrapPolicy, ShardingStrategy
+
+__all__ = [
+    "CPUOffloadPolicy",
+    "FSDPModule",
+    "MixedPrecisionPolicy",
+    "ModuleWrapPolicy",
+    "OffloadPolicy",
+    "ReplicateModule",
+    "ShardingStrategy",
+    "UnshardHandle",
+    "checkpoint",
+    "fully_shard",
+    "register_fsdp_forward_method",
+    "replicate",
+    "share_comm_ctx",
+]

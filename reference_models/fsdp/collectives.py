@@ -1,0 +1,190 @@
+"""One all-gather, one reduce-scatter, one all-reduce for a whole group of parameters.
+
+Two ranks, parameters a = [1 2 3] and b = [7 8]; parts are padded to 2 and 1 numbers::
+
+    packed      rank 0: a [1 2]  b [7]        rank 1: a [3 0]  b [8]
+    gathered    [1 2 7 | 3 0 8]               a row a rank, a stretch of columns a parameter
+    a           columns 0-1, row by row: 1 2 3 0, of which the first three are a
+
+Reducing goes the same way back: gradients are laid out as rows, and each rank gets the mean of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reference_models.fsdp.compat import all_gather_single, reduce_scatter_single
+from reference_models.fsdp.mesh import Axis, DataMesh
+from reference_models.fsdp.param import ManagedParameter
+
+
+class AllGather(Protocol):
+    """What a user may put in place of the all-gather; ``allocate`` makes its output."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor to gather into."""
+        ...
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        """Gather; the input is a part of the output."""
+        ...
+
+
+class ReduceScatter(Protocol):
+    """What a user may put in place of the reduce-scatter."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor to reduce from or into."""
+        ...
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        """Reduce and scatter."""
+        ...
+
+
+class _Plain:
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class PlainAllGather(_Plain):
+    """torch's own all-gather into ordinary memory."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        """Gather."""
+        return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class PlainReduceScatter(_Plain):
+    """torch's own reduce-scatter from and into ordinary memory."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        """Reduce and scatter."""
+        return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+
+@dataclass
+class Gathering:
+    """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' parts of all parameters."""
+
+    work: Any
+    rows: Tensor
+    sizes: list[int]
+    dtypes: list[torch.dtype]
+
+    def finish(self, parameters: Sequence[ManagedParameter]) -> None:
+        """Wait, and fill the parameters' unsharded forms."""
+        if self.work is not None:
+            self.work.wait()
+        columns = self.rows.split(self.sizes, dim=1)
+        with torch.no_grad():
+            for parameter, dtype, part in zip(parameters, self.dtypes, columns, strict=True):
+                parameter.fill(part if part.dtype == dtype else part.contiguous().view(dtype))
+
+
+def gather(pieces: Sequence[Tensor], axis: Axis, device: torch.device, comm: AllGather) -> Gathering:
+    """Start gathering one flat piece of each parameter. Pieces of several dtypes travel as bytes."""
+    dtypes = [piece.dtype for piece in pieces]
+    sent = pieces if len(set(dtypes)) <= 1 else [piece.view(torch.uint8) for piece in pieces]
+    sizes = [piece.numel() for piece in sent]
+    if axis.size == 1:
+        return Gathering(None, torch.cat([piece.to(device) for piece in sent]).unsqueeze(0), sizes, dtypes)
+    flat = comm.allocate((axis.size * sum(sizes),), dtype=sent[0].dtype, device=device)
+    rows = flat.view(axis.size, -1)
+    own = rows[axis.rank]
+    torch._foreach_copy_(list(own.split(sizes)), list(sent))
+    return Gathering(comm(flat, own, axis.group, True), rows, sizes, dtypes)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a sum over ranks becomes a mean: divided before and after it, or by the collective itself (``average``)."""
+
+    before: float
+    after: float
+    average: bool
+
+
+def division(size: int, factor: float | None, dtype: torch.dtype, force_sum: bool) -> Division:
+    """Divide by ``factor``, or by ``size``, the number of ranks.
+
+    Half precision overflows in a sum over many ranks and underflows if it is divided by all of them before, so it is
+    divided by about the root before and by the rest after; powers of two, so that no rounding is added.
+    """
+    if factor is None and not force_sum and dtype != torch.float16:
+        return Division(1.0, 1.0, average=True)
+    whole = float(size if factor is None else factor)
+    if dtype != torch.float16:
+        return Division(1.0, whole, average=False)
+    before = 1.0
+    while before * before < whole:
+        before *= 2.0
+    return Division(before, whole / before, average=False)
+
+
+class Reduction:
+    """The reduction of one group's gradients, in stages, so that communication runs while backward goes on.
+
+    Made: reduce-scatter started. ``advance``: that is done, all-reduce started. ``finish``: the mean is in ``part``,
+    this rank's row.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        mesh: DataMesh,
+        divide: Division,
+        comm: ReduceScatter,
+        all_reduces: bool,
+        partial: Tensor | None,
+    ) -> None:
+        self._mesh, self._divide, self._all_reduces, self._partial = mesh, divide, all_reduces, partial
+        self._rows: Tensor | None = rows  # must live until the collective is done
+        if divide.before != 1.0:
+            rows.div_(divide.before)
+        self._op = dist.ReduceOp.AVG if divide.average else dist.ReduceOp.SUM
+        self._work: Any = None
+        if mesh.shard.size == 1:
+            self.part = rows[0]
+        else:
+            self.part = comm.allocate((rows.size(1),), dtype=rows.dtype, device=rows.device)
+            self._work = comm(self.part, rows.view(-1), mesh.shard.group, self._op, True)
+        self._advanced = False
+
+    def advance(self) -> None:
+        """Wait for the reduce-scatter and start the all-reduce, if there is one."""
+        if self._advanced:
+            return
+        self._advanced = True
+        self._wait()
+        self._rows = None
+        if self._partial is not None:
+            self.part.add_(self._partial)
+        if self._all_reduces and self._mesh.replicate.size > 1:
+            self._work = dist.all_reduce(self.part, op=self._op, group=self._mesh.replicate.group, async_op=True)
+
+    def finish(self) -> Tensor:
+        """Wait for all of it; this rank's part of the mean."""
+        self.advance()
+        self._wait()
+        if self._all_reduces and self._divide.after != 1.0:
+            self.part.div_(self._divide.after)
+        return self.part
+
+    def _wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+
+def offsets(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Where stretches of these sizes begin and end, end to end."""
+    ends = list(accumulate(sizes))
+    return list(zip([0, *ends[:-1]], ends, strict=True)) if ends else []

@@ -1,0 +1,46 @@
+"""Which of our functions has been applied to which module: each at most once, and never two that exclude each other.
+
+Kept beside the modules, not on them, so that a user's module looks as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+_applied: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+#: These take over a module's parameters: at most one of them on one module.
+_EXCLUSIVE = ("fully_shard", "replicate")
+
+
+def state_of(module: nn.Module, function: str) -> Any:
+    """What ``function`` keeps of ``module``; None if it has not been applied to it."""
+    return _applied.get(module, {}).get(function)
+
+
+def check_free(modules: Iterable[nn.Module], function: str) -> None:
+    """Raise RuntimeError if ``function`` cannot be applied to one of the modules because of what has been before."""
+    for module in modules:
+        there = _applied.get(module, {})
+        if function in there:
+            raise RuntimeError(
+                "Each distinct composable distributed API can only be applied to a module once, but "
+                f"{function} has been applied to this {type(module).__name__} before"
+            )
+        other = next((name for name in there if name != function and {name, function} <= set(_EXCLUSIVE)), None)
+        if other is not None:
+            raise RuntimeError(f"Cannot apply .{function}() on a module that has {other} already: choose one of them")
+
+
+def claim(modules: Iterable[nn.Module], function: str, state: Any) -> None:
+    """Note that ``function`` is applied to the modules, with its state."""
+    for module in modules:
+        _applied.setdefault(module, {})[function] = state
+
+
+def check_names(before: list[str], after: list[str], function: str) -> None:
+    """Assert that a function left all names as they were."""
+    assert before == after, f"{function} must not change the names of parameters and modules"

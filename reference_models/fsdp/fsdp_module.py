@@ -1,0 +1,214 @@
+"""The methods that a module gains by ``fully_shard``."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reference_models.fsdp.collectives import AllGather, ReduceScatter
+from reference_models.fsdp.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.param_group import ParameterGroup
+from reference_models.fsdp.state import ModuleState
+
+
+class UnshardHandle:
+    """What ``unshard(async_op=True)`` returns; ``wait`` makes the unsharded parameters usable."""
+
+    def __init__(self, state: ModuleState) -> None:
+        self._state = state
+
+    def wait(self) -> None:
+        """Wait for the gather; may be called again."""
+        for group in self._state.groups:
+            group.wait()
+
+
+class FSDPModule(nn.Module):
+    """What every sharded module is, besides what it was.
+
+    With ``recurse`` a setter reaches every sharded module below too. Constructing a sharded class, as slicing a
+    ``Sequential`` does, gives the class that it was.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """An instance of the class that was sharded."""
+        original: Any = cls.__bases__[1]  # see _class_of in apply.py
+        return original(*args, **kwargs)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Refuse."""
+        raise AssertionError("FSDP does not support deepcopy: copy the module before it is sharded")
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Change the sharded parameters, as ``to`` and its like do."""
+        self.reshard()
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    # Gathering and freeing.
+
+    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
+        """Gather this module's own parameters and register them; with ``async_op`` when the handle is waited for."""
+        state = _state(self)
+        state.start_unsharding()
+        handle = UnshardHandle(state)
+        if async_op:
+            return handle
+        handle.wait()
+        return None
+
+    def reshard(self) -> None:
+        """Register this module's own sharded parameters and free the unsharded ones."""
+        _state(self).reshard()
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """Whether to free after forward. Raises ValueError unless given a bool."""
+        if not isinstance(reshard_after_forward, bool):
+            raise ValueError(f"reshard_after_forward should be a bool, got {type(reshard_after_forward).__name__}")
+        for state in _states(self, recurse):
+            state.reshard_after_forward = reshard_after_forward
+            for group in state.groups:
+                group.partly = None
+
+    def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
+        """Whether to free after backward."""
+        for group in _groups(self, recurse):
+            group.reshard_after_backward = reshard_after_backward
+
+    def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
+        """Whether backward needs the parameters at all."""
+        for group in _groups(self, False):
+            group.unshard_in_backward = unshard_in_backward
+
+    def set_modules_to_forward_prefetch(self, modules: list[FSDPModule]) -> None:
+        """Gather these after this one has been gathered in forward, in this order."""
+        _state(self).forward_prefetch = _states_of(modules)
+
+    def set_modules_to_backward_prefetch(self, modules: list[FSDPModule]) -> None:
+        """Gather these after this one has been gathered in backward, in place of the one that ran before it."""
+        _state(self).backward_prefetch = _states_of(modules)
+
+    # Reducing.
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """Whether backward reduces gradients; if not, they add up, unsharded, until it does."""
+        for group in _groups(self, recurse):
+            group.reduces = group.all_reduces = requires_gradient_sync
+
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        """Whether backward also reduces across replicas; if not, partial sums are kept until it does."""
+        for group in _groups(self, recurse):
+            group.all_reduces = requires_all_reduce
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Whether the end of backward waits for reductions, for the whole tree."""
+        _state(self).tree.is_last_backward = is_last_backward
+
+    def set_gradient_divide_factor(self, factor: float) -> None:
+        """Divide the sum of this module's own gradients by ``factor`` instead of the number of ranks."""
+        for group in _groups(self, False):
+            group.divide_factor = factor
+
+    def set_reduce_scatter_divide_factor(self, factor: float) -> None:
+        """The old name of ``set_gradient_divide_factor``."""
+        warnings.warn("use set_gradient_divide_factor instead", DeprecationWarning, stacklevel=2)
+        self.set_gradient_divide_factor(factor)
+
+    def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
+        """Reduce with SUM alone, and divide separately; for backends without other reductions."""
+        for group in _groups(self, False):
+            group.force_sum = enable
+
+    def set_reduce_scatter_unused_params(self, enable: bool, *, recurse: bool = True) -> None:
+        """Whether parameters without a gradient take part with zeros, and get one."""
+        for group in _groups(self, recurse):
+            group.reduces_unused = enable
+
+    def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
+        """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place."""
+        for group in _groups(self, False):
+            if stream is not None and group.mesh.replicate.size > 1:
+                raise ValueError("stream cannot be set when using native HSDP: its all-reduce has a place of its own")
+            group.all_reduce_hook = hook if stream is None else _in_stream(hook, stream)
+
+    def set_custom_all_gather(self, comm: AllGather) -> None:
+        """Gather with ``comm``."""
+        for group in _groups(self, False):
+            group.all_gather = comm
+
+    def set_custom_reduce_scatter(self, comm: ReduceScatter) -> None:
+        """Reduce and scatter with ``comm``."""
+        for group in _groups(self, False):
+            group.reduce_scatter = comm
+
+    def reset_iter_state(self) -> None:
+        """After an exception in forward or backward: begin afresh; the gradients of that iteration are lost."""
+        state = _state(self)
+        lazy_init(state)
+        if not state.is_root:
+            raise RuntimeError("reset_iter_state() must be called on the root FSDP module")
+        state.tree.reset()
+
+
+def _in_stream(hook: Callable[[Tensor], None], stream: Any) -> Callable[[Tensor], None]:
+    def run(reduced: Tensor) -> None:
+        stream.wait_stream(torch.accelerator.current_stream())
+        with stream:
+            hook(reduced)
+        torch.accelerator.current_stream().wait_stream(stream)
+
+    return run
+
+
+def _state(module: nn.Module) -> ModuleState:
+    state = sharding_state(module)
+    assert state is not None, "an FSDPModule has a state"
+    return state
+
+
+def _states(module: nn.Module, recurse: bool) -> Iterator[ModuleState]:
+    modules: Iterable[nn.Module] = module.modules() if recurse else (module,)
+    found = {id(state): state for m in modules if (state := sharding_state(m)) is not None}
+    return iter(found.values())
+
+
+def _groups(module: nn.Module, recurse: bool) -> Iterator[ParameterGroup]:
+    return (group for state in _states(module, recurse) for group in state.groups)
+
+
+def _states_of(modules: Sequence[nn.Module]) -> list[ModuleState]:
+    for module in modules:
+        if not isinstance(module, FSDPModule):
+            raise ValueError(f"Expects FSDPModule but got {type(module).__name__}: call fully_shard on it first")
+    return [_state(module) for module in modules]
+
+
+def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
+    """Gather before and free after ``module.method_name(…)`` too, as around forward; nothing for other modules.
+
+    Raises ValueError if there is no such method.
+    """
+    if not isinstance(module, FSDPModule):
+        return
+    if not hasattr(module, method_name):
+        raise ValueError(f"{type(module).__name__} does not have a method {method_name!r}")
+    original = getattr(module, method_name)
+    state = _state(module)
+
+    @functools.wraps(original)
+    def around(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = state.before_forward(self, args, kwargs)
+        return state.after_forward(self, args, original(*args, **kwargs))
+
+    object.__setattr__(module, method_name, functools.partial(around, module))
+
+
+def share_comm_ctx(modules: Sequence[FSDPModule]) -> None:
+    """Accepted for torch's sake: all communication runs in the process group's own streams, shared already."""
+    for module in modules:
+        if not isinstance(module, FSDPModule):
+            raise ValueError(f"Expects list of FSDPModules but got {type(module).__name__}")

@@ -1,0 +1,103 @@
+"""The mesh of data parallelism, always of two axes: replicas, and the shards of one replica. Either may have size 1.
+
+Four ranks as two replicas of two shards::
+
+    replica 0: ranks 0 1      gather and scatter among 0 1 and among 2 3 (shard axis),
+    replica 1: ranks 2 3      all-reduce among 0 2 and among 1 3 (replicate axis)
+
+FSDP is replicate 1; DDP is shard 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis as this rank sees it; without a group it has one rank and nothing to communicate."""
+
+    size: int
+    rank: int
+    group: dist.ProcessGroup | None
+
+
+ALONE = Axis(1, 0, None)
+
+
+@dataclass(frozen=True)
+class DataMesh:
+    """The user's mesh and its two axes. ``mesh`` keeps the user's own axes: one (shard or replicate), or both."""
+
+    mesh: DeviceMesh
+    replicate: Axis
+    shard: Axis
+
+    @property
+    def size(self) -> int:
+        """How many ranks share in a gradient's mean."""
+        return self.replicate.size * self.shard.size
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device."""
+        kind = self.mesh.device_type
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, getattr(torch, kind).current_device())
+
+    def placements(self, shard: Placement) -> tuple[Placement, ...]:
+        """How a sharded parameter lies on the user's mesh."""
+        if self.mesh.ndim == 2:
+            return (Replicate(), shard)
+        return (shard,) if self.shard.group is not None else (Replicate(),)
+
+
+def sharding_mesh(mesh: DeviceMesh | None) -> DataMesh:
+    """The mesh of ``fully_shard``: one axis shards; of two, the first replicates. Raises ValueError for others."""
+    mesh = mesh if mesh is not None else default_mesh()
+    if mesh.ndim not in (1, 2):
+        raise ValueError(
+            f"fully_shard expects a 1D or 2D DeviceMesh but got {mesh}: one axis to shard over, or (replicate, shard)"
+        )
+    if mesh.ndim == 1:
+        return DataMesh(mesh, ALONE, _axis(mesh, 0))
+    if mesh.mesh_dim_names is None:
+        raise ValueError("Please init the 2D mesh for HSDP with mesh_dim_names specified, e.g. ('replicate', 'shard')")
+    return DataMesh(mesh, _axis(mesh, 0), _axis(mesh, 1))
+
+
+def replicating_mesh(mesh: DeviceMesh | None) -> DataMesh:
+    """The mesh of ``replicate``: its one axis replicates."""
+    mesh = mesh if mesh is not None else default_mesh()
+    if mesh.ndim != 1:
+        raise ValueError(f"replicate expects a 1D DeviceMesh but got {mesh}")
+    return DataMesh(mesh, _axis(mesh, 0), ALONE)
+
+
+def smaller_mesh(data: DataMesh, size: int) -> DataMesh:
+    """The same ranks in groups of ``size`` neighbours: where parameters stay gathered in part between passes."""
+    rows = data.mesh.mesh.view(-1, size)
+    mesh = DeviceMesh(data.mesh.device_type, rows)
+    return DataMesh(mesh, _axis(mesh, 0), _axis(mesh, 1))
+
+
+def default_mesh() -> DeviceMesh:
+    """All ranks in one axis, on the accelerator or the CPU; starts the default process group if there is none."""
+    if not dist.is_initialized():
+        dist.init_process_group()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return init_device_mesh(accelerator.type if accelerator else "cpu", (dist.get_world_size(),))
+
+
+def _axis(mesh: DeviceMesh, place: int) -> Axis:
+    return Axis(mesh.size(place), mesh.get_local_rank(place), mesh.get_group(place))
+
+
+def is_sharded(placements: Sequence[Placement]) -> bool:
+    """Whether any axis cuts the tensor."""
+    return any(isinstance(placement, Shard) for placement in placements)

@@ -1,0 +1,86 @@
+"""Which dtypes a module computes and reduces in, and how tensors in nested values are cast.
+
+    MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+gathers and computes in bfloat16, and reduces gradients in float32; parameters, gradients and optimizer keep their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_DEEPEST = 100
+
+
+@dataclass(frozen=True)
+class MixedPrecisionPolicy:
+    """``param_dtype`` to gather and compute in, ``reduce_dtype`` to reduce in, ``output_dtype`` for outputs.
+
+    None keeps what is there. Floating inputs are cast to ``param_dtype`` unless ``cast_forward_inputs`` is False.
+    """
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    output_dtype: torch.dtype | None = None
+    cast_forward_inputs: bool = True
+
+
+def cast(value: Any, dtype: torch.dtype | None) -> Any:
+    """``value`` with its floating tensors in ``dtype``; itself if ``dtype`` is None."""
+    if dtype is None:
+        return value
+    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], value: Any, depth: int = 0) -> Any:
+    """``value`` with every tensor changed, in lists, tuples, dicts, named tuples and dataclasses, however nested.
+
+    A container in which nothing changed is returned as it was. Raises RuntimeError for a value that contains itself.
+    """
+    if depth > _DEEPEST:
+        raise RuntimeError(f"a nested value exceeded max depth {_DEEPEST}: does it contain itself?")
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        items = {key: map_tensors(change, item, depth + 1) for key, item in value.items()}
+        return value if _same(items.values(), value.values()) else _like_dict(value, items)
+    if isinstance(value, (list, tuple)):
+        changed = [map_tensors(change, item, depth + 1) for item in value]
+        if _same(changed, value):
+            return value
+        return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _dataclass(change, value, depth)
+    return value
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors of a nested value, in order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(note, value)
+    return found
+
+
+def _dataclass(change: Callable[[Tensor], Tensor], value: Any, depth: int) -> Any:
+    before = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    after = {name: map_tensors(change, item, depth + 1) for name, item in before.items()}
+    return value if _same(after.values(), before.values()) else dataclasses.replace(value, **after)
+
+
+def _like_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    return items if type(value) is dict else type(value)(items)
+
+
+def _same(left: Any, right: Any) -> bool:
+    return all(a is b for a, b in zip(left, right, strict=True))

@@ -1,0 +1,197 @@
+"""One parameter in its two forms, and which of them the module sees.
+
+[Note: two forms]
+*Sharded*: a DTensor parameter of which this rank holds some rows. It is what the optimizer, the state dict and the user
+see between passes; it keeps its identity, and gets the reduced gradient. Its rows lie in ``packed``, a flat tensor with
+the padding that makes all ranks' parts equally long, so that a gather needs no copy for padding.
+
+*Unsharded*: a plain parameter (or one over the tensor-parallel mesh) with all rows, which autograd sees during forward
+and backward. It is made once; what comes and goes is the memory behind it. Autograd may hold on to it between forward
+and backward: when it is filled again, whoever saved it finds its numbers again. It is filled through ``.data``, which
+autograd does not count as a change.
+
+Two ranks, rows [1 2 3 4 5]::
+
+    sharded     rank 0: DTensor with local [1 2 3], packed [1 2 3]     rank 1: local [4 5], packed [4 5 0]
+    unsharded   both:   [1 2 3 4 5], the first five of six numbers in memory
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Shard
+from torch.utils.weak import WeakIdKeyDictionary
+
+from reference_models.fsdp.mesh import DataMesh
+from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
+from reference_models.fsdp.sharding import Cut, check_cut
+from reference_models.fsdp.tensor_parallel import Layout, layout_of, local_gradient, local_of, sharded_layout
+
+
+class Owner(NamedTuple):
+    """A module and the name under which it has a parameter; a shared parameter has several."""
+
+    module: nn.Module
+    name: str
+
+
+#: A token for each parameter that has been sharded, by which two groups that share it are told.
+_origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+class ManagedParameter:
+    """A parameter that is sharded over a data mesh; see [Note: two forms]."""
+
+    def __init__(
+        self, parameter: nn.Parameter, owners: list[Owner], mesh: DataMesh, placement: Shard, offload: OffloadPolicy
+    ) -> None:
+        if not parameter.is_contiguous():
+            raise NotImplementedError(
+                f"FSDP does not support non-contiguous parameters yet: {owners[0].name!r} has shape "
+                f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
+            )
+        self.owners = owners
+        self.origin: object = _origins.setdefault(parameter, object())
+        self.name = owners[0].name  # relative to the root, once that is known
+        self.mesh = mesh
+        self.offload = offload
+        self.tensor_parallel: Layout | None = layout_of(parameter)
+        local = local_of(parameter).detach()
+        self.cut: Cut = check_cut(local.shape, placement.dim, mesh.shard.size)
+        self.layout = sharded_layout(parameter, mesh, self.cut.dim)
+        self.packed = self._packed(self.cut.take(local, mesh.shard.rank))
+        self.sharded = self._made_sharded(parameter.requires_grad)
+        self._local = local_of(self.sharded)
+        self._full: Tensor | None = None
+        self.unsharded: nn.Parameter | None = None
+        self.register(self.sharded)
+
+    # The sharded form.
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype at rest."""
+        return self.packed.dtype
+
+    @property
+    def rows(self) -> int:
+        """How many rows this rank holds."""
+        return self.cut.rows(self.mesh.shard.rank)[1]
+
+    def _made_sharded(self, requires_grad: bool) -> nn.Parameter:
+        with torch.no_grad():
+            return nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
+
+    def _packed(self, own: Tensor) -> Tensor:
+        flat = self.cut.padded(own)
+        if isinstance(self.offload, CPUOffloadPolicy) and not flat.is_meta:
+            flat = flat.cpu()
+            return flat.pin_memory() if self.offload.pin_memory else flat
+        return flat
+
+    def refresh(self) -> None:
+        """Notice what the user did to the sharded form: a parameter put in its place, or other memory behind it.
+
+        Both happen in ``load_state_dict(assign=True)``, ``to_empty``, ``to`` and their like.
+        """
+        module, name = self.owners[0]
+        registered = module._parameters[name]
+        assert registered is not None
+        if registered is self.sharded and local_of(registered) is self._local:
+            return
+        self.sharded = registered
+        with torch.no_grad():
+            self._repack(local_of(registered))
+        self.register(registered)
+
+    def _repack(self, local: Tensor) -> None:
+        kind = (self.packed.device.type, self.packed.dtype)
+        whole = local.numel() == self.cut.padded_numel and local.is_contiguous()
+        self.packed = local.detach().view(-1) if whole else self._packed(local.detach())
+        self._local = self.cut.unpadded(self.packed, self.rows)
+        assert isinstance(self.sharded, DTensor)
+        self.sharded._local_tensor = self._local
+        if kind != (self.packed.device.type, self.packed.dtype):
+            self._full = self.unsharded = None
+
+    def register(self, form: nn.Parameter) -> None:
+        """Show a form to all owners."""
+        for module, name in self.owners:
+            module._parameters[name] = form
+
+    # The unsharded form.
+
+    def compute_dtype(self, asked: torch.dtype | None) -> torch.dtype:
+        """The dtype to gather and compute in: what the policy asks for, of floating parameters only."""
+        return asked if asked is not None and self.dtype.is_floating_point else self.dtype
+
+    def fill(self, parts: Tensor) -> None:
+        """Take all ranks' parts, in order and row by row, into the unsharded form's memory."""
+        full = self._allocated(parts)
+        self.cut.join(parts.reshape(self.cut.parts, -1), full)
+
+    def parts(self) -> Tensor:
+        """The unsharded form as all ranks' parts, ``(ranks, padded_numel)``."""
+        assert self._full is not None
+        if self.cut.dim == 0:
+            return self._full.view(self.cut.parts, -1)
+        rows = self._full.new_empty(self.cut.parts, self.cut.padded_numel)
+        self.cut.split(self._full.view(self.cut.shape), rows)
+        return rows
+
+    def _allocated(self, parts: Tensor) -> Tensor:
+        if self._full is None or self._full.dtype != parts.dtype:
+            self._full = torch.empty(parts.numel(), dtype=parts.dtype, device=parts.device)
+            self.unsharded = self._made_unsharded(self._full)
+        else:
+            self._full.untyped_storage().resize_(self._full.numel() * self._full.itemsize)
+        return self._full
+
+    def _made_unsharded(self, full: Tensor) -> nn.Parameter:
+        view = full.data[: self.cut.shape.numel()].view(self.cut.shape)
+        with torch.no_grad():
+            whole = view if self.tensor_parallel is None else self.tensor_parallel.wrap(view)
+            return nn.Parameter(whole, self.sharded.requires_grad)
+
+    def show_unsharded(self) -> None:
+        """Register the unsharded form, which has been filled."""
+        assert self.unsharded is not None
+        if self.unsharded.requires_grad != self.sharded.requires_grad:
+            self.unsharded.requires_grad_(self.sharded.requires_grad)
+        self.register(self.unsharded)
+
+    def show_sharded(self) -> None:
+        """Register the sharded form and free the memory of the other."""
+        self.register(self.sharded)
+        self.free()
+
+    def free(self) -> None:
+        """Free the unsharded form's memory."""
+        if self._full is not None:
+            self._full.untyped_storage().resize_(0)
+
+    # Gradients.
+
+    def take_gradient(self) -> Tensor | None:
+        """The gradient that autograd left on the unsharded form, as this rank's tensor; it is there no more."""
+        if self.unsharded is None or self.unsharded.grad is None:
+            return None
+        gradient, self.unsharded.grad = self.unsharded.grad, None
+        return local_gradient(gradient, self.tensor_parallel)
+
+    def add_gradient(self, part: Tensor) -> None:
+        """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks."""
+        own = self.cut.unpadded(part, self.rows).to(self.dtype)
+        if isinstance(self.offload, CPUOffloadPolicy):
+            own = own.to("cpu")
+        with torch.no_grad():
+            if self.sharded.grad is None:
+                self.sharded.grad = self.layout.wrap(own)
+            else:
+                local_of(self.sharded.grad).add_(own)
+        for hook in (getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values():
+            hook(self.sharded)

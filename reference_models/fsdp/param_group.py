@@ -1,0 +1,204 @@
+"""Parameters that are communicated together: gathered before use, freed after it, their gradients reduced at once.
+
+A group is in one of three forms. In each pass::
+
+    SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or PARTLY until backward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from reference_models.fsdp.collectives import (
+    AllGather,
+    Gathering,
+    PlainAllGather,
+    PlainReduceScatter,
+    ReduceScatter,
+    Reduction,
+    division,
+    gather,
+    offsets,
+)
+from reference_models.fsdp.mesh import DataMesh
+from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
+from reference_models.fsdp.param import ManagedParameter
+from reference_models.fsdp.partly import Partly
+
+
+class Form(Enum):
+    """What the modules see, and what is in memory."""
+
+    SHARDED = "sharded"  # DTensors; this rank's rows
+    PARTLY = "partly"  # DTensors over a smaller mesh; this rank's rows, and its rows of that mesh
+    UNSHARDED = "unsharded"  # plain tensors; everything
+
+
+class ParameterGroup:
+    """The parameters of one ``fully_shard`` call on one mesh."""
+
+    def __init__(
+        self,
+        parameters: list[ManagedParameter],
+        mesh: DataMesh,
+        precision: MixedPrecisionPolicy,
+        offload: OffloadPolicy,
+        smaller: DataMesh | None,
+    ) -> None:
+        self.parameters = parameters
+        self.mesh = mesh
+        self.precision = precision
+        self.offload = offload
+        self.partly = Partly(smaller) if smaller is not None else None
+        self.form = Form.SHARDED
+        # What the user may change, and when: see the methods of FSDPModule.
+        self.reduces = True
+        self.all_reduces = True
+        self.reshard_after_backward = True
+        self.unshard_in_backward = True
+        self.reduces_unused = False
+        self.divide_factor: float | None = None
+        self.force_sum = False
+        self.all_reduce_hook: Callable[[Tensor], None] | None = None
+        self.all_gather: AllGather = PlainAllGather()
+        self.reduce_scatter: ReduceScatter = PlainReduceScatter()
+        self._gathering: Gathering | None = None
+        self._accumulated: dict[ManagedParameter, Tensor] = {}
+        self._partial: Tensor | None = None
+        self._reductions: list[tuple[Reduction, list[ManagedParameter]]] = []
+
+    # Gathering.
+
+    def unshard(self) -> None:
+        """Start gathering, unless all is there or on its way."""
+        if self._gathering is not None or self.form is Form.UNSHARDED:
+            return
+        if self.form is Form.PARTLY:
+            assert self.partly is not None
+            self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
+            return
+        pieces = [self._piece(parameter) for parameter in self.parameters]
+        self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
+
+    def _piece(self, parameter: ManagedParameter) -> Tensor:
+        parameter.refresh()
+        piece = parameter.packed.detach()
+        if isinstance(self.offload, CPUOffloadPolicy):
+            piece = piece.to(self.mesh.device, non_blocking=self.offload.pin_memory)
+        return piece.to(parameter.compute_dtype(self.precision.param_dtype))
+
+    def wait(self) -> None:
+        """Wait for a gather under way, and let the modules see the unsharded parameters."""
+        if self._gathering is None:
+            return
+        gathering, self._gathering = self._gathering, None
+        gathering.finish(self.parameters)
+        if self.form is Form.PARTLY and self.partly is not None:
+            self.partly.drop()
+        self.form = Form.UNSHARDED
+        for parameter in self.parameters:
+            parameter.show_unsharded()
+
+    def reshard(self) -> None:
+        """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
+        self.wait()
+        if self.form is Form.PARTLY and self.partly is not None:
+            self.partly.drop()
+        if self.form is not Form.SHARDED:
+            self.form = Form.SHARDED
+            for parameter in self.parameters:
+                parameter.show_sharded()
+
+    def reshard_partly(self) -> None:
+        """Keep the rows of the smaller mesh, and let the modules see them, until backward needs everything."""
+        assert self.partly is not None
+        if self.form is Form.UNSHARDED:
+            self.form = Form.PARTLY
+            self.partly.keep(self.parameters)
+
+    # Reducing.
+
+    def after_backward(self) -> None:
+        """Reduce the gradients that backward has left, or keep them for later; then free the parameters."""
+        gradients = self._take_gradients()
+        if self.reduces:
+            self._start_reduction(gradients)
+        else:
+            self._accumulated = gradients
+        if self.reshard_after_backward:
+            self.reshard()
+
+    def _take_gradients(self) -> dict[ManagedParameter, Tensor]:
+        """New gradients, added to those kept from passes without reduction, in the dtype that they are reduced in."""
+        kept, self._accumulated = self._accumulated, {}
+        for parameter in self.parameters:
+            gradient = parameter.take_gradient()
+            if gradient is None:
+                continue
+            gradient = gradient.to(self.precision.reduce_dtype or gradient.dtype)
+            kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
+        return kept
+
+    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor]) -> None:
+        reduced = [p for p in self.parameters if p in gradients or self._counts_unused(p)]
+        if not reduced:
+            return
+        sizes = [parameter.cut.padded_numel for parameter in reduced]
+        dtype = self._reduce_dtype(gradients)
+        flat = self.reduce_scatter.allocate((self.mesh.shard.size * sum(sizes),), dtype=dtype, device=self.mesh.device)
+        rows = flat.view(self.mesh.shard.size, -1)
+        for parameter, columns in zip(reduced, rows.split(sizes, dim=1), strict=True):
+            if parameter in gradients:
+                parameter.cut.split(gradients[parameter], columns)
+            else:
+                columns.zero_()
+        divide = division(self.mesh.size, self.divide_factor, dtype, self.force_sum)
+        partial, self._partial = self._partial, None
+        reduction = Reduction(rows, self.mesh, divide, self.reduce_scatter, self.all_reduces, partial)
+        self._reductions.append((reduction, reduced))
+
+    def _counts_unused(self, parameter: ManagedParameter) -> bool:
+        return self.reduces_unused and parameter.sharded.requires_grad
+
+    def _reduce_dtype(self, gradients: dict[ManagedParameter, Tensor]) -> torch.dtype:
+        dtypes = {gradient.dtype for gradient in gradients.values()}
+        if len(dtypes) > 1:
+            raise ValueError(
+                f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
+                "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
+            )
+        return next(iter(dtypes)) if dtypes else self.precision.reduce_dtype or self.parameters[0].dtype
+
+    def advance(self) -> None:
+        """Let reductions under way go one stage further."""
+        for reduction, _ in self._reductions:
+            reduction.advance()
+
+    def finish(self) -> None:
+        """Wait for reductions under way and hand out the gradients."""
+        reductions, self._reductions = self._reductions, []
+        for reduction, reduced in reductions:
+            self._hand_out(reduction.finish(), reduced)
+
+    def _hand_out(self, part: Tensor, reduced: Sequence[ManagedParameter]) -> None:
+        if not self.all_reduces and self.mesh.replicate.size > 1:
+            self._partial = part
+            return
+        if self.all_reduce_hook is not None:
+            self.all_reduce_hook(part)
+        for parameter, (start, end) in zip(reduced, offsets([p.cut.padded_numel for p in reduced]), strict=True):
+            parameter.add_gradient(part[start:end])
+
+    def forget(self) -> None:
+        """After an iteration that failed: wait for what is under way, and drop it."""
+        for reduction, _ in self._reductions:
+            reduction.finish()
+        self._reductions, self._accumulated, self._partial = [], {}, None
+        for parameter in self.parameters:
+            parameter.take_gradient()
+        self.reshard()

@@ -1,0 +1,44 @@
+"""Policy: which groups to gather ahead, from the order seen in forward or from what the user listed.
+
+Forward runs a, b, c; backward needs c, b, a. When backward reaches c it starts gathering b, so that b is there in time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reference_models.fsdp.state import ModuleState
+
+
+class Order:
+    """In which order modules ended their forward passes, for going back through it."""
+
+    def __init__(self) -> None:
+        self._ended: list[ModuleState] = []
+
+    def note(self, state: ModuleState) -> int:
+        """A module has ended a forward pass; the place of that pass."""
+        self._ended.append(state)
+        return len(self._ended) - 1
+
+    def before(self, place: int) -> ModuleState | None:
+        """Whose pass ended just before the one at ``place``."""
+        return self._ended[place - 1] if 0 < place <= len(self._ended) else None
+
+    def clear(self) -> None:
+        """Backward is over."""
+        self._ended.clear()
+
+
+def ahead_in_forward(state: ModuleState) -> list[ModuleState]:
+    """What to gather once ``state`` has been gathered in forward: what the user listed."""
+    return state.forward_prefetch
+
+
+def ahead_in_backward(state: ModuleState, order: Order, place: int) -> list[ModuleState]:
+    """What to gather once ``state`` has been gathered in backward: what the user listed, else the one before it."""
+    if state.backward_prefetch:
+        return state.backward_prefetch
+    previous = order.before(place)
+    return [previous] if previous is not None and previous is not state else []

@@ -1,0 +1,79 @@
+"""Parameters that tensor parallelism has cut before: DTensors on a mesh of their own axis, beside the data axes.
+
+Four rows over tp = 2 and then dp = 2. Tensor parallelism gives tp rank 0 the rows 0 1 and tp rank 1 the rows 2 3;
+data parallelism cuts each of these again::
+
+    (dp 0, tp 0): row 0    (dp 0, tp 1): row 2
+    (dp 1, tp 0): row 1    (dp 1, tp 1): row 3
+
+So along dp a rank's rows are strided: ``_StridedShard(0, split_factor=2)`` says that tp has cut dim 0 into 2 before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement, Shard, _StridedShard
+
+from reference_models.fsdp.mesh import DataMesh
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A DTensor without its numbers: mesh, placements, and the size and stride of the whole."""
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    def wrap(self, local: Tensor) -> DTensor:
+        """The DTensor of which ``local`` is this rank's part."""
+        return DTensor.from_local(
+            local, self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
+        )
+
+
+def layout_of(parameter: nn.Parameter) -> Layout | None:
+    """The layout that tensor parallelism gave a parameter; None for a plain one."""
+    if not isinstance(parameter, DTensor):
+        return None
+    return Layout(parameter.device_mesh, tuple(parameter.placements), parameter.size(), parameter.stride())
+
+
+def sharded_layout(parameter: nn.Parameter, data: DataMesh, dim: int) -> Layout:
+    """The layout of a parameter once its dim ``dim`` is cut over the data mesh too."""
+    before = layout_of(parameter)
+    if before is None:
+        return Layout(data.mesh, data.placements(Shard(dim)), parameter.size(), parameter.stride())
+    if before.mesh.device_type != data.mesh.device_type:
+        raise ValueError(
+            "Requires DTensor to have mesh of the same type as the FSDP mesh "
+            f"but got {before.mesh.device_type} for DTensor and {data.mesh.device_type} for FSDP"
+        )
+    if len(before.placements) > 2:
+        raise NotImplementedError(f"FSDP only supports 1D TP/EP or 2D EP+TP, not {before.placements}")
+    cuts = 1
+    for axis, placement in enumerate(before.placements):
+        if isinstance(placement, Shard) and placement.dim == dim:
+            cuts *= before.mesh.size(axis)
+    own = _StridedShard(dim, split_factor=cuts) if cuts > 1 else Shard(dim)
+    mesh = DeviceMesh._concatenate([data.mesh, before.mesh])
+    return Layout(mesh, (*data.placements(own), *before.placements), before.shape, before.stride)
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor; a plain tensor itself."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def local_gradient(gradient: Tensor, layout: Layout | None) -> Tensor:
+    """This rank's part of a gradient, laid out over the tensor-parallel mesh as its parameter is."""
+    if layout is None:
+        return gradient
+    assert isinstance(gradient, DTensor), "the gradient of a DTensor parameter is a DTensor"
+    return gradient.redistribute(placements=layout.placements).to_local()

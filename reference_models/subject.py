@@ -1,0 +1,65 @@
+"""The reference as an ``Implementation``, by the vendors' door: the only file here that knows the harness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from harness import __version__
+from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner
+from reference_models import fsdp
+from reference_models.fsdp.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.managed import managed_buffers, managed_modules, managed_parameters
+from reference_models.fsdp.state import ModuleState
+
+
+def _states_managed(module: nn.Module) -> tuple[list[Any], list[Any]]:
+    modules = managed_modules([module])
+    return [parameter for parameter, _ in managed_parameters(modules)], managed_buffers(modules)
+
+
+def _owners(module: nn.Module) -> list[ParameterOwner]:
+    owned = managed_parameters(managed_modules([module]))
+    return [ParameterOwner(first.module, first.name, tuple(rest)) for _, (first, *rest) in owned]
+
+
+def _lazy_init(module: nn.Module) -> None:
+    lazy_init(_state(module))
+
+
+def _states(root: nn.Module) -> list[GroupState]:
+    return [_group_state(state) for state in _state(root).tree.states]
+
+
+def _group_state(state: ModuleState) -> GroupState:
+    names = frozenset(parameter.name for group in state.groups for parameter in group.parameters)
+    return GroupState(state.modules[0], bool(state.is_root), state.name, names)
+
+
+def _state(module: nn.Module) -> ModuleState:
+    state = sharding_state(module)
+    assert state is not None, "the suites ask for the state of sharded modules only"
+    return state
+
+
+implementation = Implementation(
+    name="reference",
+    version=__version__,
+    claims=frozenset(Feature),
+    fully_shard=fsdp.fully_shard,
+    module_class=fsdp.FSDPModule,
+    mixed_precision_policy=fsdp.MixedPrecisionPolicy,
+    offload_policy=fsdp.OffloadPolicy,
+    cpu_offload_policy=fsdp.CPUOffloadPolicy,
+    register_forward_method=fsdp.register_fsdp_forward_method,
+    replicate=fsdp.replicate,
+    checkpoint=fsdp.checkpoint,
+    introspection=Introspection(
+        managed_modules=lambda module: managed_modules([module]),
+        managed_states=_states_managed,
+        parameter_owners=_owners,
+        lazy_init=_lazy_init,
+        states=_states,
+    ),
+)
