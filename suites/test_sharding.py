@@ -136,16 +136,7 @@ def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: T
     puts_together(trial, case)
 
 
-# In threads, meshes of different ranks are equal, and DTensor's plans, cached by mesh, pass from rank to rank; where tp
-# parts differ in size, the plans do too.
-@requirement(
-    "sharding/2d-full-uneven",
-    Feature.FULLY_SHARD,
-    Feature.TENSOR_PARALLEL,
-    ranks=4,
-    worlds=("processes",),
-    source="C9",
-)
+@requirement("sharding/2d-full-uneven", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
 @given(case=parallel_cases())
 def test_the_full_tensor_is_the_original_where_tp_parts_differ_in_size(trial: Trial, case: ParallelCase) -> None:
     """full_tensor() equals the original bit for bit also where neither dp nor tp divides the dims."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import device_mesh
 from torch.testing._internal.distributed.multi_threaded_pg import (
     ThreadLocalWorld,
     _install_threaded_pg,
@@ -125,11 +126,22 @@ def _stay_on_one_core() -> None:
 def _thread_isolation() -> Iterator[None]:
     c10d._set_thread_isolation_mode(True)
     _install_threaded_pg()
+    device_mesh.get_backend = _backend_of_threads
     try:
         yield
     finally:
+        device_mesh.get_backend = dist.get_backend
         _uninstall_threaded_pg()
         c10d._set_thread_isolation_mode(False)
+
+
+def _backend_of_threads(group: dist.ProcessGroup | None = None) -> dist.Backend:
+    """What meshes are told that the backend is: "threaded" makes a mesh differ from the same mesh of another thread.
+
+    DTensor caches by mesh how tensors are redistributed, and for uneven parts that differs from rank to rank.
+    """
+    name = dist.get_backend(group)
+    return dist.Backend("threaded" if name == BACKEND else name)
 
 
 def _forget_groups() -> None:
