@@ -51,12 +51,11 @@ FAULTS = [
     Fault(programs.spins, (INTERRUPTED, HUNG), "still running after its deadline of 1 s", slow=True),
     Fault(programs.holds_the_interpreter, (INTERRUPTED, HUNG), "still running after its deadline of 1 s", slow=True),
     Fault(
-        programs.meets_alone, (RETURNED, HUNG), "waiting in all_reduce",
+        programs.meets_alone, (RETURNED, Fate.MISMATCHED), "rank 0 returned without calling it",
         (RETURNED, Fate.DEADLOCKED), "all_reduce", slow=True,
     ),
     Fault(
-        programs.calls_another_collective, (HUNG, HUNG), "waiting in ",
-        (Fate.MISMATCHED, Fate.MISMATCHED), "barrier", slow=True,
+        programs.calls_another_collective, (Fate.MISMATCHED, Fate.MISMATCHED), "rank 1 called barrier", slow=True,
     ),
     Fault(programs.exits_with_0, (INTERRUPTED, EXITED), "exit code 0 before its result"),
     Fault(programs.exits_with_3, (INTERRUPTED, CRASHED), "exit code 3"),

@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 import harness
 from harness.vendor import Backend
-from harness.worlds import host, wire
+from harness.worlds import flight, host, wire
 from harness.worlds.mark import read_mark
 
 #: A stalled transfer is given up after so many seconds, in either direction.
@@ -114,6 +114,10 @@ class HostHandle:
     def has_shown_stacks(self) -> bool:
         """Whether the dump is complete: it ends with the main thread, whose outermost frame is a module."""
         return self.is_dead or self.stacks().endswith(("in <module>\n", "  ...\n"))
+
+    def ask_for_flight(self) -> bool:
+        """Make the host write down its last collectives. False if it is dead or keeps no record of them."""
+        return not self.is_dead and flight.ask(self.directory)
 
     def running_rank(self) -> int | None:
         """Of several ranks in the host, the one that had the baton last, if it was written down."""
@@ -224,10 +228,8 @@ def _read(path: Path, start: int, limit: int) -> str:
         return ""
 
 
-def wait_for_stacks(handles: Sequence[HostHandle], seconds: float) -> None:
-    """Have all hosts show their stacks, and wait until they have, or ``seconds`` at most."""
-    for handle in handles:
-        handle.ask_for_stacks()
+def wait_for_files(are_there: Callable[[], bool], seconds: float) -> None:
+    """Wait until hosts have written what they were asked for, or ``seconds`` at most."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not all(handle.has_shown_stacks() for handle in handles):
+    while time.monotonic() < until and not are_there():
         time.sleep(0.002)  # a file cannot be waited for

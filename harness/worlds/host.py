@@ -34,7 +34,7 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.worlds import wire
+from harness.worlds import flight, wire
 from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.mark import mark_running, open_mark
 
@@ -229,6 +229,7 @@ def _stand_alone(setup: Setup) -> None:
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     open_mark(directory / MARK)
+    flight.keep_in(directory)
 
 
 def _die_with_parent() -> None:

@@ -17,13 +17,14 @@ from torch._C._distributed_c10d import FileStore
 from harness.load import Subject, load_backend, load_implementation
 from harness.rank import Rank
 from harness.vendor import Backend
+from harness.worlds import flight
 from harness.worlds.base import Outcome, Program
 from harness.worlds.host import attempt
 
 #: Longer than any deadline: time is judged by the supervisor, which shows stacks, and not by the process group.
 _GROUP_TIMEOUT = datetime.timedelta(hours=6)
 
-_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 
 
 class ProcessRole:
@@ -34,6 +35,7 @@ class ProcessRole:
         _set_environment(rank, size, backend)
         implementation = load_implementation(subject.implementation)
         device = _own_device(rank, backend.device_type)
+        flight.start()
         dist.init_process_group(
             backend.process_group,
             store=FileStore(store_path, size),
@@ -59,9 +61,8 @@ def _set_environment(rank: int, size: int, backend: Backend) -> None:
     loopback = _loopback()
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    if backend.device_type == "cuda":
-        for name, value in _NCCL.items():
-            os.environ.setdefault(name, value)
+    for name, value in {**flight.ENVIRONMENT, **(_NCCL if backend.device_type == "cuda" else {})}.items():
+        os.environ.setdefault(name, value)
     os.environ.update(backend.environment)
 
 

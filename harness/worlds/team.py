@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.vendor import Backend
-from harness.worlds.handle import HostHandle, wait_for_stacks
+from harness.worlds import flight
+from harness.worlds.handle import HostHandle, wait_for_files
 
-#: How long a hung host may take to show its stacks.
+#: How long hung hosts may take to show their stacks, and then their last collectives.
 _STACK_SECONDS = 1.0
+_FLIGHT_SECONDS = 0.4
 
 _alive: weakref.WeakSet[Team] = weakref.WeakSet()
 
@@ -59,8 +61,17 @@ class Team:
 
     def show_stacks(self, hosts: Sequence[HostHandle]) -> dict[HostHandle, str]:
         """The stacks of ``hosts``, as far as they show them in time."""
-        wait_for_stacks(hosts, _STACK_SECONDS)
+        for host in hosts:
+            host.ask_for_stacks()
+        wait_for_files(lambda: all(host.has_shown_stacks() for host in hosts), _STACK_SECONDS)
         return {host: host.stacks() for host in hosts}
+
+    def show_flights(self) -> dict[int, flight.Flight]:
+        """The last collectives of each rank whose host tells them in time. To be had after the stacks, not in them."""
+        asked = [host for host in self.hosts if host.ask_for_flight()]
+        wait_for_files(lambda: all(flight.has_answered(host.directory) for host in asked), _FLIGHT_SECONDS)
+        shown = {host.ranks[0]: flight.read(host.directory) for host in asked}
+        return {rank: found for rank, found in shown.items() if found is not None}
 
     def kill(self) -> None:
         """Kill all hosts and whatever they started; their files stay until ``end``."""

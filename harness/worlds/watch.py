@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.worlds import blame
+from harness.worlds import blame, desync
 from harness.worlds.base import Fate, Outcome
+from harness.worlds.flight import Flight
 from harness.worlds.handle import HostHandle
 from harness.worlds.host import RoleFactory
 from harness.worlds.team import Team
@@ -52,8 +53,11 @@ class Watch:
             self._take(host, *message)
             if not self._silent():
                 break
-        ends = blame.without_echoes([*self._outcomes.values(), *self._of_the_silent()])
-        return ends if not _any_failed(ends) else self._with_logs(ends)
+        silent = self._silent()
+        if not silent and not _any_failed(self._outcomes.values()):
+            return blame.without_echoes(self._outcomes.values())
+        ends, flights = self._with_evidence(silent)
+        return [self._told(end, flights) for end in blame.without_echoes([*self._outcomes.values(), *ends])]
 
     def _give_orders(self, roles: Sequence[RoleFactory]) -> None:
         self._until = time.monotonic() + self.start_limit
@@ -131,23 +135,28 @@ class Watch:
     def _silent(self) -> list[HostHandle]:
         return [host for host in self.team.hosts if not all(rank in self._outcomes for rank in host.ranks)]
 
-    def _of_the_silent(self) -> list[Outcome]:
-        """Have those who said nothing show where they are, and say what became of them."""
-        silent = self._silent()
-        if not silent:
-            return []
+    def _with_evidence(self, silent: Sequence[HostHandle]) -> tuple[list[Outcome], dict[int, Flight]]:
+        """Have those who said nothing show where they are, all their last collectives, and end them all."""
         failed, now = _any_failed(self._outcomes.values()), time.monotonic()
         if not failed and not all(host.is_ready for host in self.team.hosts):
             raise CannotStart(self._late_start())
         shown = self.team.show_stacks(silent)
+        flights = self.team.show_flights()
         self.team.kill()
+        return self._of_the_silent(silent, shown, flights, now) if silent else [], flights
+
+    def _of_the_silent(
+        self, silent: Sequence[HostHandle], shown: dict[HostHandle, str], flights: dict[int, Flight], now: float
+    ) -> list[Outcome]:
+        """What became of those who said nothing, by where they are."""
         if len(self.team.hosts) == 1 < len(silent[0].ranks):
             host = silent[0]
             return blame.hung_together(host.ranks, host.running_rank(), self._words(), shown[host], now)
         stacks = {rank: shown[host] for host in silent for rank in host.ranks}
-        if failed:
+        if _any_failed(self._outcomes.values()):
             return blame.stopped(stacks, blame.failed_first(self._outcomes.values()), now)
-        return blame.hung(stacks, self._words(), now)
+        waiting = {rank for rank, text in stacks.items() if blame.collective_in(text)}
+        return desync.mismatched(blame.hung(stacks, self._words(), now), flights, waiting)
 
     def _words(self) -> str:
         reason = self.reason()
@@ -160,9 +169,11 @@ class Watch:
         places = "; ".join(f"{_named(host)} was {blame.place_in(shown[host])}" for host in late)
         return f"not all ranks had started when {reason}: {places}\n{late[0].log_tail()}".rstrip()
 
-    def _with_logs(self, ends: Sequence[Outcome]) -> list[Outcome]:
-        logs = {rank: host.log_tail() for host in self.team.hosts for rank in host.ranks}
-        return [replace(end, log=logs[end.rank]) for end in ends]
+    def _told(self, end: Outcome, flights: dict[int, Flight]) -> Outcome:
+        """An outcome with what its host has written, and with what its rank called last."""
+        (host,) = (host for host in self.team.hosts if end.rank in host.ranks)
+        calls = flights[end.rank].told() if end.rank in flights and flights[end.rank].calls else ""
+        return replace(end, log=host.log_tail(), traceback="\n".join(filter(None, (end.traceback, calls))))
 
 
 def _outcome(tree: dict[str, Any]) -> Outcome:
