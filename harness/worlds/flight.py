@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from torch._C import _distributed_c10d as c10d
 
 #: Set before the process group is made; the second name is the older one.
-ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "2000"}
 
 _REQUESTS, _ANSWER = "flight-requests", "flight"
 _KEPT, _SHOWN, _TENSORS_SHOWN = 200, 8, 4
