@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from harness.worlds.base import Program
 from suites.kit import baseline, registered
 from suites.kit.cases import Reshard, TrainingCase
 from suites.kit.layout import shard
-from suites.kit.programs import train
 from suites.kit.registered import (
     RefusedCase,
     SetLaterCase,
@@ -194,7 +192,7 @@ def is_registered(trial: Trial, program: Program, case: TrainingCase, root: Resh
 
 def all_train_alike(trial: Trial, case: TrainingCase, settings: tuple[Any, ...]) -> None:
     """Train with each setting, and compare with the unsharded model bit for bit."""
-    oracle = baseline.train(case, torch.float64)
-    for value in settings:
-        for number, trace in enumerate(trial.run(train, replace(case, reshard_after_forward=value))):
-            trial.agree(f"rank {number} under {value}", trace, baseline.on_rank(oracle, number, case.shards))
+    want = baseline.train(case, torch.float64)
+    for number, traces in enumerate(trial.run(registered.train_with_each, case, settings)):
+        for setting, trace in zip(settings, traces, strict=True):
+            trial.agree(f"rank {number} under {setting}", trace, baseline.on_rank(want, number, case.shards))

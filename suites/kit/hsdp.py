@@ -7,6 +7,8 @@ On a mesh of 2 replicas and 2 shards, rank ``2·replica + shard`` holds a parame
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 
 from harness.rank import Rank
 from harness.trial import most_ranks
-from suites.kit.cases import TrainingCase
+from suites.kit.cases import NetCase, TrainingCase
+from suites.kit.layout import shard
 from suites.kit.programs import apply, data_mesh, local, steps
 from suites.kit.strategies import MOST, training_cases
 from suites.kit.traces import Trace
@@ -55,27 +58,41 @@ def layout(rank: Rank, case: TrainingCase) -> dict[str, Any]:
 
 
 def broadcast(rank: Rank, case: TrainingCase) -> dict[str, dict[str, Tensor]]:
-    """Spoil all replicas but the first, then broadcast from it; what is held ``before`` and ``after``."""
-    net = apply(rank, case, case.build())
-    spoil(rank, case, net)
+    """Fill the first replica, spoil all others, then broadcast from it; what is held ``before`` and ``after``."""
+    net = spoilt(rank, case)
     before = held(net)
     broadcast_over_replicas(rank, case, net)
     return {"before": before, "after": held(net)}
 
 
 def train_after_broadcast(rank: Rank, case: TrainingCase) -> Trace:
-    """Spoil all replicas but the first, broadcast from it, then train."""
-    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
-    spoil(rank, case, net)
+    """Fill the first replica, spoil all others, broadcast from it, then train."""
+    net = spoilt(rank, case)
     broadcast_over_replicas(rank, case, net)
     return steps(rank, case, net)
 
 
-def spoil(rank: Rank, case: TrainingCase, net: nn.Module) -> None:
-    """On all replicas but the first, write a constant over every shard and buffer."""
-    if rank.number >= case.shards:
+def spoilt(rank: Rank, case: TrainingCase) -> nn.Sequential:
+    """A net, sharded with other weights, that has the case's on the first replica, and on others a constant."""
+    full = replace(case, seed=case.seed + 1).build()
+    net = apply(rank, case, full, reshard_after_forward=case.reshard_after_forward)
+    if rank.number < case.shards:
+        write(net, case, lambda name, full: shard(full, case.shards, rank.number))
+    else:
         for tensor in tensors(net).values():
             tensor.fill_(CONSTANT)
+    return net
+
+
+def write(net: nn.Module, case: NetCase, part: Callable[[str, Tensor], Tensor]) -> None:
+    """Write the case's weights into this rank's part of every parameter, and its buffers."""
+    full = case.build()
+    own = tensors(net)
+    with torch.no_grad():
+        for name, parameter in full.named_parameters():
+            own[name].copy_(part(name, parameter))
+        for name, buffer in full.named_buffers():
+            own[name].copy_(buffer)
 
 
 def broadcast_over_replicas(rank: Rank, case: TrainingCase, net: nn.Module) -> None:

@@ -9,7 +9,6 @@ A weight of five rows on two ranks has no memory anywhere until ``to_empty``, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from harness.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.hsdp import CONSTANT, RESHARDS, tensors
+from suites.kit.hsdp import CONSTANT, RESHARDS, tensors, write
 from suites.kit.layout import shard
 from suites.kit.programs import apply, data_mesh, steps
 from suites.kit.strategies import training_cases
@@ -168,17 +167,6 @@ def train_materialized(rank: Rank, case: MetaCase) -> Trace:
     net = materialized(rank, case)
     write(net, case, lambda name, full: shard(full, case.shards, rank.number))
     return steps(rank, case, net)
-
-
-def write(net: nn.Module, case: TrainingCase, part: Callable[[str, Tensor], Tensor]) -> None:
-    """Write the case's weights into this rank's part of every parameter, and its buffers."""
-    full = case.build()
-    own = tensors(net)
-    with torch.no_grad():
-        for name, parameter in full.named_parameters():
-            own[name].copy_(part(name, parameter))
-        for name, buffer in full.named_buffers():
-            own[name].copy_(buffer)
 
 
 def forward_too_early(rank: Rank, case: MetaCase) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from harness.rank import Rank
-from suites.kit.meta import all_facts, reset_all, unwritten, write
+from suites.kit.hsdp import write
+from suites.kit.meta import all_facts, reset_all, unwritten
 from suites.kit.traces import Trace
 from suites.kit.two_axes import TwoAxisCase, apply_both, mesh_of, part, train_prepared
 

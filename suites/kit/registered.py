@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from torch.distributed.tensor import DTensor
 from harness.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
 from suites.kit.layout import shard
-from suites.kit.programs import apply, local
+from suites.kit.programs import apply, local, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
+from suites.kit.traces import Trace
 
 Facts = dict[str, dict[str, Any]]
 
@@ -194,6 +195,11 @@ def seen_in_forward(rank: Rank, case: TrainingCase) -> Facts:
         )
     forward(rank, case, net).backward()
     return seen
+
+
+def train_with_each(rank: Rank, case: TrainingCase, settings: tuple[Reshard, ...]) -> list[Trace]:
+    """Train the case from its start once with each setting."""
+    return [train(rank, replace(case, reshard_after_forward=setting)) for setting in settings]
 
 
 def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:

@@ -44,16 +44,17 @@ def two_axis_cases(draw: st.DrawFn, /, dims: tuple[int, int] = (1, 6), exact: bo
     """Four ranks in every shape of two axes; dims that neither axis need divide, but tp leaves no rank without rows.
 
     Exact cases are for training: there tp divides the hidden dim, which is not 1, since its own operations ask for
-    that; and two blocks need float64 to stay exact.
+    that; and two blocks need float64 to stay exact (see ``training_cases``).
     """
     tp = draw(st.sampled_from([2, 2, 1, 4]))
     pairs = st.tuples(st.integers(*dims), st.integers(1, 3)).filter(lambda two: full_parts(two, tp))
     if exact:
         pairs = pairs.filter(lambda two: two[0] * two[1] >= 2 and two[0] * two[1] % tp == 0)
     dim, multiplier = draw(pairs)
-    blocks = draw(st.lists(st.sampled_from(["mlp", "buffer"]), min_size=1, max_size=2 if exact else 3))
+    dtype = draw(st.sampled_from(["float64", "float32"]))
+    most = 3 if not exact else 2 if dtype == "float64" else 1
+    blocks = draw(st.lists(st.sampled_from(["mlp", "buffer"]), min_size=1, max_size=most))
     net = Stack(dim, tuple(blocks), multiplier, bias=draw(st.booleans()))  # type: ignore[arg-type]
-    dtype = "float64" if exact else draw(st.sampled_from(["float64", "float32"]))
     reshard = draw(st.sampled_from([None, True, False]))
     case = draw(training_cases(exact=exact, net=net, dtype=dtype, world_size=4, reshard_after_forward=reshard))
     return TwoAxisCase(**{name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}, tp=tp)
