@@ -106,20 +106,21 @@ def own(tensor: Tensor) -> Tensor:
 
 def load(rank: Rank, case: AnyCase) -> dict[str, Any]:
     """Load other values; the keys said to be missing or unexpected, the entries then, and which values moved."""
-    return loaded(rank, case, prepared(rank, case))
+    return loaded(rank, case, forward=False)
 
 
 def load_after_forward(rank: Rank, case: AnyCase) -> dict[str, Any]:
-    """The same after a forward."""
+    """The same where the last thing before was a forward."""
+    return loaded(rank, case, forward=True)
+
+
+def loaded(rank: Rank, case: AnyCase, forward: bool) -> dict[str, Any]:
+    """Ask for a state dict, run forward or not, and then load, with nothing between."""
     net = prepared(rank, case)
-    net(batch(rank, case))
-    return loaded(rank, case, net)
-
-
-def loaded(rank: Rank, case: AnyCase, net: nn.Module) -> dict[str, Any]:
-    """Load other values into a sharded net."""
     fresh = other_state(rank, case, net)
     before = {name: own(value).data_ptr() for name, value in net.state_dict().items()}
+    if forward:
+        net(batch(rank, case))
     wrong = net.load_state_dict(fresh)
     state = net.state_dict()
     return {
@@ -142,8 +143,9 @@ def other_state(rank: Rank, case: AnyCase, net: nn.Module) -> dict[str, Tensor]:
 def outputs_after_load(rank: Rank, case: AnyCase) -> Tensor:
     """Run forward, load other values, and run it again."""
     net = prepared(rank, case)
+    fresh = other_state(rank, case, net)
     net(batch(rank, case))
-    net.load_state_dict(other_state(rank, case, net))
+    net.load_state_dict(fresh)
     outputs: Tensor = net(batch(rank, case))
     return outputs.detach()
 
