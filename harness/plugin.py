@@ -25,6 +25,7 @@ from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
 from harness.verdict import LEVELS, Header, Record, Verdict
 from harness.waivers import read_waivers, unmatched
+from harness.worlds.handle import preload_programs
 
 #: The name of our pytest-html hooks, registered where pytest-html is.
 HTML = "fsdp-conformance-html"
@@ -108,6 +109,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         config.stash[JOURNAL] = Journal(option(config, "record"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    preload_programs(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
     profile = settings._current_profile
     config.stash[JOURNAL].write(
         Header(

@@ -26,6 +26,7 @@ _STALL = 10
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 #: Tells ``preload`` that it is imported by the fork server.
 FORK_SERVER_FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
+PROGRAMS_VARIABLE = "FSDP_CONFORMANCE_PROGRAMS"
 _TAIL = 4096
 _STACKS = 256 * 1024
 
@@ -170,12 +171,21 @@ def _start(ranks: Sequence[int], backend: Backend, method: str, directory: Path)
     return process, ours
 
 
+#: Modules that programs come from, for the fork server to import once instead of each host by itself.
+_programs: list[str] = []
+
+
+def preload_programs(modules: Sequence[str]) -> None:
+    """Have the fork server import these modules; without effect once it runs."""
+    _programs[:] = modules
+
+
 def _ensure_fork_server(context: Any) -> None:
     """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
     context.set_forkserver_preload(["harness.worlds.preload"])
     root = str(Path(harness.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    with _environment({"PYTHONPATH": path, FORK_SERVER_FLAG: "1"}):
+    with _environment({"PYTHONPATH": path, FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs)}):
         multiprocessing.forkserver.ensure_running()
 
 

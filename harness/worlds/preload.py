@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import logging
 import os
 import warnings
 import weakref
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 #: Set by ``handle.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
+#: Likewise: the modules that programs come from, between commas.
+_PROGRAMS = "FSDP_CONFORMANCE_PROGRAMS"
 
 
 def _import_all() -> None:
@@ -37,6 +41,7 @@ def _import_all() -> None:
 
     import harness.load
     import harness.rank
+    import harness.torch_fsdp2
     import harness.worlds.host
     import harness.worlds.processes  # noqa: F401
 
@@ -96,6 +101,9 @@ def _prepare() -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _import_all()
+            for name in filter(None, os.environ.pop(_PROGRAMS, "").split(",")):
+                with suppress(ImportError):  # a module that only the controller's path has; hosts will say so
+                    importlib.import_module(name)
             if not torch.accelerator.is_available():
                 _one_step()
     except Exception as error:
