@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +54,24 @@ class _Plain:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
+class FromGroup:
+    """Allocates from the process group's own memory where it has some, else ordinary memory."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor to communicate from or into."""
+        try:
+            backend = self._group._get_backend(device)
+        except (AttributeError, RuntimeError):  # no group, or one that is no c10d backend
+            return torch.empty(*size, dtype=dtype, device=device)
+        if not backend.supports_tensor_alloc(device):
+            return torch.empty(*size, dtype=dtype, device=device)
+        made: Tensor = backend.allocate_tensor(prod(size), dtype=dtype, device=device)
+        return made.view(*size)
+
+
 class PlainAllGather(_Plain):
     """torch's own all-gather into ordinary memory."""
 
@@ -68,6 +86,14 @@ class PlainReduceScatter(_Plain):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         """Reduce and scatter."""
         return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+
+class AllGatherFromGroup(FromGroup, PlainAllGather):
+    """torch's own all-gather into the group's memory."""
+
+
+class ReduceScatterFromGroup(FromGroup, PlainReduceScatter):
+    """torch's own reduce-scatter from and into the group's memory."""
 
 
 @dataclass
@@ -143,9 +169,10 @@ class Reduction:
         divide: Division,
         comm: ReduceScatter,
         all_reduces: bool,
-        partial: Tensor | None,
+        earlier: Reduction | None,
     ) -> None:
-        self._mesh, self._divide, self._all_reduces, self._partial = mesh, divide, all_reduces, partial
+        """``earlier`` has the partial sum of passes that were not all-reduced; it is added."""
+        self._mesh, self._divide, self._all_reduces, self._earlier = mesh, divide, all_reduces, earlier
         self._rows: Tensor | None = rows  # must live until the collective is done
         if divide.before != 1.0:
             rows.div_(divide.before)
@@ -165,8 +192,9 @@ class Reduction:
         self._advanced = True
         self._wait()
         self._rows = None
-        if self._partial is not None:
-            self.part.add_(self._partial)
+        if self._earlier is not None:
+            self.part.add_(self._earlier.finish())
+            self._earlier = None
         if self._all_reduces and self._mesh.replicate.size > 1:
             self._work = dist.all_reduce(self.part, op=self._op, group=self._mesh.replicate.group, async_op=True)
 
@@ -182,9 +210,3 @@ class Reduction:
         if self._work is not None:
             self._work.wait()
             self._work = None
-
-
-def offsets(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Where stretches of these sizes begin and end, end to end."""
-    ends = list(accumulate(sizes))
-    return list(zip([0, *ends[:-1]], ends, strict=True)) if ends else []

@@ -10,8 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference_models.fsdp.collectives import AllGather, ReduceScatter
+from reference_models.fsdp.collectives import (
+    AllGather,
+    AllGatherFromGroup,
+    PlainAllGather,
+    PlainReduceScatter,
+    ReduceScatter,
+    ReduceScatterFromGroup,
+)
 from reference_models.fsdp.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.mesh import with_own_group
 from reference_models.fsdp.param_group import ParameterGroup
 from reference_models.fsdp.state import ModuleState
 
@@ -144,6 +152,35 @@ class FSDPModule(nn.Module):
         """Reduce and scatter with ``comm``."""
         for group in _groups(self, False):
             group.reduce_scatter = comm
+
+    def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
+        """Communicate from and into memory that the process group allocates, where it can."""
+        for group in _groups(self, False):
+            for name in ("all_gather", "reduce_scatter"):
+                if not isinstance(getattr(group, name), (PlainAllGather, PlainReduceScatter)):
+                    what = name.replace("_", " ")
+                    raise ValueError(f"cannot allocate from the process group when {what} comm is custom: it allocates")
+            shard = group.mesh.shard.group
+            group.all_gather = AllGatherFromGroup(shard) if enable else PlainAllGather()
+            group.reduce_scatter = ReduceScatterFromGroup(shard) if enable else PlainReduceScatter()
+
+    def set_separate_reduce_scatter_group(self, enable: bool = True, *, recurse: bool = True) -> None:
+        """Whether reduce-scatters have a process group of their own; a collective act when first enabled."""
+        for group in _groups(self, recurse):
+            group.reduce_mesh = with_own_group(group.mesh) if enable else group.mesh
+
+    def set_reduce_scatter_max_input_buffers(self, n: int, *, recurse: bool = True) -> None:
+        """How many inputs of reductions may be in memory; of a tree's modules the most generous counts."""
+        if not isinstance(n, int) or isinstance(n, bool):
+            raise TypeError(f"the number of buffers should be an int, got {type(n).__name__}")
+        if n < 1:
+            raise ValueError(f"the number of buffers should be at least 1, got {n}")
+        for state in _states(self, recurse):
+            state.reduction_room = n
+
+    def set_post_optim_event(self, event: Any) -> None:
+        """Begin the next forward's gathers after ``event`` instead of after all work submitted so far; used once."""
+        _state(self).post_optim_event = event
 
     def reset_iter_state(self) -> None:
         """After an exception in forward or backward: begin afresh; the gradients of that iteration are lost."""

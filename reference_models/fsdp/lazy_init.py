@@ -44,6 +44,7 @@ def _gather_tree(root: ModuleState) -> None:
         root.tree.states.append(state)
     for state in root.tree.states[1:]:
         state.is_root, state.tree = False, root.tree
+    root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
 
 
 def sharding_state(module: nn.Module) -> ModuleState | None:

@@ -11,7 +11,8 @@ FSDP is replicate 1; DDP is shard 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -77,6 +78,22 @@ def replicating_mesh(mesh: DeviceMesh | None) -> DataMesh:
     if mesh.ndim != 1:
         raise ValueError(f"replicate expects a 1D DeviceMesh but got {mesh}")
     return DataMesh(mesh, _axis(mesh, 0), ALONE)
+
+
+_separate: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+
+
+def with_own_group(data: DataMesh) -> DataMesh:
+    """The same mesh, its shard axis with another process group of the same ranks, made once for all who ask.
+
+    A collective act of these ranks.
+    """
+    if data.shard.group is None:
+        raise ValueError("a mesh that only replicates has no reduce-scatter to give a group to")
+    if data.shard.group not in _separate:
+        ranks = dist.get_process_group_ranks(data.shard.group)
+        _separate[data.shard.group] = dist.new_group(ranks, use_local_synchronization=True)
+    return replace(data, shard=replace(data.shard, group=_separate[data.shard.group]))
 
 
 def smaller_mesh(data: DataMesh, size: int) -> DataMesh:

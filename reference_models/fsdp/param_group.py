@@ -7,6 +7,7 @@ A group is in one of three forms. In each pass::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -22,13 +23,13 @@ from reference_models.fsdp.collectives import (
     Reduction,
     division,
     gather,
-    offsets,
 )
 from reference_models.fsdp.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
 from reference_models.fsdp.param import ManagedParameter
 from reference_models.fsdp.partly import Partly
+from reference_models.fsdp.pipeline import Pipeline
 
 
 class Form(Enum):
@@ -56,6 +57,7 @@ class ParameterGroup:
         self.offload = offload
         self.partly = Partly(smaller) if smaller is not None else None
         self.form = Form.SHARDED
+        self.reduce_mesh = mesh  # the same ranks; reduce-scatter may have a process group of its own
         # What the user may change, and when: see the methods of FSDPModule.
         self.reduces = True
         self.all_reduces = True
@@ -69,8 +71,7 @@ class ParameterGroup:
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
         self._gathering: Gathering | None = None
         self._accumulated: dict[ManagedParameter, Tensor] = {}
-        self._partial: Tensor | None = None
-        self._reductions: list[tuple[Reduction, list[ManagedParameter]]] = []
+        self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
 
     # Gathering.
 
@@ -123,11 +124,11 @@ class ParameterGroup:
 
     # Reducing.
 
-    def after_backward(self) -> None:
-        """Reduce the gradients that backward has left, or keep them for later; then free the parameters."""
+    def after_backward(self, pipeline: Pipeline) -> None:
+        """Start reducing the gradients that backward has left, or keep them for later; then free the parameters."""
         gradients = self._take_gradients()
         if self.reduces:
-            self._start_reduction(gradients)
+            self._start_reduction(gradients, pipeline)
         else:
             self._accumulated = gradients
         if self.reshard_after_backward:
@@ -144,23 +145,35 @@ class ParameterGroup:
             kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
         return kept
 
-    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor]) -> None:
+    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], pipeline: Pipeline) -> None:
         reduced = [p for p in self.parameters if p in gradients or self._counts_unused(p)]
         if not reduced:
             return
+        pipeline.make_room()
+        rows = self._rows(reduced, gradients)
+        divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
+        earlier, self._partial = self._partial, None
+        reduction = Reduction(rows, self.reduce_mesh, divide, self.reduce_scatter, self.all_reduces, earlier)
+        if self.all_reduces or self.mesh.replicate.size == 1:
+            pipeline.add(reduction, functools.partial(self._hand_out, reduced))
+        else:
+            self._partial = reduction
+            pipeline.add(reduction, None)
+
+    def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
+        """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
         sizes = [parameter.cut.padded_numel for parameter in reduced]
-        dtype = self._reduce_dtype(gradients)
-        flat = self.reduce_scatter.allocate((self.mesh.shard.size * sum(sizes),), dtype=dtype, device=self.mesh.device)
-        rows = flat.view(self.mesh.shard.size, -1)
+        parts = self.mesh.shard.size
+        flat = self.reduce_scatter.allocate(
+            (parts * sum(sizes),), dtype=self._reduce_dtype(gradients), device=self.mesh.device
+        )
+        rows = flat.view(parts, -1)
         for parameter, columns in zip(reduced, rows.split(sizes, dim=1), strict=True):
             if parameter in gradients:
                 parameter.cut.split(gradients[parameter], columns)
             else:
                 columns.zero_()
-        divide = division(self.mesh.size, self.divide_factor, dtype, self.force_sum)
-        partial, self._partial = self._partial, None
-        reduction = Reduction(rows, self.mesh, divide, self.reduce_scatter, self.all_reduces, partial)
-        self._reductions.append((reduction, reduced))
+        return rows
 
     def _counts_unused(self, parameter: ManagedParameter) -> bool:
         return self.reduces_unused and parameter.sharded.requires_grad
@@ -174,31 +187,15 @@ class ParameterGroup:
             )
         return next(iter(dtypes)) if dtypes else self.precision.reduce_dtype or self.parameters[0].dtype
 
-    def advance(self) -> None:
-        """Let reductions under way go one stage further."""
-        for reduction, _ in self._reductions:
-            reduction.advance()
-
-    def finish(self) -> None:
-        """Wait for reductions under way and hand out the gradients."""
-        reductions, self._reductions = self._reductions, []
-        for reduction, reduced in reductions:
-            self._hand_out(reduction.finish(), reduced)
-
-    def _hand_out(self, part: Tensor, reduced: Sequence[ManagedParameter]) -> None:
-        if not self.all_reduces and self.mesh.replicate.size > 1:
-            self._partial = part
-            return
+    def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
         if self.all_reduce_hook is not None:
             self.all_reduce_hook(part)
-        for parameter, (start, end) in zip(reduced, offsets([p.cut.padded_numel for p in reduced]), strict=True):
-            parameter.add_gradient(part[start:end])
+        for parameter, own in zip(reduced, part.split([p.cut.padded_numel for p in reduced]), strict=True):
+            parameter.add_gradient(own)
 
     def forget(self) -> None:
-        """After an iteration that failed: wait for what is under way, and drop it."""
-        for reduction, _ in self._reductions:
-            reduction.finish()
-        self._reductions, self._accumulated, self._partial = [], {}, None
+        """After an iteration that failed: drop its gradients and free the parameters."""
+        self._accumulated, self._partial = {}, None
         for parameter in self.parameters:
             parameter.take_gradient()
         self.reshard()

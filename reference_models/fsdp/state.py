@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy, cast, map_tensors, tensors_in
 from reference_models.fsdp.param_group import ParameterGroup
+from reference_models.fsdp.pipeline import Pipeline
 from reference_models.fsdp.prefetch import Order, ahead_in_backward, ahead_in_forward
 
 
@@ -32,6 +33,7 @@ class Tree:
     def __init__(self) -> None:
         self.states: list[ModuleState] = []
         self.order = Order()
+        self.pipeline = Pipeline()
         self.reduced: set[ParameterGroup] = set()  # whose gradients this backward has come to already
         self.in_forward = False
         self.in_backward = False
@@ -48,6 +50,7 @@ class Tree:
         self.in_forward = self.in_backward = False
         self.order.clear()
         self.reduced.clear()
+        self.pipeline.drop()
         for state in self.states:
             state.forget()
 
@@ -75,6 +78,8 @@ class ModuleState:
         self.tree = Tree()
         self.forward_prefetch: list[ModuleState] = []
         self.backward_prefetch: list[ModuleState] = []
+        self.reduction_room = 1
+        self.post_optim_event: Any = None
         self.ready = False  # whether its own parameters have been found in place
         self._to_run: set[nn.Module] = set()
         self._in_backward = False
@@ -99,6 +104,7 @@ class ModuleState:
             return args, kwargs
         if self.is_root:
             self.tree.in_forward = True
+            self._wait_for_optimizer()
         if not self._to_run:
             self._to_run = set(self.modules)
             self.unshard()
@@ -143,11 +149,8 @@ class ModuleState:
 
     def _after_backward(self) -> None:
         self._in_backward = False
-        for state in self.tree.states:
-            for group in state.groups:
-                group.advance()
         for group in self.groups:
-            group.after_backward()
+            group.after_backward(self.tree.pipeline)
             self.tree.reduced.add(group)
 
     # Gathering and freeing.
@@ -216,14 +219,17 @@ class ModuleState:
             state._in_backward = False
             for group in state.groups:
                 if group not in self.tree.reduced:
-                    group.after_backward()
+                    group.after_backward(self.tree.pipeline)
         self.tree.in_backward = False
         self.tree.reduced.clear()
         if self.tree.is_last_backward:
-            for state in self.tree.states:
-                for group in state.groups:
-                    group.finish()
+            self.tree.pipeline.finish()
             self.tree.order.clear()
+
+    def _wait_for_optimizer(self) -> None:
+        event, self.post_optim_event = self.post_optim_event, None
+        if event is not None and self.device.type != "cpu":
+            torch.accelerator.current_stream().wait_event(event)
 
     def _on_device(self, value: Any) -> Any:
         return map_tensors(lambda t: t.to(self.device) if t.device != self.device else t, value)
