@@ -28,6 +28,13 @@ def test_training_follows_the_unsharded_model(trial: Trial, case: TrainingCase) 
     follows_the_baseline(trial, case)
 
 
+@requirement("parity/to-group", Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP, ranks=2, source="PAR-03")
+@given(case=training_cases(to_group=True))
+def test_training_that_reshards_to_groups_follows_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
+    """Keeping shards over smaller groups between forward and backward changes no loss, gradient or parameter."""
+    follows_the_baseline(trial, case)
+
+
 def follows_the_baseline(trial: Trial, case: TrainingCase) -> None:
     """Run the case on ranks and compare each rank's trace with its rows of the unsharded model's."""
     oracle = baseline.train(case, torch.float64)

@@ -104,10 +104,15 @@ class TrainingCase(NetCase):
 
 
 def fill(net: nn.Module, seed: int, exact: bool) -> None:
-    """Write numbers drawn from ``seed`` into every parameter and buffer, in order; shared ones are written once."""
+    """Write numbers drawn from ``seed`` into every parameter and buffer, in order; shared ones are written once.
+
+    Unless ``exact``, weights are divided by the root of their fan-in: then outputs neither vanish nor grow from layer
+    to layer, and some steps of training stay well conditioned.
+    """
     with torch.no_grad():
         for place, tensor in enumerate([*net.parameters(), *net.buffers()]):
-            tensor.copy_(draw(tuple(tensor.shape), _seed(seed, 0, place), exact))
+            numbers = draw(tuple(tensor.shape), _seed(seed, 0, place), exact)
+            tensor.copy_(numbers if exact or tensor.dim() < 2 else numbers / tensor.size(-1) ** 0.5)
 
 
 def draw(shape: tuple[int, ...], seed: int, exact: bool) -> Tensor:

@@ -57,15 +57,18 @@ def net_cases(draw: st.DrawFn, /, at_least: int = 1, **fixed: Any) -> NetCase:
 
 
 @st.composite
-def reshards(draw: st.DrawFn, world_size: int) -> bool | int | None:
-    """A legal ``reshard_after_forward``: unset, a bool, or a divisor of the world size above 1."""
-    divisors = [n for n in range(2, world_size + 1) if world_size % n == 0]
-    return draw(st.sampled_from([None, True, False, *divisors]))
+def group_sizes(draw: st.DrawFn, world_size: int) -> int:
+    """A legal int for ``reshard_after_forward``: a divisor of the world size above 1."""
+    return draw(st.sampled_from([n for n in range(2, world_size + 1) if world_size % n == 0]))
 
 
 @st.composite
-def training_cases(draw: st.DrawFn, /, at_least: int = 2, exact: bool = False, **fixed: Any) -> TrainingCase:
+def training_cases(
+    draw: st.DrawFn, /, at_least: int = 2, exact: bool = False, to_group: bool = False, **fixed: Any
+) -> TrainingCase:
     """Some steps of training; exact cases run on powers of two, where an average of integers is exact.
+
+    ``to_group`` draws an int for ``reshard_after_forward``, which is a feature of its own.
 
     Of exact cases, those in float32 are smaller, so that 24 bits hold every sum. Both dtypes matter: an implementation
     may average float32 in the collective, and divide float64 itself.
@@ -81,7 +84,7 @@ def training_cases(draw: st.DrawFn, /, at_least: int = 2, exact: bool = False, *
         "dtype": dtype,
         "exact": exact,
         "seed": draw(st.integers(0, 2**16)),
-        "reshard_after_forward": draw(reshards(world_size)),
+        "reshard_after_forward": draw(group_sizes(world_size) if to_group else st.sampled_from([None, True, False])),
         "steps": draw(st.integers(1, 1 if tiny else 2 if exact else 3)),
         "batch": draw(st.integers(1, 4)),
         **fixed,

@@ -33,9 +33,10 @@ from suites.kit.baseline import FullStep
 from suites.kit.cases import TrainingCase
 
 #: Rounding in another order is another sample of the same error, whose maximum may well be a few times larger.
-FACTOR = 8.0
-#: The difference after a step feeds the next; three steps of these small nets amplify it by less than this.
-STEPS_FACTOR = 64.0
+FACTOR = 4.0
+#: The difference after a step feeds the next. Weights are scaled by their fan-in, so three steps of these nets amplify
+#: it by less than this: the worst seen in 250 drawn cases is 0.14 of what is allowed.
+STEPS_FACTOR = 16.0
 
 
 def parity(case: TrainingCase, oracle: list[FullStep]) -> Allowance:
