@@ -1,6 +1,6 @@
 """Implementations that lose what lies between the two axes of a hybrid mesh. Right is the mean over all four ranks::
 
-    ranks 0 1 / 2 3 with gradients 1 2 / 3 6     shard axis: 1.5 / 4.5     replicate axis: 3
+ranks 0 1 / 2 3 with gradients 1 2 / 3 6     shard axis: 1.5 / 4.5     replicate axis: 3
 """
 
 from __future__ import annotations
