@@ -4,8 +4,8 @@
 
 Needs ``expecttest``, which torch's test classes import. Bodies: two training steps of a small MLP sharded as a whole
 by torch's ``fully_shard`` (thread worlds); one all-reduce (process worlds). Times are of a whole test each, in
-milliseconds: torch's classes make their world in each test, ours keeps its ranks through a test's examples, so the
-thread world is measured both warm (an example) and cold (a test of one example).
+milliseconds: torch's classes make their world in each test, ours keeps its ranks through a test's examples, so both
+are measured: a test of one example, and an example more.
 """
 
 from __future__ import annotations
@@ -22,38 +22,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.common_distributed import MultiProcessTestCase, MultiThreadedTestCase
 
+from benchmarks.bodies import reduce_on, train, train_on
 from harness.load import Subject
 from harness.rank import Rank
 from harness.worlds.base import World, describe, first_cause
 from harness.worlds.make import open_world
 
 SUBJECT = Subject("torch", "gloo")
-
-
-def train(size: int) -> None:
-    """The thread worlds' body."""
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
-    fully_shard(net, mesh=init_device_mesh("cpu", (size,)))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(2):
-        net(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def train_on(rank: Rank) -> None:
-    """``train`` as a program."""
-    train(rank.size)
-
-
-def reduce_on(rank: Rank) -> None:
-    """One all-reduce."""
-    dist.all_reduce(torch.ones(4))
 
 
 class TorchThreads(MultiThreadedTestCase):

@@ -9,7 +9,9 @@ import pickle
 import signal
 import socket
 import struct
+import sys
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -162,7 +164,8 @@ def _start(ranks: Sequence[int], backend: Backend, method: str, directory: Path)
         with _environment({**_ONE_THREAD, **backend.environment}):
             if method == "forkserver":
                 _ensure_fork_server(context)
-            process.start()
+            with _nameless_main():
+                process.start()
     except BaseException:
         ours.close()
         raise
@@ -187,6 +190,20 @@ def _ensure_fork_server(context: Any) -> None:
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     with _environment({"PYTHONPATH": path, FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs)}):
         multiprocessing.forkserver.ensure_running()
+
+
+@contextmanager
+def _nameless_main() -> Iterator[None]:
+    """Hide the controller's main module, which multiprocessing would import again in each host: seconds of work.
+
+    Programs come from modules with names.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

@@ -223,6 +223,10 @@ def _return_to_pool(key: Hashable, team: Team, notes: list[str]) -> bool:
 
 
 def _pickled(program: Program, args: tuple[Any, ...]) -> bytes:
+    if getattr(program, "__module__", "") == "__main__":
+        raise ValueError(
+            f"program {program!r} is defined in the main script: put it into a module that ranks can import"
+        )
     try:
         return pickle.dumps((program, args))
     except Exception as error:

@@ -1,0 +1,32 @@
+"""What the benchmarks of worlds run."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from harness.rank import Rank
+
+
+def train(size: int) -> None:
+    """The thread worlds' body."""
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    fully_shard(net, mesh=init_device_mesh("cpu", (size,)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        net(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def train_on(rank: Rank) -> None:
+    """``train`` as a program."""
+    train(rank.size)
+
+
+def reduce_on(rank: Rank) -> None:
+    """One all-reduce."""
+    dist.all_reduce(torch.ones(4))
