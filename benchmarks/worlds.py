@@ -5,7 +5,9 @@
 Needs ``expecttest``, which torch's test classes import. Bodies: two training steps of a small MLP sharded as a whole
 by torch's ``fully_shard`` (thread worlds); one all-reduce (process worlds). Times are of a whole test each, in
 milliseconds: torch's classes make their world in each test, ours keeps its ranks through a test's examples, so both
-are measured: a test of one example, and an example more.
+are measured: a test of one example, and an example more. "torch's own work" is the body of one rank alone, on torch's
+fake group that communicates with nobody, times the ranks: no world of threads, which share one interpreter, can be
+faster.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.testing._internal.common_distributed import MultiProcessTestCase, MultiThreadedTestCase
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.bodies import reduce_on, train, train_on
 from harness.load import Subject
@@ -96,23 +99,27 @@ def _heading(repeats: int) -> Iterator[str]:
     yield f"torch {torch.__version__}, Python {platform.python_version()}, {machine}, gloo on CPU."
     yield f"`python -m benchmarks.worlds`: medians of {repeats}, times in milliseconds."
     yield ""
-    yield "| body | ranks | torch's world | ours: a test | ours: an example | torch ÷ test | torch ÷ example |"
-    yield "|---|---|---|---|---|---|---|"
+    yield (
+        "| body | ranks | torch's world | ours: a test | ours: an example | torch's own work "
+        "| torch ÷ test | torch ÷ example |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
 
 
 def _rows(repeats: int) -> Iterator[str]:
     for size in (2, 4, 8):
         TorchThreads.size = size
         theirs = _median(lambda: _pass(TorchThreads("test_train")), repeats)
-        yield _row("two training steps, threads", size, theirs, *_ours("threads", size, train_on, repeats))
+        own = f"{size * _alone(size, repeats):.1f}"
+        yield _row("two training steps, threads", size, theirs, *_ours("threads", size, train_on, repeats), own)
     test, example = _ours("threads", 64, train_on, max(repeats // 3, 1))
-    yield f"| two training steps, threads | 64 | – | {test:.0f} | {example:.0f} | – | – |"
+    yield f"| two training steps, threads | 64 | – | {test:.0f} | {example:.0f} | – | – | – |"
     theirs = _median(lambda: _pass(TorchProcesses("test_reduce")), max(repeats // 3, 1))
-    yield _row("one all-reduce, processes", 4, theirs, *_ours("processes", 4, reduce_on, repeats))
+    yield _row("one all-reduce, processes", 4, theirs, *_ours("processes", 4, reduce_on, repeats), "–")
 
 
-def _row(body: str, size: int, theirs: float, test: float, example: float) -> str:
-    figures = f"{theirs:.0f} | {test:.1f} | {example:.1f} | {theirs / test:.1f} | {theirs / example:.1f}"
+def _row(body: str, size: int, theirs: float, test: float, example: float, own: str) -> str:
+    figures = f"{theirs:.0f} | {test:.1f} | {example:.1f} | {own} | {theirs / test:.1f} | {theirs / example:.1f}"
     return f"| {body} | {size} | {figures} |"
 
 
@@ -124,6 +131,14 @@ def _ours(kind: str, size: int, program: Callable[[Rank], None], repeats: int) -
     test = _median(one_test, repeats)
     with open_world(kind, size, SUBJECT) as world:
         return test, _median(lambda: _run(world, program), repeats)
+
+
+def _alone(size: int, repeats: int) -> float:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    try:
+        return _median(lambda: train(size), repeats)
+    finally:
+        dist.destroy_process_group()
 
 
 def _run(world: World, program: Callable[[Rank], None]) -> None:

@@ -44,9 +44,9 @@ class ThreadRole:
     def __init__(self, size: int, subject: Subject, seed: int = 0) -> None:
         self._seed = seed
         backend = load_backend(subject.backend)
-        self._ranks = ThreadRanks(size, load_implementation(subject.implementation), backend)
         if backend.device_type == "cpu":
-            _stay_on_one_core()
+            _stay_on_one_core()  # before there are threads: they inherit it
+        self._ranks = ThreadRanks(size, load_implementation(subject.implementation), backend)
         gc.freeze()  # what is loaded by now stays: collections need not look at it again and again
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None = None) -> list[Outcome]:
