@@ -12,6 +12,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from harness.vendor import Backend, Implementation
 
 
+def seed_like_a_new_process(device_type: str) -> None:
+    """Set the random state that a program starts with, whatever ran before it.
+
+    ``torch.manual_seed`` would also queue a call, with its stack, for every kind of device that is not there.
+    """
+    torch.default_generator.manual_seed(0)
+    if device_type != "cpu":
+        getattr(torch, device_type).manual_seed(0)
+
+
 @dataclass
 class Rank:
     """One rank of a world. Programs reach the implementation under judgement through it and nowhere else."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from harness.load import Subject, load_backend, load_implementation
-from harness.rank import Rank
+from harness.rank import Rank, seed_like_a_new_process
 from harness.vendor import Backend
 from harness.worlds import flight
 from harness.worlds.base import Outcome, Program
@@ -47,7 +47,7 @@ class ProcessRole:
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
         """Run the program here; the supervisor keeps the deadline."""
-        torch.manual_seed(0)  # so that a case replays, whatever ran before it
+        seed_like_a_new_process(self._rank.device.type)
         return [attempt(self._rank.number, lambda: program(self._rank, *args))]
 
     def leave(self) -> None:

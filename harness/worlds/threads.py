@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 )
 
 from harness.load import Subject, load_backend, load_implementation
-from harness.rank import Rank
+from harness.rank import Rank, seed_like_a_new_process
 from harness.vendor import Backend, Implementation
 from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.lockstep import Crew, Lockstep
@@ -96,7 +96,7 @@ class ThreadRanks:
         self._ranks: dict[int, Rank] = {}
 
     def _live(self, number: int, program: Program, args: tuple[Any, ...]) -> Any:
-        torch.manual_seed(0)  # as in a process of its own, whatever ran before
+        seed_like_a_new_process(self._backend.device_type)
         with torch.autograd.set_multithreading_enabled(False):
             if number not in self._ranks:
                 self._ranks[number] = self._be_born(number)
