@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from harness.rank import Rank
 
 
-def train(size: int) -> None:
-    """The thread worlds' body."""
+def train(mesh: DeviceMesh) -> None:
+    """The thread worlds' body: shard a small MLP as a whole, and take two steps."""
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
-    fully_shard(net, mesh=init_device_mesh("cpu", (size,)))
+    fully_shard(net, mesh=mesh)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(2):
         net(torch.ones(2, 8)).sum().backward()
@@ -23,8 +23,8 @@ def train(size: int) -> None:
 
 
 def train_on(rank: Rank) -> None:
-    """``train`` as a program."""
-    train(rank.size)
+    """``train`` as a program; a world keeps its meshes from example to example."""
+    train(rank.mesh())
 
 
 def reduce_on(rank: Rank) -> None:

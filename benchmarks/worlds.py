@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.common_distributed import MultiProcessTestCase, MultiThreadedTestCase
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -53,7 +54,7 @@ class TorchThreads(MultiThreadedTestCase):
 
     def test_train(self) -> None:
         """The body."""
-        train(self.size)
+        train(init_device_mesh("cpu", (self.size,)))
 
 
 class TorchProcesses(MultiProcessTestCase):
@@ -136,7 +137,8 @@ def _ours(kind: str, size: int, program: Callable[[Rank], None], repeats: int) -
 def _alone(size: int, repeats: int) -> float:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        return _median(lambda: train(size), repeats)
+        mesh = init_device_mesh("cpu", (size,))
+        return _median(lambda: train(mesh), repeats)
     finally:
         dist.destroy_process_group()
 
