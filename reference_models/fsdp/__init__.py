@@ -9,7 +9,14 @@ from reference_models.fsdp.checkpoint import checkpoint
 from reference_models.fsdp.fsdp_module import FSDPModule, UnshardHandle, register_fsdp_forward_method, share_comm_ctx
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
-from reference_models.fsdp.policy import ModuleWrapPolicy, ShardingStrategy
+from reference_models.fsdp.policy import ModuleWrapPolicy, ShardingStrategy, shard_by_policy
+from reference_models.fsdp.state_dict import (
+    full_optimizer_state_dict,
+    full_state_dict,
+    load_full_state_dict,
+    load_optimizer_state_dict,
+    optimizer_state_dict,
+)
 
 __all__ = [
     "CPUOffloadPolicy",
@@ -21,8 +28,14 @@ __all__ = [
     "ShardingStrategy",
     "UnshardHandle",
     "checkpoint",
+    "full_optimizer_state_dict",
+    "full_state_dict",
     "fully_shard",
+    "load_full_state_dict",
+    "load_optimizer_state_dict",
+    "optimizer_state_dict",
     "register_fsdp_forward_method",
     "replicate",
+    "shard_by_policy",
     "share_comm_ctx",
 ]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Any
 
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from reference_models.fsdp.apply import fully_shard, replicate
 
 
 class ModuleWrapPolicy:
@@ -29,6 +33,30 @@ class ShardingStrategy(Enum):
     SHARD_GRAD_OP = "shard grad op"  # sharded, kept from forward to backward
     NO_SHARD = "no shard"  # every rank has everything
     HYBRID_SHARD = "hybrid shard"  # sharded within a replica, on a (replicate, shard) mesh
+
+
+def shard_by_policy(
+    root: nn.Module,
+    policy: Policy | None = None,
+    strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD,
+    mesh: DeviceMesh | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Spread the modules that ``policy`` chooses, then ``root``, all by one strategy; in place.
+
+    HYBRID_SHARD needs a ``(replicate, shard)`` mesh; the others one of one axis, by default over all ranks. Further
+    options go to ``fully_shard`` or, for NO_SHARD, to ``replicate``. Raises ValueError for a mesh that does not fit.
+    """
+    axes = 2 if strategy is ShardingStrategy.HYBRID_SHARD else 1
+    if (mesh.ndim if mesh is not None else 1) != axes:
+        raise ValueError(f"{strategy.name} expects a mesh of {axes} axes, got {mesh}")
+    for module in [*(chosen(root, policy) if policy is not None else []), root]:
+        if strategy is ShardingStrategy.NO_SHARD:
+            replicate(module, mesh=mesh, **options)
+        else:
+            keeps = strategy is ShardingStrategy.SHARD_GRAD_OP
+            fully_shard(module, mesh=mesh, reshard_after_forward=False if keeps else None, **options)
+    return root
 
 
 def chosen(root: nn.Module, policy: Policy) -> list[nn.Module]:
