@@ -55,7 +55,7 @@ def test_two_runs_have_the_same_rows(two_runs: tuple[list[dict[str, Any]], list[
     """In each world: the same cases, ratios to the last bit, verdicts, smallest failing cases, messages and stacks."""
     one, two = ([line for line in run if line.get("world") == world] for run in two_runs)
     assert one == two
-    assert [line["verdict"] for line in one] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
+    assert {line["verdict"] for line in one} == {Verdict.PASS, Verdict.FAIL}
     assert all(line["examples"] > 1 for line in one)
     assert any(0 < ratio < 1 for line in one for ratio in line["ratios"].values())
 

@@ -105,12 +105,16 @@ class Lockstep:
         self._ready: list[_Strand] = []
         self._running: _Strand | None = None
         self._over = threading.Event()
+        self._abandoned = False
 
     def run(self, bodies: Sequence[Callable[[], Any]], seed: int = 0, deadline: float | None = None) -> list[Outcome]:
         """Run the bodies to their ends and say what became of each, in rank order. ``deadline`` is in seconds.
 
-        After a deadline the threads that do not end are still there: the process that hosts them must be ended.
+        After a deadline the threads that do not end are still there, and no rank gets the baton any more: the process
+        that hosts them must be ended. Another run raises RuntimeError.
         """
+        if self._abandoned:
+            raise RuntimeError("a rank of this thread world did not end in time: make a new world")
         self._order, self._first_come = random.Random(seed), seed == 0
         self._strands = [_Strand(number, thread) for number, thread in enumerate(self.crew.threads)]
         self._over = threading.Event()
@@ -183,6 +187,8 @@ class Lockstep:
 
     def _hand_on(self) -> None:
         """Give the baton to a rank that can run; find a deadlock if there is none; end the run if all have ended."""
+        if self._abandoned:
+            return
         if not self._ready:
             self._unwind_one()
         if not self._ready:
@@ -214,6 +220,7 @@ class Lockstep:
     # Deadlines, stacks, random state.
 
     def _out_of_time(self, deadline: float | None) -> list[Outcome]:
+        self._abandoned = True
         runner, now = self._running, time.monotonic()
         ends = []
         for strand in self._strands:
