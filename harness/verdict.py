@@ -28,11 +28,6 @@ class Verdict(str, Enum):
         """Whether the row makes the run fail: the subject's fault, a stale waiver, or ours."""
         return self in (Verdict.FAIL, Verdict.STALE_WAIVER, Verdict.BROKEN)
 
-    @property
-    def is_unproven(self) -> bool:
-        """Whether the row leaves the run INCOMPLETE: nothing was learned about the subject."""
-        return self in (Verdict.NOT_RUN, Verdict.BROKEN)
-
 
 LEVELS = ("must", "should", "may")
 

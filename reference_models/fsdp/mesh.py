@@ -10,14 +10,13 @@ FSDP is replicate 1; DDP is shard 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, Replicate
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,3 @@ def default_mesh() -> DeviceMesh:
 
 def _axis(mesh: DeviceMesh, place: int) -> Axis:
     return Axis(mesh.size(place), mesh.get_local_rank(place), mesh.get_group(place))
-
-
-def is_sharded(placements: Sequence[Placement]) -> bool:
-    """Whether any axis cuts the tensor."""
-    return any(isinstance(placement, Shard) for placement in placements)
