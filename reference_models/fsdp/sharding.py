@@ -12,6 +12,7 @@ divide the dim, and parts are interleaved in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -26,17 +27,17 @@ class Cut:
     dim: int
     parts: int
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Rows of a padded part, ``ceil(rows / parts)``."""
         return -(-self.shape[self.dim] // self.parts)
 
-    @property
+    @cached_property
     def padded_shape(self) -> torch.Size:
         """The shape of a part with its padding."""
         return self._with_rows(self.step)
 
-    @property
+    @cached_property
     def padded_numel(self) -> int:
         """How many numbers a part has with its padding."""
         return prod(self.padded_shape)

@@ -11,12 +11,13 @@ So along dp a rank's rows are strided: ``_StridedShard(0, split_factor=2)`` says
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor.placement_types import Placement, Shard, _StridedShard
 
 from reference_models.fsdp.mesh import DataMesh
@@ -30,12 +31,21 @@ class Layout:
     placements: tuple[Placement, ...]
     shape: torch.Size
     stride: tuple[int, ...]
+    _specs: dict[torch.dtype, DTensorSpec] = field(default_factory=dict, compare=False, repr=False)
 
     def wrap(self, local: Tensor) -> DTensor:
-        """The DTensor of which ``local`` is this rank's part."""
-        return DTensor.from_local(
+        """The DTensor of which ``local`` is this rank's part.
+
+        ``DTensor.from_local`` works out each time what is the same each time; from the second time on that is reused.
+        """
+        spec = self._specs.get(local.dtype)
+        if spec is not None:
+            return DTensor(local, spec, requires_grad=False)
+        made = DTensor.from_local(
             local, self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
         )
+        self._specs[local.dtype] = made._spec
+        return made
 
 
 def layout_of(parameter: nn.Parameter) -> Layout | None:
