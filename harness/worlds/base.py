@@ -9,6 +9,7 @@ A *program* is a module-level function ``program(rank, *args)`` that runs on eve
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from enum import Enum
 from typing import Any
 
 Program = Callable[..., Any]
+
+#: How much of an exception's text is kept.
+_TEXT_LIMIT = 64 * 1024
 
 
 class Fate(str, Enum):
@@ -73,6 +77,23 @@ def describe(outcomes: Sequence[Outcome]) -> str:
     others = [o for o in outcomes if o is not first and o.fate is not Fate.RETURNED]
     lines += [f"  rank {o.rank} {o.fate}: {o.error.splitlines()[0] if o.error else ''}" for o in others]
     return "\n".join(lines)
+
+
+def said(error: BaseException) -> str:
+    """``TypeName: message``, also for an exception whose ``str`` raises."""
+    try:
+        message = str(error)
+    except BaseException as second:
+        message = f"(its message cannot be shown: {type(second).__name__})"
+    return f"{type(error).__name__}: {message}"[:_TEXT_LIMIT] if message else type(error).__name__
+
+
+def told(error: BaseException) -> str:
+    """The traceback of ``error`` as text, cut at its start if it is very long."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_TEXT_LIMIT:]
+    except BaseException:
+        return "".join(traceback.format_tb(error.__traceback__))[-_TEXT_LIMIT:] + said(error)
 
 
 class SubjectFailure(AssertionError):

@@ -24,7 +24,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,11 +34,10 @@ from typing import Any, Protocol
 import torch
 
 from harness.worlds import flight, wire
-from harness.worlds.base import Fate, Outcome, Program
+from harness.worlds.base import Fate, Outcome, Program, said, told
 from harness.worlds.mark import mark_running, open_mark
 
 LOG, STACKS, MARK = "log", "stacks", "mark"
-_TEXT_LIMIT = 64 * 1024
 
 
 class Role(Protocol):
@@ -165,23 +163,6 @@ def attempt(number: int, call: Callable[[], Any]) -> Outcome:
 def raised(number: int, error: BaseException) -> Outcome:
     """The outcome of a rank that raised ``error``."""
     return Outcome(number, Fate.RAISED, error=said(error), traceback=told(error), at=time.monotonic())
-
-
-def said(error: BaseException) -> str:
-    """``TypeName: message``, also for an exception whose ``str`` raises."""
-    try:
-        message = str(error)
-    except BaseException as second:
-        message = f"(its message cannot be shown: {type(second).__name__})"
-    return f"{type(error).__name__}: {message}"[:_TEXT_LIMIT] if message else type(error).__name__
-
-
-def told(error: BaseException) -> str:
-    """The traceback of ``error`` as text, cut at its start if it is very long."""
-    try:
-        return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_TEXT_LIMIT:]
-    except BaseException:
-        return "".join(traceback.format_tb(error.__traceback__))[-_TEXT_LIMIT:] + said(error)
 
 
 def _preload() -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from harness.worlds.base import Fate, Outcome
+from harness.worlds.base import Fate, Outcome, said
 from harness.worlds.mark import mark_running
 
 
@@ -173,9 +173,7 @@ class Lockstep:
         except Mismatch as error:
             strand.outcome = Outcome(strand.number, Fate.MISMATCHED, error=str(error), traceback=traceback.format_exc())
         except BaseException as error:
-            strand.outcome = Outcome(
-                strand.number, Fate.RAISED, error=error_text(error), traceback=traceback.format_exc()
-            )
+            strand.outcome = Outcome(strand.number, Fate.RAISED, error=said(error), traceback=traceback.format_exc())
         strand.outcome = _at(strand.outcome, time.monotonic())
         self._hand_on()
 
@@ -259,15 +257,6 @@ class Lockstep:
         torch.set_rng_state(state[0])
         if self.device_rng and state[1] is not None:
             self.device_rng.set_rng_state(state[1])
-
-
-def error_text(error: BaseException) -> str:
-    """``TypeName: message``, also for an exception whose ``str`` raises."""
-    try:
-        message = str(error)
-    except Exception as second:
-        message = f"(its message cannot be shown: {type(second).__name__})"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _place(strand: _Strand) -> str:
