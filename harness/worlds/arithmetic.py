@@ -30,7 +30,6 @@ class Call:
     outputs: tuple[Tensor, ...] = ()
     root: int = 0
     op: Any = None
-    splits: tuple[list[int], list[int]] = ((), ())  # type: ignore[assignment]
 
     def words(self) -> str:
         """The call as a person would write it, for error messages."""

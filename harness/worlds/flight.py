@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
 
-#: Set before the process group is made; the second name is the older one.
+#: Set before the process group is made.
 ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "2000"}
 
 _REQUESTS, _ANSWER = "flight-requests", "flight"

@@ -56,8 +56,10 @@ def sharding_state(module: nn.Module) -> ModuleState | None:
 
 def _name_everything(root: ModuleState) -> None:
     names = {module: name for name, module in root.modules[0].named_modules()}
+    places = {module: place for place, module in enumerate(names)}
     for state in root.tree.states:
-        state.name = ", ".join(sorted((names[m] for m in state.modules if m in names), key=list(names.values()).index))
+        in_order = sorted((module for module in state.modules if module in names), key=places.__getitem__)
+        state.name = ", ".join(names[module] for module in in_order)
         for group in state.groups:
             for parameter in group.parameters:
                 owner = next(owner for owner in parameter.owners if owner.module in names)

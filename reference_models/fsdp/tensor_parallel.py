@@ -60,11 +60,6 @@ def sharded_layout(parameter: nn.Parameter, data: DataMesh, dim: int) -> Layout:
     before = layout_of(parameter)
     if before is None:
         return Layout(data.mesh, data.placements(Shard(dim)), parameter.size(), parameter.stride())
-    if before.mesh.device_type != data.mesh.device_type:
-        raise ValueError(
-            "Requires DTensor to have mesh of the same type as the FSDP mesh "
-            f"but got {before.mesh.device_type} for DTensor and {data.mesh.device_type} for FSDP"
-        )
     if len(before.placements) > 2:
         raise NotImplementedError(f"FSDP only supports 1D TP/EP or 2D EP+TP, not {before.placements}")
     cuts = 1
