@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from harness.vendor import NEEDS, Backend, Feature, Implementation
+from harness.vendor import Backend, Feature, Implementation, lacking
 
 Value = TypeVar("Value", Implementation, Backend)
 
@@ -40,11 +40,11 @@ def load_implementation(spec: str) -> Implementation:
     """The implementation that ``spec`` names. Raises ValueError that says what is wrong with it and what to do."""
     implementation = _load(spec, Implementation)
     for feature in sorted(implementation.claims):
-        needed = NEEDS.get(Feature(feature), "fully_shard")
-        if getattr(implementation, needed) is None:
+        needed = lacking(implementation, Feature(feature))
+        if needed is not None:
             raise ValueError(
                 f"implementation {implementation.name!r} claims {str(feature)!r} but gives no {needed!r}: "
-                f"set Implementation.{needed}, or drop the claim and give a reason in not_claimed"
+                "set it, or drop the claim and give a reason in not_claimed"
             )
     both = sorted(str(f) for f in implementation.claims & set(implementation.not_claimed))
     if both:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ import torch.nn as nn
 from torch.distributed import fsdp
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed._composable.replicate import replicate
-from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param_group
+from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_fsdp
+from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_init, _fsdp_param_group
 
-from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner
+from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner, lacking
 
 
 def _managed_modules(module: nn.Module) -> list[nn.Module]:
@@ -58,17 +60,26 @@ def _state(module: nn.Module) -> Any:
     return fsdp.fully_shard.state(module)  # type: ignore[attr-defined]
 
 
-implementation = Implementation(
+def _shard_mesh_info(mesh: Any) -> Any:
+    return _fsdp_common.FSDPMeshInfo(mesh, shard_mesh_dim=0)
+
+
+_functions = Implementation(
     name="torch",
     version=torch.__version__,
-    claims=frozenset(Feature),
+    claims=frozenset(),
     fully_shard=fsdp.fully_shard,
     module_class=fsdp.FSDPModule,
     mixed_precision_policy=fsdp.MixedPrecisionPolicy,
     offload_policy=fsdp.OffloadPolicy,
     cpu_offload_policy=fsdp.CPUOffloadPolicy,
     register_forward_method=fsdp.register_fsdp_forward_method,
+    share_comm_ctx=getattr(fsdp, "share_comm_ctx", None),  # torch 2.10
     replicate=replicate,
+    replicate_fsdp=replicate_fsdp,
+    shard_placement_result=getattr(_fsdp_common, "ShardPlacementResult", None),  # torch 2.12
+    shard_mesh_info=_shard_mesh_info,
+    data_parallel_mesh_dims=getattr(fsdp, "DataParallelMeshDims", None),  # torch 2.12
     checkpoint=checkpoint,
     introspection=Introspection(
         managed_modules=_managed_modules,
@@ -78,3 +89,15 @@ implementation = Implementation(
         states=_states,
     ),
 )
+
+#: What this version of torch has not got, and why.
+_not_claimed = {
+    feature: f"torch {torch.__version__} has no {missing.removeprefix('Implementation.')}"
+    for feature in Feature
+    if (missing := lacking(_functions, feature)) is not None
+}
+_not_claimed[Feature.WRAP_POLICY] = "composable FSDP has no policies and strategies; FullyShardedDataParallel had"
+if Feature.RESET in _not_claimed:  # both came with torch 2.13
+    _not_claimed[Feature.PARTIAL_GROUPS] = f"torch {torch.__version__} runs lists of modules whole"
+
+implementation = replace(_functions, claims=frozenset(Feature) - set(_not_claimed), not_claimed=_not_claimed)

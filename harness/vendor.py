@@ -32,7 +32,26 @@ class Feature(str, Enum):
     MESH_FROM_GROUP = "DeviceMesh.from_group"
     STATE_DICT = "state dict"
     REPLICATE = "replicate"
+    REPLICATE_FSDP = "replicate as FSDPModule"
     CHECKPOINT = "checkpoint"
+    WRAP_POLICY = "wrap policies and sharding strategies"
+    EXTENSIONS = "all-gather extensions"
+    PARAMETER_MESH = "ShardPlacementResult"
+    SPMD_MESH = "dp_mesh_dims"
+    FORWARD_METHOD = "register_fsdp_forward_method"
+    SHARED_CONTEXT = "share_comm_ctx"
+    ACCUMULATION = "gradient accumulation"
+    PREFETCH = "explicit prefetch"
+    DIVIDE_FACTOR = "gradient divide factor"
+    FORCE_SUM = "forced sum reduction"
+    ALL_REDUCE_HOOK = "all-reduce hook"
+    CUSTOM_COLLECTIVES = "custom collectives"
+    GROUP_MEMORY = "memory from the process group"
+    UNUSED_PARAMETERS = "reduction of unused parameters"
+    INPUT_BUFFERS = "reduce-scatter input buffers"
+    SEPARATE_GROUP = "separate reduce-scatter group"
+    PARTIAL_GROUPS = "module lists run in part"
+    RESET = "reset after an exception"
     INTROSPECTION = "introspection"
 
     def __str__(self) -> str:
@@ -75,8 +94,27 @@ class Introspection:
 
 
 @dataclass(frozen=True)
+class Strategies:
+    """Sharding by policy, for implementations that keep FSDP's classic strategies.
+
+    ``shard(module, policy=None, strategy="FULL_SHARD", mesh=None)`` spreads the modules that ``policy`` chooses, then
+    ``module``, in place; strategies are FULL_SHARD, SHARD_GRAD_OP, NO_SHARD and HYBRID_SHARD. ``module_policy(classes)``
+    is a policy that chooses modules by class. ``set_state_dict_type(module, "sharded" | "full")`` says what
+    ``state_dict()`` holds from now on, and ``state_dict_type(module)`` reads it back.
+    """
+
+    shard: Callable[..., nn.Module]
+    module_policy: Callable[[set[type[nn.Module]]], Callable[[nn.Module], bool]]
+    set_state_dict_type: Callable[[nn.Module, str], None]
+    state_dict_type: Callable[[nn.Module], str]
+
+
+@dataclass(frozen=True)
 class Implementation:
     """The functions under judgement, with torch's public names and signatures, and the features they claim.
+
+    ``replicate`` may keep plain parameters, as DDP does; ``replicate_fsdp`` gives DTensors and ``FSDPModule``s.
+    ``shard_mesh_info(mesh)`` makes what ``shard_placement_result(placement, mesh_info)`` takes for a mesh of one axis.
 
     ``not_claimed`` gives the reason for each feature left out; a feature that is neither claimed nor explained
     is reported with the reason "not mentioned". ``load_implementation`` refuses a claim whose function is missing.
@@ -91,8 +129,14 @@ class Implementation:
     offload_policy: Callable[..., Any] | None = None
     cpu_offload_policy: Callable[..., Any] | None = None
     register_forward_method: Callable[..., Any] | None = None
+    share_comm_ctx: Callable[..., Any] | None = None
     replicate: Callable[..., Any] | None = None
+    replicate_fsdp: Callable[..., Any] | None = None
     checkpoint: Callable[..., Any] | None = None
+    strategies: Strategies | None = None
+    shard_placement_result: Callable[..., Any] | None = None
+    shard_mesh_info: Callable[..., Any] | None = None
+    data_parallel_mesh_dims: Callable[..., Any] | None = None
     introspection: Introspection | None = None
     not_claimed: Mapping[Feature, str] = field(default_factory=dict)
 
@@ -134,6 +178,37 @@ NEEDS: Mapping[Feature, str] = {
     Feature.MIXED_PRECISION: "mixed_precision_policy",
     Feature.CPU_OFFLOAD: "cpu_offload_policy",
     Feature.REPLICATE: "replicate",
+    Feature.REPLICATE_FSDP: "replicate_fsdp",
     Feature.CHECKPOINT: "checkpoint",
+    Feature.WRAP_POLICY: "strategies",
+    Feature.PARAMETER_MESH: "shard_placement_result",
+    Feature.SPMD_MESH: "data_parallel_mesh_dims",
+    Feature.FORWARD_METHOD: "register_forward_method",
+    Feature.SHARED_CONTEXT: "share_comm_ctx",
     Feature.INTROSPECTION: "introspection",
 }
+
+#: The method of ``Implementation.module_class`` without which a claim is empty.
+NEEDS_METHOD: Mapping[Feature, str] = {
+    Feature.ACCUMULATION: "set_requires_gradient_sync",
+    Feature.PREFETCH: "set_modules_to_forward_prefetch",
+    Feature.DIVIDE_FACTOR: "set_gradient_divide_factor",
+    Feature.FORCE_SUM: "set_force_sum_reduction_for_comms",
+    Feature.ALL_REDUCE_HOOK: "set_all_reduce_hook",
+    Feature.CUSTOM_COLLECTIVES: "set_custom_all_gather",
+    Feature.GROUP_MEMORY: "set_allocate_memory_from_process_group_for_comm",
+    Feature.UNUSED_PARAMETERS: "set_reduce_scatter_unused_params",
+    Feature.INPUT_BUFFERS: "set_reduce_scatter_max_input_buffers",
+    Feature.SEPARATE_GROUP: "set_separate_reduce_scatter_group",
+    Feature.RESET: "reset_iter_state",
+}
+
+
+def lacking(implementation: Implementation, feature: Feature) -> str | None:
+    """What ``implementation`` would have to have for ``feature``, as ``Implementation.x``; None if it is there."""
+    method = NEEDS_METHOD.get(feature)
+    if method is not None and not hasattr(implementation.module_class, method):
+        return f"Implementation.module_class.{method}"
+    if getattr(implementation, NEEDS[feature]) is None:
+        return f"Implementation.{NEEDS[feature]}"
+    return None

@@ -43,17 +43,24 @@ def _state(module: nn.Module) -> ModuleState:
     return state
 
 
+_NOT_YET = dict.fromkeys(
+    (Feature.WRAP_POLICY, Feature.EXTENSIONS, Feature.PARAMETER_MESH, Feature.SPMD_MESH), "not written yet"
+)
+
 implementation = Implementation(
     name="reference",
     version=__version__,
-    claims=frozenset(Feature),
+    claims=frozenset(Feature) - set(_NOT_YET),
+    not_claimed=_NOT_YET,
     fully_shard=fsdp.fully_shard,
     module_class=fsdp.FSDPModule,
     mixed_precision_policy=fsdp.MixedPrecisionPolicy,
     offload_policy=fsdp.OffloadPolicy,
     cpu_offload_policy=fsdp.CPUOffloadPolicy,
     register_forward_method=fsdp.register_fsdp_forward_method,
+    share_comm_ctx=fsdp.share_comm_ctx,
     replicate=fsdp.replicate,
+    replicate_fsdp=fsdp.replicate,
     checkpoint=fsdp.checkpoint,
     introspection=Introspection(
         managed_modules=lambda module: managed_modules([module]),
