@@ -152,7 +152,7 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
         (["--implementation", "not_there:x"], "implementation 'not_there:x': cannot import 'not_there' .* is it inst"),
         (["--implementation", "raises_on_import:x"], "'raises_on_import' failed with RuntimeError: no driver"),
         (["--implementation", "tests.plugin_samples:x"], "module 'tests.plugin_samples' has no 'x'; define it"),
-        (["--implementation", "tests.plugin_samples:empty_claim"], "'empty' claims 'checkpoint' but gives no 'Implementation.checkp"),
+        (["--implementation", "tests.plugin_samples:empty_claim"], "but gives no 'Implementation.checkp"),
         (["--implementation", "tests.plugin_samples:both_ways"], "both claims and disclaims fully_shard: decide"),
         (["--implementation", "tests.plugin_samples:not_an_implementation"], "expected a harness.vendor.Impl"),
         (["--world", "moon"], "--world 'moon': expected one of threads, processes, both"),
