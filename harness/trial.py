@@ -76,14 +76,18 @@ class Trial:
 
     # What a test calls.
 
-    def run(self, program: Program, case: Sized, *args: Any) -> list[Any]:
+    def run(self, program: Program, case: Sized, *args: Any, ranks: int | None = None) -> list[Any]:
         """Run ``program(rank, case, *args)`` on ``case.world_size`` ranks; what each returned, in rank order.
 
-        Raises SubjectFailure when a rank does anything but return, with the first cause first.
+        A test that saves on some ranks and loads on others runs twice with one case, which knows both sizes, and
+        gives the second one as ``ranks``. Two cases in one example would not do: when the shrinking budget is spent,
+        only cases that failed are run again. Raises SubjectFailure when a rank does anything but return, with the
+        first cause first.
         """
         __tracebackhide__ = True
-        self._begin(case)
-        world = self._world(case.world_size)
+        size = case.world_size if ranks is None else ranks
+        self._begin(case, size)
+        world = self._world(size)
         self._active = world
         try:
             self.outcomes = world.run(program, case, *args, deadline=self._deadline)
@@ -165,8 +169,8 @@ class Trial:
 
     # How it works.
 
-    def _begin(self, case: Sized) -> None:
-        """Count the example, unless shrinking has taken long enough: then only known failures are run again.
+    def _begin(self, case: Sized, size: int) -> None:
+        """Count the example once, unless shrinking has taken long enough: then only known failures are run again.
 
         A failure that took a whole deadline is not run again at all; it is raised as it was.
         """
@@ -177,9 +181,9 @@ class Trial:
         spent = bool(self._failures) and time.monotonic() > self._failed_at + self._shrinking_budget
         if known is None and (spent or (slow and self._failures)):
             reject()
+        self.examples += case is not self.case
         self.case = case
-        self.examples += 1
-        self.world_sizes.add(case.world_size)
+        self.world_sizes.add(size)
 
     def _world(self, size: int) -> World:
         if size not in self._worlds:

@@ -107,6 +107,13 @@ def test_values_come_in_rank_order_and_worlds_are_kept_by_size() -> None:
     assert (trial.examples, trial.world_sizes) == (3, {2, 3})
 
 
+def test_one_case_can_run_on_worlds_of_several_sizes() -> None:
+    """A case that is saved on two ranks and loaded on three is one example on two worlds."""
+    trial, case = trial_on(Worlds()), Ask(5)
+    assert [trial.run(number_of, case), trial.run(number_of, case, ranks=3)] == [[0, 5], [0, 5, 10]]
+    assert (trial.examples, trial.world_sizes) == (1, {2, 3})
+
+
 def test_the_first_cause_is_blamed_and_every_rank_is_kept() -> None:
     """Who failed first is named, whatever its number, and the outcomes of all ranks are kept for the record."""
     ends = {
