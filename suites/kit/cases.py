@@ -80,7 +80,7 @@ class NetCase(Case):
 
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Data of ``shape`` that depends on the seed and on ``salt`` (a step, a rank) and on nothing else."""
-        return draw(shape, _seed(self.seed, *salt), self.exact).to(self.torch_dtype)
+        return draw(shape, mixed(self.seed, *salt), self.exact).to(self.torch_dtype)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def fill(net: nn.Module, seed: int, exact: bool) -> None:
     """
     with torch.no_grad():
         for place, tensor in enumerate([*net.parameters(), *net.buffers()]):
-            numbers = draw(tuple(tensor.shape), _seed(seed, 0, place), exact)
+            numbers = draw(tuple(tensor.shape), mixed(seed, 0, place), exact)
             tensor.copy_(numbers if exact or tensor.dim() < 2 else numbers / tensor.size(-1) ** 0.5)
 
 
@@ -124,8 +124,9 @@ def draw(shape: tuple[int, ...], seed: int, exact: bool) -> Tensor:
     return signs * torch.randint(1, 3, shape, generator=generator, dtype=torch.float64)
 
 
-def _seed(*parts: int) -> int:
-    mixed = 0
+def mixed(*parts: int) -> int:
+    """One seed of several numbers: another for every other list of them."""
+    seed = 0
     for part in parts:
-        mixed = (mixed * 1_000_003 + part + 1) % 2**31
-    return mixed
+        seed = (seed * 1_000_003 + part + 1) % 2**31
+    return seed
