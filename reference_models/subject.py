@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from harness import __version__
-from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner
+from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner, Strategies
 from reference_models import fsdp
 from reference_models.fsdp.lazy_init import lazy_init, sharding_state
 from reference_models.fsdp.managed import managed_buffers, managed_modules, managed_parameters
@@ -37,21 +37,22 @@ def _group_state(state: ModuleState) -> GroupState:
     return GroupState(state.modules[0], bool(state.is_root), state.name, names)
 
 
+def _shard_by_policy(
+    module: nn.Module, policy: Any = None, strategy: str = "FULL_SHARD", mesh: Any = None, **options: Any
+) -> nn.Module:
+    return fsdp.shard_by_policy(module, policy, fsdp.ShardingStrategy[strategy], mesh, **options)
+
+
 def _state(module: nn.Module) -> ModuleState:
     state = sharding_state(module)
     assert state is not None, "the suites ask for the state of sharded modules only"
     return state
 
 
-_NOT_YET = dict.fromkeys(
-    (Feature.WRAP_POLICY, Feature.EXTENSIONS, Feature.PARAMETER_MESH, Feature.SPMD_MESH), "not written yet"
-)
-
 implementation = Implementation(
     name="reference",
     version=__version__,
-    claims=frozenset(Feature) - set(_NOT_YET),
-    not_claimed=_NOT_YET,
+    claims=frozenset(Feature),
     fully_shard=fsdp.fully_shard,
     module_class=fsdp.FSDPModule,
     mixed_precision_policy=fsdp.MixedPrecisionPolicy,
@@ -62,6 +63,15 @@ implementation = Implementation(
     replicate=fsdp.replicate,
     replicate_fsdp=fsdp.replicate,
     checkpoint=fsdp.checkpoint,
+    shard_placement_result=fsdp.ShardPlacementResult,
+    shard_mesh_info=fsdp.sharding_mesh,
+    data_parallel_mesh_dims=fsdp.DataParallelMeshDims,
+    strategies=Strategies(
+        shard=_shard_by_policy,
+        module_policy=fsdp.ModuleWrapPolicy,
+        set_state_dict_type=lambda module, kind: fsdp.set_state_dict_type(module, fsdp.StateDictType(kind)),
+        state_dict_type=lambda module: fsdp.state_dict_type(module).value,
+    ),
     introspection=Introspection(
         managed_modules=lambda module: managed_modules([module]),
         managed_states=_states_managed,

@@ -7,9 +7,12 @@ Read in this order: ``sharding`` (arithmetic), ``mesh``, ``param`` (two forms), 
 from reference_models.fsdp.apply import ReplicateModule, fully_shard, replicate
 from reference_models.fsdp.checkpoint import checkpoint
 from reference_models.fsdp.fsdp_module import FSDPModule, UnshardHandle, register_fsdp_forward_method, share_comm_ctx
+from reference_models.fsdp.mesh import sharding_mesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
+from reference_models.fsdp.placement import ShardPlacementResult
 from reference_models.fsdp.policy import ModuleWrapPolicy, ShardingStrategy, shard_by_policy
+from reference_models.fsdp.spmd import DataParallelMeshDims
 from reference_models.fsdp.state_dict import (
     full_optimizer_state_dict,
     full_state_dict,
@@ -17,15 +20,19 @@ from reference_models.fsdp.state_dict import (
     load_optimizer_state_dict,
     optimizer_state_dict,
 )
+from reference_models.fsdp.state_dict_type import StateDictType, set_state_dict_type, state_dict_type
 
 __all__ = [
     "CPUOffloadPolicy",
+    "DataParallelMeshDims",
     "FSDPModule",
     "MixedPrecisionPolicy",
     "ModuleWrapPolicy",
     "OffloadPolicy",
     "ReplicateModule",
+    "ShardPlacementResult",
     "ShardingStrategy",
+    "StateDictType",
     "UnshardHandle",
     "checkpoint",
     "full_optimizer_state_dict",
@@ -36,6 +43,9 @@ __all__ = [
     "optimizer_state_dict",
     "register_fsdp_forward_method",
     "replicate",
+    "set_state_dict_type",
     "shard_by_policy",
+    "sharding_mesh",
     "share_comm_ctx",
+    "state_dict_type",
 ]

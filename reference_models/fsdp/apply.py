@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Shard
 
 from reference_models.fsdp.contract import check_free, check_names, claim
+from reference_models.fsdp.errors import NothingGiven
 from reference_models.fsdp.fsdp_module import FSDPModule
 from reference_models.fsdp.lazy_init import lazy_init
 from reference_models.fsdp.managed import managed_buffers, managed_modules, managed_parameters, move
@@ -22,10 +22,11 @@ from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import OffloadPolicy
 from reference_models.fsdp.param import ManagedParameter
 from reference_models.fsdp.param_group import ParameterGroup
+from reference_models.fsdp.placement import Placement, by_mesh, check_meshes, placed
+from reference_models.fsdp.spmd import DataParallelMeshDims, check_spmd, spmd_mesh
 from reference_models.fsdp.state import ModuleState
 
 Modules = TypeVar("Modules", nn.Module, list[nn.Module])
-Placement = Callable[[nn.Parameter], "Shard | None"]
 
 
 class ReplicateModule(FSDPModule):
@@ -41,21 +42,24 @@ def fully_shard(
     mp_policy: MixedPrecisionPolicy | None = None,
     offload_policy: OffloadPolicy | None = None,
     ignored_params: set[nn.Parameter] | None = None,
+    dp_mesh_dims: DataParallelMeshDims | None = None,
 ) -> Modules:
     """Shard the parameters of ``module``, but for those of modules below it that are sharded already; in place.
 
     A list of modules is gathered together. Over a mesh of one axis all ranks share; over two, (replicate, shard), the
     ranks of a shard axis. ``reshard_after_forward``: True frees after forward, False after backward, an int keeps
     shards over groups of so many ranks, None is True except for the root. ``shard_placement_fn`` names the dim that a
-    parameter is cut along (default 0). Parameters in ``ignored_params`` are left alone.
+    parameter is cut along (default 0), and perhaps a mesh of its own. Parameters in ``ignored_params`` are left alone.
+    ``dp_mesh_dims`` names the data axes of a mesh on which all parameters are DTensors already.
 
     Raises ValueError for what cannot be: a mesh of three axes, containers without forward, an int that does not divide
     the shard ranks, a parameter without dims; RuntimeError for a module that has been sharded or replicated before.
     """
-    data = sharding_mesh(mesh)
-    resharding, smaller = _resharding(reshard_after_forward, data)
+    data = sharding_mesh(mesh) if dp_mesh_dims is None else spmd_mesh(mesh, dp_mesh_dims)
+    if dp_mesh_dims is not None and type(reshard_after_forward) is int:
+        raise NotImplementedError("reshard_after_forward as int is not supported with dp_mesh_dims: give a bool")
     options = (mp_policy or MixedPrecisionPolicy(), offload_policy or OffloadPolicy(), frozenset(ignored_params or ()))
-    return _apply(module, "fully_shard", FSDPModule, data, resharding, smaller, shard_placement_fn, *options)
+    return _apply(module, "fully_shard", FSDPModule, data, reshard_after_forward, shard_placement_fn, *options)
 
 
 def replicate(
@@ -65,10 +69,14 @@ def replicate(
     mp_policy: MixedPrecisionPolicy | None = None,
     offload_policy: OffloadPolicy | None = None,
     ignored_params: set[nn.Parameter] | None = None,
+    dp_mesh_dims: DataParallelMeshDims | None = None,
 ) -> Modules:
     """Keep whole parameters on every rank and all-reduce their gradients. Arguments and errors as ``fully_shard``."""
+    if dp_mesh_dims is not None and dp_mesh_dims.shard_names:
+        raise ValueError(f"replicate requires replicate-only dims in dp_mesh_dims, got shard={dp_mesh_dims.shard!r}")
+    data = replicating_mesh(mesh) if dp_mesh_dims is None else spmd_mesh(mesh, dp_mesh_dims)
     options = (mp_policy or MixedPrecisionPolicy(), offload_policy or OffloadPolicy(), frozenset(ignored_params or ()))
-    return _apply(module, "replicate", ReplicateModule, replicating_mesh(mesh), None, None, None, *options)
+    return _apply(module, "replicate", ReplicateModule, data, None, None, *options)
 
 
 def _apply(
@@ -76,9 +84,8 @@ def _apply(
     function: str,
     kind: type[FSDPModule],
     data: DataMesh,
-    resharding: bool | None,
-    smaller: DataMesh | None,
-    placement: Placement | None,
+    reshard: bool | int | None,
+    choose: Placement | None,
     precision: MixedPrecisionPolicy,
     offload: OffloadPolicy,
     ignored: frozenset[nn.Parameter],
@@ -89,10 +96,15 @@ def _apply(
     modules = managed_modules(roots, ignored)
     owned = managed_parameters(modules, ignored)
     _check_devices(owned, data)
+    if data.spmd is not None:
+        check_spmd([(owners[0].name, parameter) for parameter, owners in owned], data.spmd)
+    places = [placed(parameter, choose, data) for parameter, _ in owned]
+    check_meshes([mesh for mesh, _ in places])
+    resharding = _frees_after_forward(reshard, data)
     move((parameter for parameter, _ in owned), data.device)
     move(managed_buffers(modules), data.device)
-    cut = [ManagedParameter(p, owners, data, _placement(p, placement), offload) for p, owners in owned]
-    groups = [ParameterGroup(cut, data, precision, offload, smaller)] if cut else []
+    cut = [ManagedParameter(*one, *place, offload) for one, place in zip(owned, places, strict=True)]
+    groups = [ParameterGroup(part, on, precision, _kept_over(reshard, on)) for on, part in by_mesh(cut)]
     state = ModuleState(roots, groups, precision, resharding, data.device, lazy_init)
     claim(roots, function, state)
     for managed in modules:
@@ -109,7 +121,7 @@ def _roots(module: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     """The modules to take over: of a list, those that are not inside another."""
     given = [module] if isinstance(module, nn.Module) else list(module)
     if not given:
-        raise ValueError("fully_shard expects a module or a list of modules, got an empty list")
+        raise NothingGiven("fully_shard expects a module or a list of modules, got an empty list")
     for each in given:
         if isinstance(each, (nn.ModuleList, nn.ModuleDict)) and type(each).forward is nn.Module.forward:
             raise ValueError(
@@ -120,30 +132,32 @@ def _roots(module: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     return [each for each in given if each not in inside]
 
 
-def _resharding(asked: bool | int | None, data: DataMesh) -> tuple[bool | None, DataMesh | None]:
-    """Whether to free after forward, and the smaller mesh to keep shards over."""
+def _frees_after_forward(asked: bool | int | None, data: DataMesh) -> bool | None:
+    """Whether to free after forward, all or in part; None: unless it is the root."""
     if asked is None or isinstance(asked, bool):
-        return asked, None
-    ranks = data.shard.size
+        return asked
+    _check_factor(asked, data)
+    if asked == 1:
+        warnings.warn("reshard_after_forward=1 keeps everything after forward, as False does", stacklevel=4)
+    return asked != 1
+
+
+def _kept_over(asked: bool | int | None, data: DataMesh) -> DataMesh | None:
+    """The smaller mesh to keep shards over between forward and backward, if there is one."""
+    if asked is None or isinstance(asked, bool):
+        return None
+    _check_factor(asked, data)
+    return smaller_mesh(data, asked) if 1 < asked < data.shard.size else None
+
+
+def _check_factor(asked: int, data: DataMesh) -> None:
     if not isinstance(asked, int):
         raise ValueError(
             f"reshard_after_forward should be a bool or an int representing the group size to reshard to, not {asked!r}"
         )
+    ranks = data.shard.size
     if not 1 <= asked <= ranks or ranks % asked:
         raise ValueError(f"If passing reshard_after_forward as an int, it should be a factor of {ranks}, not {asked}")
-    if asked == 1:
-        warnings.warn("reshard_after_forward=1 keeps everything after forward, as False does", stacklevel=4)
-        return False, None
-    return True, None if asked == ranks else smaller_mesh(data, asked)
-
-
-def _placement(parameter: nn.Parameter, placement: Placement | None) -> Shard:
-    chosen = placement(parameter) if placement is not None else None
-    if chosen is None:
-        return Shard(0)
-    if not isinstance(chosen, Shard):
-        raise ValueError(f"Invalid shard_placement_fn result: expected None or Shard(dim), got {chosen!r}")
-    return chosen
 
 
 def _check_devices(owned: Sequence[tuple[nn.Parameter, Any]], data: DataMesh) -> None:

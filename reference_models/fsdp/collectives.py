@@ -11,112 +11,38 @@ Reducing goes the same way back: gradients are laid out as rows, and each rank g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from reference_models.fsdp.compat import all_gather_single, reduce_scatter_single
+from reference_models.fsdp.comms import AllGather, ReduceScatter
 from reference_models.fsdp.mesh import Axis, DataMesh
-from reference_models.fsdp.param import ManagedParameter
-
-
-class AllGather(Protocol):
-    """What a user may put in place of the all-gather; ``allocate`` makes its output."""
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor to gather into."""
-        ...
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather; the input is a part of the output."""
-        ...
-
-
-class ReduceScatter(Protocol):
-    """What a user may put in place of the reduce-scatter."""
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor to reduce from or into."""
-        ...
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Reduce and scatter."""
-        ...
-
-
-class _Plain:
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class FromGroup:
-    """Allocates from the process group's own memory where it has some, else ordinary memory."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor to communicate from or into."""
-        try:
-            backend = self._group._get_backend(device)
-        except (AttributeError, RuntimeError):  # no group, or one that is no c10d backend
-            return torch.empty(*size, dtype=dtype, device=device)
-        if not backend.supports_tensor_alloc(device):
-            return torch.empty(*size, dtype=dtype, device=device)
-        made: Tensor = backend.allocate_tensor(prod(size), dtype=dtype, device=device)
-        return made.view(*size)
-
-
-class PlainAllGather(_Plain):
-    """torch's own all-gather into ordinary memory."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather."""
-        return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class PlainReduceScatter(_Plain):
-    """torch's own reduce-scatter from and into ordinary memory."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Reduce and scatter."""
-        return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
-
-
-class AllGatherFromGroup(FromGroup, PlainAllGather):
-    """torch's own all-gather into the group's memory."""
-
-
-class ReduceScatterFromGroup(FromGroup, PlainReduceScatter):
-    """torch's own reduce-scatter from and into the group's memory."""
 
 
 @dataclass
 class Gathering:
-    """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' parts of all parameters."""
+    """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' pieces."""
 
     work: Any
     rows: Tensor
     sizes: list[int]
     dtypes: list[torch.dtype]
 
-    def finish(self, parameters: Sequence[ManagedParameter]) -> None:
-        """Wait, and fill the parameters' unsharded forms."""
+    def pieces(self) -> Iterator[Tensor]:
+        """Wait; then every piece as all ranks gave it, ``(ranks, numel)``, in the order in which they were sent."""
         if self.work is not None:
             self.work.wait()
-        columns = self.rows.split(self.sizes, dim=1)
-        with torch.no_grad():
-            for parameter, dtype, part in zip(parameters, self.dtypes, columns, strict=True):
-                parameter.fill(part if part.dtype == dtype else part.contiguous().view(dtype))
+        for column, dtype in zip(self.rows.split(self.sizes, dim=1), self.dtypes, strict=True):
+            # Bytes are copied, since a stretch of them need not begin where a number of this dtype may.
+            yield column if column.dtype == dtype else column.clone(memory_format=torch.contiguous_format).view(dtype)
 
 
 def gather(pieces: Sequence[Tensor], axis: Axis, device: torch.device, comm: AllGather) -> Gathering:
-    """Start gathering one flat piece of each parameter. Pieces of several dtypes travel as bytes."""
+    """Start gathering flat pieces, each as long on every rank. Pieces of several dtypes travel as bytes."""
     dtypes = [piece.dtype for piece in pieces]
     sent = pieces if len(set(dtypes)) <= 1 else [piece.view(torch.uint8) for piece in pieces]
     sizes = [piece.numel() for piece in sent]

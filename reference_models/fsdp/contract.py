@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from reference_models.fsdp.errors import NotAllowed
+
 _applied: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 #: These take over a module's parameters: at most one of them on one module.
 _EXCLUSIVE = ("fully_shard", "replicate")
@@ -22,11 +24,11 @@ def state_of(module: nn.Module, function: str) -> Any:
 
 
 def check_free(modules: Iterable[nn.Module], function: str) -> None:
-    """Raise RuntimeError if ``function`` cannot be applied to one of the modules because of what has been before."""
+    """Raise NotAllowed for a function that has been applied before, RuntimeError for two that exclude each other."""
     for module in modules:
         there = _applied.get(module, {})
         if function in there:
-            raise RuntimeError(
+            raise NotAllowed(
                 "Each distinct composable distributed API can only be applied to a module once, but "
                 f"{function} has been applied to this {type(module).__name__} before"
             )

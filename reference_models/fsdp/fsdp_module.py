@@ -10,14 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference_models.fsdp.collectives import (
+from reference_models.fsdp.comms import (
     AllGather,
     AllGatherFromGroup,
+    AllGatherFromSymmetricMemory,
     PlainAllGather,
     PlainReduceScatter,
     ReduceScatter,
     ReduceScatterFromGroup,
+    ReduceScatterFromSymmetricMemory,
 )
+from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.lazy_init import lazy_init, sharding_state
 from reference_models.fsdp.mesh import with_own_group
 from reference_models.fsdp.param_group import ParameterGroup
@@ -50,7 +53,7 @@ class FSDPModule(nn.Module):
 
     def __deepcopy__(self, memo: Any) -> Any:
         """Refuse."""
-        raise AssertionError("FSDP does not support deepcopy: copy the module before it is sharded")
+        raise NotAllowed("FSDP does not support deepcopy: copy the module before it is sharded")
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Change the sharded parameters, as ``to`` and its like do."""
@@ -77,6 +80,7 @@ class FSDPModule(nn.Module):
         """Whether to free after forward. Raises ValueError unless given a bool."""
         if not isinstance(reshard_after_forward, bool):
             raise ValueError(f"reshard_after_forward should be a bool, got {type(reshard_after_forward).__name__}")
+        _check_shards(self)
         for state in _states(self, recurse):
             state.reshard_after_forward = reshard_after_forward
             for group in state.groups:
@@ -86,6 +90,9 @@ class FSDPModule(nn.Module):
         """Whether to free after backward."""
         for group in _groups(self, recurse):
             group.reshard_after_backward = reshard_after_backward
+
+    def _set_unshard_async_op(self, async_op: bool) -> None:
+        """Accepted for torch's sake: gathers are always started first and waited for where they are used."""
 
     def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
         """Whether backward needs the parameters at all."""
@@ -138,35 +145,41 @@ class FSDPModule(nn.Module):
 
     def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
         """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place."""
-        for group in _groups(self, False):
+        for group in _only_group(self, "an all-reduce hook"):
             if stream is not None and group.mesh.replicate.size > 1:
                 raise ValueError("stream cannot be set when using native HSDP: its all-reduce has a place of its own")
             group.all_reduce_hook = hook if stream is None else _in_stream(hook, stream)
 
     def set_custom_all_gather(self, comm: AllGather) -> None:
         """Gather with ``comm``."""
-        for group in _groups(self, False):
+        for group in _only_group(self, "a custom all-gather"):
             group.all_gather = comm
 
     def set_custom_reduce_scatter(self, comm: ReduceScatter) -> None:
         """Reduce and scatter with ``comm``."""
-        for group in _groups(self, False):
+        for group in _only_group(self, "a custom reduce-scatter"):
             group.reduce_scatter = comm
 
     def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
         """Communicate from and into memory that the process group allocates, where it can."""
         for group in _groups(self, False):
-            for name in ("all_gather", "reduce_scatter"):
-                if not isinstance(getattr(group, name), (PlainAllGather, PlainReduceScatter)):
-                    what = name.replace("_", " ")
-                    raise ValueError(f"cannot allocate from the process group when {what} comm is custom: it allocates")
+            _refuse_custom(group, "cannot allocate from the process group")
             shard = group.mesh.shard.group
             group.all_gather = AllGatherFromGroup(shard) if enable else PlainAllGather()
             group.reduce_scatter = ReduceScatterFromGroup(shard) if enable else PlainReduceScatter()
 
+    def set_symm_mem_for_comm(self, backend: str = "NCCL") -> None:
+        """Communicate from and into symmetric memory; reduce-scatters only with forced SUM, which is all it knows."""
+        for group in _groups(self, False):
+            _refuse_custom(group, "cannot call set_symm_mem()")
+            group.all_gather = AllGatherFromSymmetricMemory(backend)
+            if group.force_sum:
+                group.reduce_scatter = ReduceScatterFromSymmetricMemory(backend)
+
     def set_separate_reduce_scatter_group(self, enable: bool = True, *, recurse: bool = True) -> None:
         """Whether reduce-scatters have a process group of their own; a collective act when first enabled."""
-        for group in _groups(self, recurse):
+        _check_shards(self)
+        for group in (group for group in _groups(self, recurse) if group.mesh.shard.group is not None):
             group.reduce_mesh = with_own_group(group.mesh) if enable else group.mesh
 
     def set_reduce_scatter_max_input_buffers(self, n: int, *, recurse: bool = True) -> None:
@@ -215,6 +228,25 @@ def _states(module: nn.Module, recurse: bool) -> Iterator[ModuleState]:
 
 def _groups(module: nn.Module, recurse: bool) -> Iterator[ParameterGroup]:
     return (group for state in _states(module, recurse) for group in state.groups)
+
+
+def _only_group(module: nn.Module, what: str) -> list[ParameterGroup]:
+    groups = list(_groups(module, False))
+    if len(groups) > 1:
+        raise ValueError(f"{what} is not supported with multiple param groups: this module's lie on several meshes")
+    return groups
+
+
+def _refuse_custom(group: ParameterGroup, refusal: str) -> None:
+    for name in ("all_gather", "reduce_scatter"):
+        if not isinstance(getattr(group, name), (PlainAllGather, PlainReduceScatter)):
+            raise NotAllowed(f"{refusal} when {name.replace('_', ' ')} comm is custom: it allocates for itself")
+
+
+def _check_shards(module: nn.Module) -> None:
+    """Raise NotAllowed for a module that only replicates; of those below it, such are left as they are."""
+    if any(group.mesh.shard.group is None for group in _groups(module, False)):
+        raise NotAllowed("Expected mesh_info to be FSDPMeshInfo: a module that only replicates has no shards")
 
 
 def _states_of(modules: Sequence[nn.Module]) -> list[ModuleState]:

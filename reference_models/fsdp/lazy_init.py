@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from reference_models.fsdp.contract import state_of
+from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.offload import CPUOffloadPolicy
 from reference_models.fsdp.param_group import ParameterGroup
 from reference_models.fsdp.state import ModuleState
@@ -82,6 +83,13 @@ def _refuse_shared_between_groups(root: ModuleState) -> None:
 def _check_in_place(group: ParameterGroup) -> None:
     for parameter in group.parameters:
         parameter.refresh()
+        parameter.find_extension()
+    _refuse_meta(group)
+    _refuse_elsewhere(group)
+    _refuse_mixed_dtypes(group)
+
+
+def _refuse_meta(group: ParameterGroup) -> None:
     on_meta = [parameter.name for parameter in group.parameters if parameter.packed.is_meta]
     if on_meta:
         raise RuntimeError(
@@ -90,17 +98,23 @@ def _check_in_place(group: ParameterGroup) -> None:
             "For example, call module.to_empty(device) to materialize to device and "
             "call module.reset_parameters() on each module to initialize values."
         )
-    if isinstance(group.offload, CPUOffloadPolicy):
-        elsewhere = [(p.name, str(p.packed.device)) for p in group.parameters if p.packed.device.type != "cpu"]
-        if elsewhere:
-            raise RuntimeError(
-                "FSDP parameters should be materialized on CPU when enabling CPU offloading. For example, load a CPU "
-                'state dict or call module.to_empty(device="cpu"). '
-                f"Found following parameters on non-CPU device: {elsewhere}"
-            )
+
+
+def _refuse_elsewhere(group: ParameterGroup) -> None:
+    offloaded = [p for p in group.parameters if isinstance(p.offload, CPUOffloadPolicy)]
+    elsewhere = [(p.name, str(p.packed.device)) for p in offloaded if p.packed.device.type != "cpu"]
+    if elsewhere:
+        raise RuntimeError(
+            "FSDP parameters should be materialized on CPU when enabling CPU offloading. For example, load a CPU "
+            'state dict or call module.to_empty(device="cpu"). '
+            f"Found following parameters on non-CPU device: {elsewhere}"
+        )
+
+
+def _refuse_mixed_dtypes(group: ParameterGroup) -> None:
     dtypes = {p.dtype for p in group.parameters if p.sharded.requires_grad}
     if len(dtypes) > 1:
-        raise ValueError(
+        raise NotAllowed(
             f"FSDP expects uniform original parameter dtype but got {sorted(map(str, dtypes))}: "
             "shard the modules that differ by themselves, or freeze their parameters"
         )

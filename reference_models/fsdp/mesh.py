@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from reference_models.fsdp.errors import NotAllowed
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -32,12 +34,30 @@ ALONE = Axis(1, 0, None)
 
 
 @dataclass(frozen=True)
+class Spmd:
+    """A mesh of all axes on which the parameters are DTensors already, and which of its axes are for data."""
+
+    mesh: DeviceMesh
+    shard: tuple[int, ...]
+    replicate: tuple[int, ...]
+
+    @property
+    def data_axes(self) -> tuple[int, ...]:
+        """Axes on which parameters are replicated before they are sharded, and gradients are ours to reduce."""
+        return (*self.shard, *self.replicate)
+
+
+@dataclass(frozen=True)
 class DataMesh:
-    """The user's mesh and its two axes. ``mesh`` keeps the user's own axes: one (shard or replicate), or both."""
+    """The user's mesh and its two axes. ``mesh`` keeps the user's own axes: one (shard or replicate), or both.
+
+    ``spmd`` is the larger mesh that these axes are of, if parameters are DTensors on that; see ``spmd.py``.
+    """
 
     mesh: DeviceMesh
     replicate: Axis
     shard: Axis
+    spmd: Spmd | None = None
 
     @property
     def size(self) -> int:
@@ -49,6 +69,12 @@ class DataMesh:
         """This rank's device."""
         kind = self.mesh.device_type
         return torch.device(kind) if kind == "cpu" else torch.device(kind, getattr(torch, kind).current_device())
+
+    @property
+    def shard_mesh(self) -> DeviceMesh:
+        """The shard axis alone."""
+        names = self.mesh.mesh_dim_names
+        return self.mesh if self.mesh.ndim == 1 or names is None else self.mesh[names[-1]]
 
     def placements(self, shard: Placement) -> tuple[Placement, ...]:
         """How a sharded parameter lies on the user's mesh."""
@@ -65,10 +91,10 @@ def sharding_mesh(mesh: DeviceMesh | None) -> DataMesh:
             f"fully_shard expects a 1D or 2D DeviceMesh but got {mesh}: one axis to shard over, or (replicate, shard)"
         )
     if mesh.ndim == 1:
-        return DataMesh(mesh, ALONE, _axis(mesh, 0))
+        return DataMesh(mesh, ALONE, axis_of(mesh, 0))
     if mesh.mesh_dim_names is None:
-        raise ValueError("Please init the 2D mesh for HSDP with mesh_dim_names specified, e.g. ('replicate', 'shard')")
-    return DataMesh(mesh, _axis(mesh, 0), _axis(mesh, 1))
+        raise NotAllowed("Please init the 2D mesh for HSDP with mesh_dim_names specified, e.g. ('replicate', 'shard')")
+    return DataMesh(mesh, axis_of(mesh, 0), axis_of(mesh, 1))
 
 
 def replicating_mesh(mesh: DeviceMesh | None) -> DataMesh:
@@ -76,7 +102,7 @@ def replicating_mesh(mesh: DeviceMesh | None) -> DataMesh:
     mesh = mesh if mesh is not None else default_mesh()
     if mesh.ndim != 1:
         raise ValueError(f"replicate expects a 1D DeviceMesh but got {mesh}")
-    return DataMesh(mesh, _axis(mesh, 0), ALONE)
+    return DataMesh(mesh, axis_of(mesh, 0), ALONE)
 
 
 _separate: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
@@ -87,8 +113,7 @@ def with_own_group(data: DataMesh) -> DataMesh:
 
     A collective act of these ranks.
     """
-    if data.shard.group is None:
-        raise ValueError("a mesh that only replicates has no reduce-scatter to give a group to")
+    assert data.shard.group is not None, "only meshes that shard have a reduce-scatter to give a group to"
     if data.shard.group not in _separate:
         ranks = dist.get_process_group_ranks(data.shard.group)
         _separate[data.shard.group] = dist.new_group(ranks, use_local_synchronization=True)
@@ -99,7 +124,7 @@ def smaller_mesh(data: DataMesh, size: int) -> DataMesh:
     """The same ranks in groups of ``size`` neighbours: where parameters stay gathered in part between passes."""
     rows = data.mesh.mesh.view(-1, size)
     mesh = DeviceMesh(data.mesh.device_type, rows)
-    return DataMesh(mesh, _axis(mesh, 0), _axis(mesh, 1))
+    return DataMesh(mesh, axis_of(mesh, 0), axis_of(mesh, 1))
 
 
 def default_mesh() -> DeviceMesh:
@@ -110,5 +135,6 @@ def default_mesh() -> DeviceMesh:
     return init_device_mesh(accelerator.type if accelerator else "cpu", (dist.get_world_size(),))
 
 
-def _axis(mesh: DeviceMesh, place: int) -> Axis:
+def axis_of(mesh: DeviceMesh, place: int) -> Axis:
+    """One axis of a mesh as this rank sees it."""
     return Axis(mesh.size(place), mesh.get_local_rank(place), mesh.get_group(place))

@@ -18,6 +18,7 @@ Two ranks, rows [1 2 3 4 5]::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -26,9 +27,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
 from torch.utils.weak import WeakIdKeyDictionary
 
+from reference_models.fsdp.extension import Extension, carry_hooks, has_extension
 from reference_models.fsdp.mesh import DataMesh
+from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
 from reference_models.fsdp.sharding import Cut, check_cut
+from reference_models.fsdp.spmd import spmd_layout
 from reference_models.fsdp.tensor_parallel import Layout, layout_of, local_gradient, local_of, sharded_layout
 
 
@@ -59,16 +63,25 @@ class ManagedParameter:
         self.name = owners[0].name  # relative to the root, once that is known
         self.mesh = mesh
         self.offload = offload
-        self.tensor_parallel: Layout | None = layout_of(parameter)
+        self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
         local = local_of(parameter).detach()
         self.cut: Cut = check_cut(local.shape, placement.dim, mesh.shard.size)
-        self.layout = sharded_layout(parameter, mesh, self.cut.dim)
+        self.layout = self._layout(parameter)
         self.packed = self._packed(self.cut.take(local, mesh.shard.rank))
         self.sharded = self._made_sharded(parameter.requires_grad)
         self._local = local_of(self.sharded)
         self._full: Tensor | None = None
         self.unsharded: nn.Parameter | None = None
+        self.extension: Extension | None = None
+        self.find_extension()
         self.register(self.sharded)
+
+    def _layout(self, parameter: nn.Parameter) -> Layout:
+        if self.before is None:
+            placements = self.mesh.placements(Shard(self.cut.dim))
+            return Layout(self.mesh.mesh, placements, parameter.size(), parameter.stride())
+        lay = sharded_layout if self.mesh.spmd is None else spmd_layout
+        return lay(self.before, self.mesh, self.cut.dim)
 
     # The sharded form.
 
@@ -112,11 +125,19 @@ class ManagedParameter:
         kind = (self.packed.device.type, self.packed.dtype)
         whole = local.numel() == self.cut.padded_numel and local.is_contiguous()
         self.packed = local.detach().view(-1) if whole else self._packed(local.detach())
-        self._local = self.cut.unpadded(self.packed, self.rows)
-        assert isinstance(self.sharded, DTensor)
-        self.sharded._local_tensor = self._local
+        self._local = local if whole else self.cut.unpadded(self.packed, self.rows)
+        if not whole:
+            carry_hooks(local, self._local)
+            assert isinstance(self.sharded, DTensor)
+            self.sharded._local_tensor = self._local
         if kind != (self.packed.device.type, self.packed.dtype):
-            self._full = self.unsharded = None
+            self._full = self.unsharded = self.extension = None
+        self.find_extension()
+
+    def find_extension(self) -> None:
+        """Notice whether the sharded tensor has hooks of its own for gathering."""
+        if has_extension(self._local) != (self.extension is not None):
+            self.extension = None if self.extension else Extension(self.cut, self.mesh, self.owners[0].module)
 
     def register(self, form: nn.Parameter) -> None:
         """Show a form to all owners."""
@@ -129,10 +150,31 @@ class ManagedParameter:
         """The dtype to gather and compute in: what the policy asks for, of floating parameters only."""
         return asked if asked is not None and self.dtype.is_floating_point else self.dtype
 
-    def fill(self, parts: Tensor) -> None:
-        """Take all ranks' parts, in order and row by row, into the unsharded form's memory."""
-        full = self._allocated(parts)
-        self.cut.join(parts.reshape(self.cut.parts, -1), full)
+    def pieces(self, precision: MixedPrecisionPolicy) -> list[Tensor]:
+        """What this rank sends in a gather, each flat: its packed rows, or what its own hooks make of them."""
+        self.refresh()
+        if self.extension is not None:
+            return self.extension.send(self._on_device(self._local), precision)
+        return [self._on_device(self.packed.detach()).to(self.compute_dtype(precision.param_dtype))]
+
+    def _on_device(self, tensor: Tensor) -> Tensor:
+        if not isinstance(self.offload, CPUOffloadPolicy):
+            return tensor
+        return tensor.to(self.mesh.device, non_blocking=self.offload.pin_memory)
+
+    def fill(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy) -> None:
+        """Take what all ranks have sent of this parameter, row by row, into the unsharded form's memory."""
+        if self.extension is not None:
+            self._fill_by(self.extension, columns, self.compute_dtype(precision.param_dtype))
+        else:
+            parts = next(columns)
+            self.cut.join(parts.reshape(self.cut.parts, -1), self._allocated(parts))
+
+    def _fill_by(self, extension: Extension, columns: Iterator[Tensor], dtype: torch.dtype) -> None:
+        if self.unsharded is None:
+            self.unsharded = self._made_unsharded(extension.build(self._local, columns, dtype))
+        else:
+            extension.fill(self._local, columns, dtype, self.unsharded)
 
     def parts(self) -> Tensor:
         """The unsharded form as all ranks' parts, ``(ranks, padded_numel)``."""
@@ -146,16 +188,15 @@ class ManagedParameter:
     def _allocated(self, parts: Tensor) -> Tensor:
         if self._full is None or self._full.dtype != parts.dtype:
             self._full = torch.empty(parts.numel(), dtype=parts.dtype, device=parts.device)
-            self.unsharded = self._made_unsharded(self._full)
+            self.unsharded = self._made_unsharded(self._full.data[: self.cut.shape.numel()].view(self.cut.shape))
         else:
             self._full.untyped_storage().resize_(self._full.numel() * self._full.itemsize)
         return self._full
 
-    def _made_unsharded(self, full: Tensor) -> nn.Parameter:
-        view = full.data[: self.cut.shape.numel()].view(self.cut.shape)
+    def _made_unsharded(self, whole: Tensor) -> nn.Parameter:
         with torch.no_grad():
-            whole = view if self.tensor_parallel is None else self.tensor_parallel.wrap(view)
-            return nn.Parameter(whole, self.sharded.requires_grad)
+            seen = whole if self.before is None else self.before.wrap(whole)
+            return nn.Parameter(seen, self.sharded.requires_grad)
 
     def show_unsharded(self) -> None:
         """Register the unsharded form, which has been filled."""
@@ -171,6 +212,8 @@ class ManagedParameter:
 
     def free(self) -> None:
         """Free the unsharded form's memory."""
+        if self.extension is not None:
+            self.extension.free()
         if self._full is not None:
             self._full.untyped_storage().resize_(0)
 
@@ -181,7 +224,7 @@ class ManagedParameter:
         if self.unsharded is None or self.unsharded.grad is None:
             return None
         gradient, self.unsharded.grad = self.unsharded.grad, None
-        return local_gradient(gradient, self.tensor_parallel)
+        return local_gradient(gradient, self.before)
 
     def add_gradient(self, part: Tensor) -> None:
         """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks."""

@@ -14,19 +14,11 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from reference_models.fsdp.collectives import (
-    AllGather,
-    Gathering,
-    PlainAllGather,
-    PlainReduceScatter,
-    ReduceScatter,
-    Reduction,
-    division,
-    gather,
-)
+from reference_models.fsdp.collectives import Gathering, Reduction, division, gather
+from reference_models.fsdp.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
+from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
-from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
 from reference_models.fsdp.param import ManagedParameter
 from reference_models.fsdp.partly import Partly
 from reference_models.fsdp.pipeline import Pipeline
@@ -48,13 +40,11 @@ class ParameterGroup:
         parameters: list[ManagedParameter],
         mesh: DataMesh,
         precision: MixedPrecisionPolicy,
-        offload: OffloadPolicy,
         smaller: DataMesh | None,
     ) -> None:
         self.parameters = parameters
         self.mesh = mesh
         self.precision = precision
-        self.offload = offload
         self.partly = Partly(smaller) if smaller is not None else None
         self.form = Form.SHARDED
         self.reduce_mesh = mesh  # the same ranks; reduce-scatter may have a process group of its own
@@ -83,22 +73,18 @@ class ParameterGroup:
             assert self.partly is not None
             self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
             return
-        pieces = [self._piece(parameter) for parameter in self.parameters]
+        pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
         self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
-
-    def _piece(self, parameter: ManagedParameter) -> Tensor:
-        parameter.refresh()
-        piece = parameter.packed.detach()
-        if isinstance(self.offload, CPUOffloadPolicy):
-            piece = piece.to(self.mesh.device, non_blocking=self.offload.pin_memory)
-        return piece.to(parameter.compute_dtype(self.precision.param_dtype))
 
     def wait(self) -> None:
         """Wait for a gather under way, and let the modules see the unsharded parameters."""
         if self._gathering is None:
             return
         gathering, self._gathering = self._gathering, None
-        gathering.finish(self.parameters)
+        columns = gathering.pieces()
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.fill(columns, self.precision)
         if self.form is Form.PARTLY and self.partly is not None:
             self.partly.drop()
         self.form = Form.UNSHARDED
@@ -181,7 +167,7 @@ class ParameterGroup:
     def _reduce_dtype(self, gradients: dict[ManagedParameter, Tensor]) -> torch.dtype:
         dtypes = {gradient.dtype for gradient in gradients.values()}
         if len(dtypes) > 1:
-            raise ValueError(
+            raise NotAllowed(
                 f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
                 "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
             )

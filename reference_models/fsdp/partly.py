@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
-from reference_models.fsdp.collectives import AllGather, Gathering, gather
+from reference_models.fsdp.collectives import Gathering, gather
+from reference_models.fsdp.comms import AllGather
 from reference_models.fsdp.mesh import DataMesh
 from reference_models.fsdp.param import ManagedParameter
 from reference_models.fsdp.tensor_parallel import Layout
@@ -28,7 +29,9 @@ class Partly:
     def keep(self, parameters: Sequence[ManagedParameter]) -> None:
         """Copy this rank's stretch of every unsharded parameter, free the rest, and show the stretches."""
         for parameter in parameters:
-            if parameter.tensor_parallel is not None:
+            if parameter.extension is not None:
+                raise NotImplementedError("reshard_after_forward as int is not supported with all-gather extensions")
+            if parameter.before is not None:
                 raise NotImplementedError(
                     "Resharding to smaller mesh is not supported for DTensor parameters yet: "
                     "use reshard_after_forward=True or False for modules under tensor parallelism"

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from reference_models.fsdp.apply import fully_shard, replicate
+from reference_models.fsdp.state_dict_type import StateDictType, set_state_dict_type
 
 
 class ModuleWrapPolicy:
@@ -31,7 +32,7 @@ class ShardingStrategy(Enum):
 
     FULL_SHARD = "full shard"  # sharded, freed after forward
     SHARD_GRAD_OP = "shard grad op"  # sharded, kept from forward to backward
-    NO_SHARD = "no shard"  # every rank has everything
+    NO_SHARD = "no shard"  # every rank has everything, and state dicts hold plain tensors
     HYBRID_SHARD = "hybrid shard"  # sharded within a replica, on a (replicate, shard) mesh
 
 
@@ -53,6 +54,7 @@ def shard_by_policy(
     for module in [*(chosen(root, policy) if policy is not None else []), root]:
         if strategy is ShardingStrategy.NO_SHARD:
             replicate(module, mesh=mesh, **options)
+            set_state_dict_type(module, StateDictType.FULL, recurse=False)
         else:
             keeps = strategy is ShardingStrategy.SHARD_GRAD_OP
             fully_shard(module, mesh=mesh, reshard_after_forward=False if keeps else None, **options)

@@ -18,6 +18,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from reference_models.fsdp.errors import NotAllowed
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -96,10 +98,10 @@ class Cut:
 
 
 def check_cut(shape: torch.Size, dim: int, parts: int) -> Cut:
-    """The cut that a user asked for. Raises ValueError or NotImplementedError that says why it cannot be made."""
+    """The cut that a user asked for. Raises NotAllowed or NotImplementedError that says why it cannot be made."""
     wanted = dim + len(shape) if dim < 0 else dim
     if not 0 <= wanted < len(shape):
-        raise ValueError(
+        raise NotAllowed(
             f"Shard dim {dim} is invalid for {len(shape)}D tensor of shape {tuple(shape)}: name one it has"
         )
     if wanted > 0 and shape[wanted] % parts != 0:

@@ -81,6 +81,7 @@ class ModuleState:
         self.reduction_room = 1
         self.post_optim_event: Any = None
         self.ready = False  # whether its own parameters have been found in place
+        self.dict_hooks: list[Any] = []  # see state_dict_type
         self._to_run: set[nn.Module] = set()
         self._in_backward = False
 

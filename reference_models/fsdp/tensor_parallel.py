@@ -31,6 +31,7 @@ class Layout:
     placements: tuple[Placement, ...]
     shape: torch.Size
     stride: tuple[int, ...]
+    data_axes: tuple[int, ...] = ()  # on which gradients are reduced by us, not by DTensor
     _specs: dict[torch.dtype, DTensorSpec] = field(default_factory=dict, compare=False, repr=False)
 
     def wrap(self, local: Tensor) -> DTensor:
@@ -48,18 +49,16 @@ class Layout:
         return made
 
 
-def layout_of(parameter: nn.Parameter) -> Layout | None:
-    """The layout that tensor parallelism gave a parameter; None for a plain one."""
+def layout_of(parameter: nn.Parameter, data_axes: tuple[int, ...] = ()) -> Layout | None:
+    """The layout that a parameter had before it was sharded; None for a plain one."""
     if not isinstance(parameter, DTensor):
         return None
-    return Layout(parameter.device_mesh, tuple(parameter.placements), parameter.size(), parameter.stride())
+    whole = (parameter.size(), parameter.stride())
+    return Layout(parameter.device_mesh, tuple(parameter.placements), *whole, data_axes)
 
 
-def sharded_layout(parameter: nn.Parameter, data: DataMesh, dim: int) -> Layout:
+def sharded_layout(before: Layout, data: DataMesh, dim: int) -> Layout:
     """The layout of a parameter once its dim ``dim`` is cut over the data mesh too."""
-    before = layout_of(parameter)
-    if before is None:
-        return Layout(data.mesh, data.placements(Shard(dim)), parameter.size(), parameter.stride())
     if len(before.placements) > 2:
         raise NotImplementedError(f"FSDP only supports 1D TP/EP or 2D EP+TP, not {before.placements}")
     cuts = 1
@@ -77,8 +76,11 @@ def local_of(tensor: Tensor) -> Tensor:
 
 
 def local_gradient(gradient: Tensor, layout: Layout | None) -> Tensor:
-    """This rank's part of a gradient, laid out over the tensor-parallel mesh as its parameter is."""
+    """This rank's part of a gradient, laid out as its parameter is on all axes but those that are for data."""
     if layout is None:
         return gradient
     assert isinstance(gradient, DTensor), "the gradient of a DTensor parameter is a DTensor"
-    return gradient.redistribute(placements=layout.placements).to_local()
+    wanted = list(layout.placements)
+    for axis in layout.data_axes:
+        wanted[axis] = gradient.placements[axis]
+    return gradient.redistribute(placements=wanted).to_local()
