@@ -19,7 +19,8 @@ values. Later steps start from weights that differ so, and amplify the differenc
 
     allowed = FACTOR · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
 
-with maxima over the tensor and all steps so far.
+with maxima over the tensor and all steps so far. Where training computes or reduces in low precision, the unsharded model
+does so by hand, and u is that of the coarsest dtype; its nets have no kinks, at which one rounding may turn off a unit.
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ FACTOR = 4.0
 STEPS_FACTOR = 16.0
 
 
-def parity(case: TrainingCase, oracle: list[FullStep]) -> Allowance:
-    """What training may differ from the float64 ``oracle``: nothing for exact cases, else the bound of the note."""
+def parity(
+    case: TrainingCase, oracle: list[FullStep], rounded: list[FullStep] | None = None, unit: float | None = None
+) -> Allowance:
+    """What training may differ from the float64 ``oracle``: nothing for exact cases, else the bound of the note.
+
+    ``rounded`` is what the unsharded model gives with the same roundings, and ``unit`` the coarsest unit roundoff; the
+    case's dtype says both if they are left out.
+    """
     if case.exact:
         return exact
-    rounded = baseline.train(case, case.torch_dtype)
-    unit = torch.finfo(case.torch_dtype).eps / 2
+    rounded = rounded or baseline.train(case, case.torch_dtype)
+    unit = unit or torch.finfo(case.torch_dtype).eps / 2
     scale = STEPS_FACTOR * (case.world_size + 1) * unit
     bounds: dict[str, float] = {}
     loss = 0.0
@@ -62,6 +69,23 @@ def parity(case: TrainingCase, oracle: list[FullStep]) -> Allowance:
         return next(bound for name, bound in bounds.items() if path == name or path.endswith(f" {name!r}"))
 
     return allowance
+
+
+def optimizers(path: str, want: Tensor) -> Tensor:
+    """What three steps of an optimizer in float64 may differ between its ways to go over parameters.
+
+    They round the same ten or so operations an element in another order or fused: some units of 2**-53 a step, which
+    later steps amplify. A wrong operation is off by far more than the 2**-30 that is allowed.
+    """
+    return 2.0**-30 * (1 + want.abs())
+
+
+def norms(path: str, want: Tensor) -> Tensor:
+    """What a norm in float64 of less than a thousand numbers, and a product with it, may differ: some roundings each.
+
+    A sum of n positive numbers is off by less than n · 2**-53 of itself in any order; roots and powers add a few more.
+    """
+    return want.abs() * 2**-40
 
 
 def _off(near: Tensor, far: Tensor) -> float:
