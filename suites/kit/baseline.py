@@ -32,10 +32,13 @@ class FullStep:
 def train(case: TrainingCase, dtype: torch.dtype) -> list[FullStep]:
     """Train the case's net in ``dtype`` on all ranks' batches: the mean over ranks of each rank's gradient."""
     net = case.build().to(dtype)
-    return [_step(net, case, step, dtype) for step in range(case.steps)]
+    optimizer = case.optimizer(net.parameters())
+    return [_step(net, optimizer, case, step, dtype) for step in range(case.steps)]
 
 
-def _step(net: nn.Module, case: TrainingCase, step: int, dtype: torch.dtype) -> FullStep:
+def _step(
+    net: nn.Module, optimizer: torch.optim.Optimizer, case: TrainingCase, step: int, dtype: torch.dtype
+) -> FullStep:
     losses: list[Tensor] = []
     total = {name: torch.zeros_like(p, requires_grad=False) for name, p in net.named_parameters()}
     size = {name: torch.zeros_like(p, requires_grad=False) for name, p in net.named_parameters()}
@@ -46,9 +49,9 @@ def _step(net: nn.Module, case: TrainingCase, step: int, dtype: torch.dtype) -> 
         for name, grad in zip(total, grads, strict=True):
             total[name] += grad / case.world_size
             size[name] += grad.abs() / case.world_size
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            parameter.sub_(case.learning_rate * total[name])
+    for name, parameter in net.named_parameters():
+        parameter.grad = total[name]
+    optimizer.step()
     parameters = {name: p.detach().clone() for name, p in net.named_parameters()}
     return FullStep(losses, total, parameters, size)
 

@@ -7,6 +7,7 @@ and the baseline build the same net. ``exact`` draws integers: then every sum is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,6 +94,12 @@ class TrainingCase(NetCase):
 
     #: A power of two, so that exact cases stay exact.
     learning_rate = 0.125
+    #: How gradients are forgotten after a step.
+    set_to_none = True
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Plain SGD: unlike Adam, it does not forgive gradients of a wrong scale."""
+        return torch.optim.SGD(parameters, lr=self.learning_rate)
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """The batch of one rank in one step, ``(batch, dim)``."""

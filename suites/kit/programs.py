@@ -31,20 +31,20 @@ def data_mesh(rank: Rank, case: NetCase) -> DeviceMesh:
 
 
 def train(rank: Rank, case: TrainingCase) -> Trace:
-    """Shard, then step with plain SGD; keep what each step produced."""
+    """Shard, then step; keep what each step produced."""
     return steps(rank, case, apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward))
 
 
 def steps(rank: Rank, case: TrainingCase, net: nn.Module) -> Trace:
-    """Train a net that is sharded already."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    """Train a net that is sharded already, with the case's optimizer."""
+    optimizer = case.optimizer(net.parameters())
     trace: Trace = []
     for step in range(case.steps):
         loss = case.loss(net(case.inputs(step, rank.number).to(rank.device)), step, rank.number)
         loss.backward()
         optimizer.step()
         trace.append(Step(loss=loss.detach(), gradients=gradients(net), parameters=parameters(net)))
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=case.set_to_none)
     return trace
 
 
