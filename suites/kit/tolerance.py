@@ -19,8 +19,8 @@ values. Later steps start from weights that differ so, and amplify the differenc
 
     allowed = FACTOR · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
 
-with maxima over the tensor and all steps so far. Where training computes or reduces in low precision, the unsharded model
-does so by hand, and u is that of the coarsest dtype; its nets have no kinks, at which one rounding may turn off a unit.
+with maxima over the tensor and all steps so far. Where training computes or reduces in low precision, the unsharded
+model does so by hand, and u is that of the coarsest dtype; nets have no kinks then, where one rounding is a unit off.
 """
 
 from __future__ import annotations

@@ -1,0 +1,126 @@
+"""Mixed precision by hand: compute in one dtype, reduce in another, update in the parameters' own.
+
+A weight of 1 + 2**-15 in float32 computes as 1 in bfloat16. Gradients 1024 and 3 of two ranks average to 513.5 when
+they are reduced in float32, to 512 when in bfloat16, where their sum is 1024; that is then taken off 1 + 2**-15, not
+off 1.
+
+[Note: exact cases in low precision]
+Weights are ±1, inputs and loss weights integers of at most 2, batches of at most 2, dims of at most 3; a net is two
+linear layers, or one MLP of at most 6 hidden units. So activations are integers of at most 43, and gradients of at most
+28; their sum over four ranks is at most 112, and bfloat16 holds integers up to 256: no sum is rounded, in any order.
+
+What low precision would lose is below that: where the param_dtype is low, weights are 2**-15 above ±1, and the learning
+rate is 2**-19. In two steps a weight moves by at most 2 · 28 · 2**-19 < 2**-13, so that it is within 2**-12 of ±1,
+which float16 and bfloat16 round to ±1; while float32 keeps every step, a multiple of 2**-21. What computes in float32
+would see these steps in the second, and its gradients would no longer be integers: there is only one then.
+
+[Note: rounding once]
+One rank's inputs are 2**11 times as large, one other rank's are not, all others' are zero, and there are no biases.
+Then gradients are a · 2**11, b and 0, with a and b integers of at most 28: exact in any dtype, but their sum is not.
+There is one sum to round, of a · 2**11 and b; all others are with zero. So the result depends on the dtype and not on
+the order.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from suites.kit.baseline import FullStep
+from suites.kit.cases import TrainingCase
+
+FRACTION = 2.0**-15
+SCALE = 2.0**11
+
+
+@dataclass(frozen=True)
+class PrecisionCase(TrainingCase):
+    """Training that computes in ``param_dtype`` and reduces in ``reduce_dtype``; None leaves what there is.
+
+    The net is sharded in the dtype ``born``, and has its own when training starts; None is its own.
+    """
+
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    born: str | None = None
+
+    learning_rate = 2.0**-19
+
+    @property
+    def compute(self) -> torch.dtype:
+        """What forward and backward run in."""
+        return dtype_of(self.param_dtype) or self.torch_dtype
+
+    @property
+    def is_low(self) -> bool:
+        """Whether what is computed in holds less than the parameters."""
+        return torch.finfo(self.compute).eps > torch.finfo(self.torch_dtype).eps
+
+    @property
+    def reduction(self) -> torch.dtype:
+        """What gradients are summed in."""
+        return dtype_of(self.reduce_dtype) or self.compute
+
+    def build(self) -> nn.Sequential:
+        """The net; exact ones have weights of ±1, and what the param_dtype will not hold."""
+        net = super().build()
+        if self.exact:
+            fraction = FRACTION if self.is_low and not self.born else 0.0
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.copy_(parameter.sign() + fraction)
+        return net
+
+
+@dataclass(frozen=True)
+class RoundingCase(PrecisionCase):
+    """Only the sum over ranks is rounded: that of the ``large`` and the ``small`` rank."""
+
+    large: int = 0
+    small: int = 1
+
+    def inputs(self, step: int, rank: int) -> Tensor:
+        """Large on one rank, small on another, zero elsewhere."""
+        return super().inputs(step, rank) * {self.large: SCALE, self.small: 1.0}.get(rank, 0.0)
+
+
+@dataclass(frozen=True)
+class RoughCase(PrecisionCase):
+    """Weights and data that low precision rounds everywhere, and steps that it sees."""
+
+    learning_rate = 0.125
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """``"bfloat16"`` as torch has it."""
+    found = getattr(torch, name) if name else None
+    assert found is None or isinstance(found, torch.dtype)
+    return found
+
+
+def train(case: PrecisionCase) -> list[FullStep]:
+    """What training must give, by hand."""
+    net = case.build()
+    return [_step(net, case, step) for step in range(case.steps)]
+
+
+def _step(net: nn.Module, case: PrecisionCase, step: int) -> FullStep:
+    low = copy.deepcopy(net).to(case.compute)
+    names = [name for name, _ in low.named_parameters()]
+    losses: list[Tensor] = []
+    sums = {name: torch.zeros_like(p, dtype=case.reduction, requires_grad=False) for name, p in low.named_parameters()}
+    sizes = {name: torch.zeros_like(total, dtype=torch.float64) for name, total in sums.items()}
+    for rank in range(case.world_size):
+        loss = case.loss(low(case.inputs(step, rank).to(case.compute)), step, rank)
+        losses.append(loss.detach())
+        for name, gradient in zip(names, torch.autograd.grad(loss, list(low.parameters())), strict=True):
+            sums[name] += gradient.to(case.reduction)
+            sizes[name] += gradient.abs().double() / case.world_size
+    gradients = {name: (total / case.world_size).to(case.torch_dtype) for name, total in sums.items()}
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.sub_(case.learning_rate * gradients[name])
+    return FullStep(losses, gradients, {name: p.detach().clone() for name, p in net.named_parameters()}, sizes)
