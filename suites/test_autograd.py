@@ -18,7 +18,7 @@ from suites.kit.autograd_routes import BrokenCase, WatchedCase, broken_cases, wa
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.containers import BoxCase, box_cases
 from suites.kit.pass_programs import follows
-from suites.kit.passes import Route, pass_cases, shard_by_plan
+from suites.kit.passes import Pass, Route, pass_cases, shard_by_plan
 from suites.kit.programs import parameters
 
 SHARDED = Feature.FULLY_SHARD
@@ -130,7 +130,7 @@ def _adam(rank: Rank, case: TrainingCase, inside: bool) -> list[dict[str, Tensor
         parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: step(optimizer))
     trace = []
     for place in range(case.steps):
-        p = routes.Pass(net, case, place, rank.number, rank.implementation)
+        p = Pass(net, case, place, rank.number, rank.implementation)
         p.loss(net(p.inputs())).backward()
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             if not inside:
@@ -143,7 +143,7 @@ def _adam(rank: Rank, case: TrainingCase, inside: bool) -> list[dict[str, Tensor
 @requirement("autograd/optimizer-in-backward", SHARDED, ranks=2, source="AG-06")
 @given(case=pass_cases(steps=3))
 def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> None:
-    """Optimizers that step in post-accumulate-grad hooks give bit for bit what they give when stepping after backward."""
+    """Optimizers that step in post-accumulate-grad hooks give bit for bit what they give when they step afterwards."""
     for number, got in enumerate(trial.run(train_in_both_ways, case)):
         trial.agree(f"rank {number}", got["in backward"], got["after backward"])
 

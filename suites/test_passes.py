@@ -24,14 +24,14 @@ SHARDED = Feature.FULLY_SHARD
 
 
 @requirement("passes/child-alone", SHARDED, ranks=2, source="PAR-07 LAZY-06")
-@given(case=pass_cases(plan=(0,), steps=3))
+@given(case=pass_cases(plain=True, plan=(0,), steps=3))
 def test_a_child_may_train_alone_once_the_root_has_run(trial: Trial, case: TrainingCase) -> None:
     """Steps of a sharded child alone, between steps of the whole net, train it as they train the unsharded child."""
     follows(trial, case, routes.CHILD_ALONE)
 
 
 @requirement("passes/module-twice", SHARDED, ranks=2, source="PAR-08")
-@given(case=pass_cases(plan=(0,)))
+@given(case=pass_cases(plain=True, plan=(0,)))
 def test_a_module_may_run_twice_in_one_forward(trial: Trial, case: TrainingCase) -> None:
     """A sharded module that is called twice in one forward gets the gradient of both calls."""
     follows(trial, case, routes.TWICE)

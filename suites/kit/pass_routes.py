@@ -113,7 +113,7 @@ class AheadCase(TrainingCase):
 @st.composite
 def ahead_cases(draw: st.DrawFn) -> AheadCase:
     """Four blocks sharded by themselves."""
-    plain = draw(pass_cases(blocks=4, plan=(0, 1, 2, 3), kind="linear"))
+    plain = draw(pass_cases(blocks=4, plan=(0, 1, 2, 3)))
     return AheadCase(**vars(plain), forward=draw(st.integers(0, 3)), backward=draw(st.integers(0, 3)))
 
 
@@ -162,7 +162,7 @@ WAYS += [("SGD", ""), ("Adam", ""), ("AdamW", "")]
 @st.composite
 def optimizer_cases(draw: st.DrawFn) -> OptimizerCase:
     """Small nets with any of the optimizers."""
-    plain = draw(pass_cases(kind="linear", steps=3))
+    plain = draw(pass_cases(plain=True, steps=3))
     algorithm, way = draw(st.sampled_from(WAYS))
     return OptimizerCase(**vars(plain), algorithm=algorithm, way=way)
 
