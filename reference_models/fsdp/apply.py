@@ -1,5 +1,10 @@
 """``fully_shard`` and ``replicate``: take over a module's parameters, and make it an ``FSDPModule``.
 
+Two ranks, a ``Linear`` with weight rows [1 2 3 4]::
+
+    fully_shard(net)    an FSDPLinear; weight is a DTensor placed (Shard(0),), local [1 2] on rank 0, [3 4] on rank 1
+    replicate(net)      a ReplicateLinear; weight is a DTensor placed (Replicate(),), local [1 2 3 4] on both
+
 ``replicate`` is ``fully_shard`` on a mesh whose shard axis has size 1: nothing is cut, and gradients are all-reduced.
 """
 

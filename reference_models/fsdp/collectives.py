@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,35 +23,58 @@ from reference_models.fsdp.comms import AllGather, ReduceScatter
 from reference_models.fsdp.mesh import Axis, DataMesh
 
 
+class Piece(NamedTuple):
+    """Flat numbers that a rank sends in a gather, and the dtype in which they travel."""
+
+    numbers: Tensor
+    dtype: torch.dtype
+
+
 @dataclass
 class Gathering:
-    """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' pieces."""
+    """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' pieces, a row a rank."""
 
     work: Any
     rows: Tensor
     sizes: list[int]
     dtypes: list[torch.dtype]
 
-    def pieces(self) -> Iterator[Tensor]:
+    def columns(self) -> Iterator[Tensor]:
         """Wait; then every piece as all ranks gave it, ``(ranks, numel)``, in the order in which they were sent."""
         if self.work is not None:
             self.work.wait()
-        for column, dtype in zip(self.rows.split(self.sizes, dim=1), self.dtypes, strict=True):
+        for column, dtype in zip(torch.split_with_sizes(self.rows, self.sizes, 1), self.dtypes, strict=True):
             # Bytes are copied, since a stretch of them need not begin where a number of this dtype may.
             yield column if column.dtype == dtype else column.clone(memory_format=torch.contiguous_format).view(dtype)
 
 
-def gather(pieces: Sequence[Tensor], axis: Axis, device: torch.device, comm: AllGather) -> Gathering:
-    """Start gathering flat pieces, each as long on every rank. Pieces of several dtypes travel as bytes."""
-    dtypes = [piece.dtype for piece in pieces]
-    sent = pieces if len(set(dtypes)) <= 1 else [piece.view(torch.uint8) for piece in pieces]
-    sizes = [piece.numel() for piece in sent]
+@dataclass
+class Own:
+    """What stands for a gathering where there is one rank: its own pieces."""
+
+    pieces: Sequence[Piece]
+
+    def columns(self) -> Iterator[Tensor]:
+        """Every piece, ``(1, numel)``."""
+        for numbers, _ in self.pieces:
+            yield numbers.view(1, -1)
+
+
+def gather(pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllGather) -> Gathering | Own:
+    """Start gathering pieces, each as long on every rank. Pieces of several dtypes travel as bytes."""
     if axis.size == 1:
-        return Gathering(None, torch.cat([piece.to(device) for piece in sent]).unsqueeze(0), sizes, dtypes)
-    flat = comm.allocate((axis.size * sum(sizes),), dtype=sent[0].dtype, device=device)
+        return Own(pieces)
+    dtypes = [dtype for _, dtype in pieces]
+    sent = [numbers for numbers, _ in pieces]
+    if len(set(dtypes)) > 1:
+        sent = [numbers.to(dtype).view(torch.uint8) for numbers, dtype in pieces]
+    sizes = [piece.numel() for piece in sent]
+    flat = comm.allocate(
+        (axis.size * sum(sizes),), dtype=dtypes[0] if len(set(dtypes)) == 1 else torch.uint8, device=device
+    )
     rows = flat.view(axis.size, -1)
     own = rows[axis.rank]
-    torch._foreach_copy_(list(own.split(sizes)), list(sent))
+    torch.cat(sent, out=own)  # casts, too
     return Gathering(comm(flat, own, axis.group, True), rows, sizes, dtypes)
 
 

@@ -1,6 +1,11 @@
 """Which of our functions has been applied to which module: each at most once, and never two that exclude each other.
 
-Kept beside the modules, not on them, so that a user's module looks as it did.
+Kept beside the modules, not on them, so that a user's module looks as it did::
+
+    net.0    {"checkpoint": {…}, "fully_shard": state 1}
+    net.1    {"fully_shard": state 1}                       one call on the list [net.0, net.1]: one state
+    net.2    {"replicate": state 2}                         fully_shard(net.2) is refused from now on
+    net      {}                                             free for either
 """
 
 from __future__ import annotations

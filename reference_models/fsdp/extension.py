@@ -92,7 +92,7 @@ class Extension:
         flat = self._outputs[place]
         flat.untyped_storage().resize_(flat.numel() * flat.itemsize)
         if self._cut.dim and size == self._cut.padded_shape:
-            self._cut.join(column, flat)
+            flat.view(self._cut.joined_shape).copy_(self._cut.joined(column))
             return flat.view(self._cut.shape)
         flat.view(column.shape).copy_(column)
         return flat.view(-1, *size[1:])

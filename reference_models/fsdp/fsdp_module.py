@@ -1,4 +1,10 @@
-"""The methods that a module gains by ``fully_shard``."""
+"""The methods that a module gains by ``fully_shard``: when to gather, when to free, when and how to reduce.
+
+Two ranks, two microbatches, gradients [1 3] then [5 7] on rank 0 and zeros on rank 1::
+
+    set_requires_gradient_sync(False); backward    nothing reduced; [1 3] is kept, unsharded, on rank 0
+    set_requires_gradient_sync(True); backward     [6 10] is reduced: .grad is [3] on rank 0 and [5] on rank 1
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""What is settled only when training begins: who is the root, what everything is called, and that all is in place."""
+"""What is settled only when training begins: who is the root, what everything is called, and that all is in place.
+
+``fully_shard`` on net.0, net.1, net.2 and net, in this order; the first forward through net settles::
+
+    root     net, since forward begins there; states in the order net, 0, 1, 2
+    names    "" has the parameters that no child has; "0" has "0.weight" and "0.bias"
+    ready    each group, when it first runs: no parameter on meta, offloaded ones on the CPU, one dtype to reduce in
+"""
 
 from __future__ import annotations
 

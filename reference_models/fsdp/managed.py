@@ -1,4 +1,10 @@
-"""What one call of ``fully_shard`` takes care of: modules, parameters with their owners, and buffers."""
+"""What one call of ``fully_shard`` takes care of: modules, parameters with their owners, and buffers.
+
+A net of four modules, root(a(inner), b), where a is sharded already and b.weight is root.weight as well::
+
+    managed modules       root, b                                       a and what is in it belong to another call
+    managed parameters    weight with owners (root, weight), (b, weight)    once, whoever shares it
+"""
 
 from __future__ import annotations
 

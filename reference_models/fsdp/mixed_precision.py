@@ -3,6 +3,8 @@
     MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 gathers and computes in bfloat16, and reduces gradients in float32; parameters, gradients and optimizer keep their own.
+Two ranks, a float32 parameter [1.001 2 3 4]: both compute with [1 2 3 4] in bfloat16; their gradients [1 0 0 0] and
+[0.00390625 0 0 0] have the mean 0.501953125 in float32, which bfloat16 would have rounded to 0.5.
 """
 
 from __future__ import annotations

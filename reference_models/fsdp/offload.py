@@ -1,4 +1,8 @@
-"""Where sharded parameters and gradients rest between their uses."""
+"""Where sharded parameters and gradients rest between their uses.
+
+Two ranks, rows [1 2 3 4] offloaded: rank 0 keeps [1 2] on the CPU, copies them to the device to be gathered, and copies
+its part of the gradient back when it is reduced; the device holds [1 2 3 4] during forward and backward alone.
+"""
 
 from __future__ import annotations
 

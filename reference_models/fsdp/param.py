@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
 from torch.utils.weak import WeakIdKeyDictionary
 
+from reference_models.fsdp.collectives import Piece
 from reference_models.fsdp.extension import Extension, carry_hooks, has_extension
 from reference_models.fsdp.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
@@ -97,7 +98,9 @@ class ManagedParameter:
 
     def _made_sharded(self, requires_grad: bool) -> nn.Parameter:
         with torch.no_grad():
-            return nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
+            made = nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
+        self.layout.adopt(made)
+        return made
 
     def _packed(self, own: Tensor) -> Tensor:
         flat = self.cut.padded(own)
@@ -116,7 +119,13 @@ class ManagedParameter:
         assert registered is not None
         if registered is self.sharded and local_of(registered) is self._local:
             return
+        if not isinstance(registered, DTensor):
+            raise ValueError(
+                f"parameter {self.name!r} of a sharded module was replaced by a plain tensor: expected a DTensor "
+                f"placed {self.layout.placements}; see torch.distributed.tensor.distribute_tensor"
+            )
         self.sharded = registered
+        self.layout.adopt(registered)
         with torch.no_grad():
             self._repack(local_of(registered))
         self.register(registered)
@@ -150,45 +159,45 @@ class ManagedParameter:
         """The dtype to gather and compute in: what the policy asks for, of floating parameters only."""
         return asked if asked is not None and self.dtype.is_floating_point else self.dtype
 
-    def pieces(self, precision: MixedPrecisionPolicy) -> list[Tensor]:
-        """What this rank sends in a gather, each flat: its packed rows, or what its own hooks make of them."""
+    def pieces(self, precision: MixedPrecisionPolicy) -> list[Piece]:
+        """What this rank sends in a gather: its packed rows, or what its own hooks make of them."""
         self.refresh()
         if self.extension is not None:
-            return self.extension.send(self._on_device(self._local), precision)
-        return [self._on_device(self.packed.detach()).to(self.compute_dtype(precision.param_dtype))]
+            sent = self.extension.send(self._on_device(self._local), precision)
+            return [Piece(each, each.dtype) for each in sent]
+        return [Piece(self._on_device(self.packed), self.compute_dtype(precision.param_dtype))]
 
     def _on_device(self, tensor: Tensor) -> Tensor:
         if not isinstance(self.offload, CPUOffloadPolicy):
             return tensor
         return tensor.to(self.mesh.device, non_blocking=self.offload.pin_memory)
 
-    def fill(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy) -> None:
-        """Take what all ranks have sent of this parameter, row by row, into the unsharded form's memory."""
-        if self.extension is not None:
-            self._fill_by(self.extension, columns, self.compute_dtype(precision.param_dtype))
-        else:
-            parts = next(columns)
-            self.cut.join(parts.reshape(self.cut.parts, -1), self._allocated(parts))
+    def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy) -> list[tuple[Tensor, Tensor]]:
+        """Take what all ranks have sent of this parameter, row by row: what is still to be copied, and from where.
 
-    def _fill_by(self, extension: Extension, columns: Iterator[Tensor], dtype: torch.dtype) -> None:
+        Hooks of its own copy by themselves.
+        """
+        dtype = self.compute_dtype(precision.param_dtype)
+        if self.extension is None:
+            return [(self._allocated(dtype), self.cut.joined(next(columns).reshape(self.cut.parts, -1)))]
         if self.unsharded is None:
-            self.unsharded = self._made_unsharded(extension.build(self._local, columns, dtype))
+            self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
         else:
-            extension.fill(self._local, columns, dtype, self.unsharded)
+            self.extension.fill(self._local, columns, dtype, self.unsharded)
+        return []
 
     def parts(self) -> Tensor:
         """The unsharded form as all ranks' parts, ``(ranks, padded_numel)``."""
         assert self._full is not None
-        if self.cut.dim == 0:
-            return self._full.view(self.cut.parts, -1)
-        rows = self._full.new_empty(self.cut.parts, self.cut.padded_numel)
-        self.cut.split(self._full.view(self.cut.shape), rows)
-        return rows
+        whole = self._full if self.cut.dim == 0 else self.cut.stacked(self._full.view(self.cut.shape))
+        return whole.view(self.cut.parts, -1)
 
-    def _allocated(self, parts: Tensor) -> Tensor:
-        if self._full is None or self._full.dtype != parts.dtype:
-            self._full = torch.empty(parts.numel(), dtype=parts.dtype, device=parts.device)
-            self.unsharded = self._made_unsharded(self._full.data[: self.cut.shape.numel()].view(self.cut.shape))
+    def _allocated(self, dtype: torch.dtype) -> Tensor:
+        """The unsharded form's memory, in the shape that ``Cut.joined`` fills."""
+        if self._full is None or self._full.dtype != dtype:
+            self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
+            whole = self._full.data.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
+            self.unsharded = self._made_unsharded(whole)
         else:
             self._full.untyped_storage().resize_(self._full.numel() * self._full.itemsize)
         return self._full
@@ -228,13 +237,14 @@ class ManagedParameter:
 
     def add_gradient(self, part: Tensor) -> None:
         """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks."""
-        own = self.cut.unpadded(part, self.rows).to(self.dtype)
+        own = self.cut.unpadded(part, self.rows)
+        if own.dtype != self.dtype:
+            own = own.to(self.dtype)
         if isinstance(self.offload, CPUOffloadPolicy):
             own = own.to("cpu")
-        with torch.no_grad():
-            if self.sharded.grad is None:
-                self.sharded.grad = self.layout.wrap(own)
-            else:
-                local_of(self.sharded.grad).add_(own)
+        if self.sharded.grad is None:
+            self.sharded.grad = self.layout.wrap(own)
+        else:
+            local_of(self.sharded.grad).add_(own)
         for hook in (getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values():
             hook(self.sharded)

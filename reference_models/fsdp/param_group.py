@@ -3,6 +3,9 @@
 A group is in one of three forms. In each pass::
 
     SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or PARTLY until backward
+
+Four ranks, weight [1 2 3 4] and bias [5 6 7 8] in one group: rank 0 has 1 and 5, sends [1 5] in one gather, and after
+backward gets the means of its rows of both gradients from one reduce-scatter.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from reference_models.fsdp.collectives import Gathering, Reduction, division, gather
+from reference_models.fsdp.collectives import Gathering, Own, Reduction, division, gather
 from reference_models.fsdp.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.mesh import DataMesh
@@ -59,7 +62,7 @@ class ParameterGroup:
         self.all_reduce_hook: Callable[[Tensor], None] | None = None
         self.all_gather: AllGather = PlainAllGather()
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
-        self._gathering: Gathering | None = None
+        self._gathering: Gathering | Own | None = None
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
 
@@ -81,10 +84,10 @@ class ParameterGroup:
         if self._gathering is None:
             return
         gathering, self._gathering = self._gathering, None
-        columns = gathering.pieces()
+        columns = gathering.columns()
         with torch.no_grad():
-            for parameter in self.parameters:
-                parameter.fill(columns, self.precision)
+            copies = [copy for parameter in self.parameters for copy in parameter.take(columns, self.precision)]
+            torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
         if self.form is Form.PARTLY and self.partly is not None:
             self.partly.drop()
         self.form = Form.UNSHARDED
@@ -127,7 +130,8 @@ class ParameterGroup:
             gradient = parameter.take_gradient()
             if gradient is None:
                 continue
-            gradient = gradient.to(self.precision.reduce_dtype or gradient.dtype)
+            if self.precision.reduce_dtype not in (None, gradient.dtype):
+                gradient = gradient.to(self.precision.reduce_dtype)
             kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
         return kept
 
@@ -150,15 +154,14 @@ class ParameterGroup:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
         sizes = [parameter.cut.padded_numel for parameter in reduced]
         parts = self.mesh.shard.size
-        flat = self.reduce_scatter.allocate(
-            (parts * sum(sizes),), dtype=self._reduce_dtype(gradients), device=self.mesh.device
-        )
-        rows = flat.view(parts, -1)
-        for parameter, columns in zip(reduced, rows.split(sizes, dim=1), strict=True):
-            if parameter in gradients:
-                parameter.cut.split(gradients[parameter], columns)
-            else:
-                columns.zero_()
+        dtype, device = self._reduce_dtype(gradients), self.mesh.device
+        rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=device).view(parts, -1)
+        whole = [
+            p.cut.stacked(gradients[p] if p in gradients else torch.zeros(p.cut.shape, dtype=dtype, device=device))
+            for p in reduced
+            if p.cut.padded_numel
+        ]
+        torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, and pads with zeros
         return rows
 
     def _counts_unused(self, parameter: ManagedParameter) -> bool:
@@ -176,8 +179,10 @@ class ParameterGroup:
     def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
         if self.all_reduce_hook is not None:
             self.all_reduce_hook(part)
-        for parameter, own in zip(reduced, part.split([p.cut.padded_numel for p in reduced]), strict=True):
-            parameter.add_gradient(own)
+        with torch.no_grad():
+            parts = torch.split_with_sizes(part, [p.cut.padded_numel for p in reduced])
+            for parameter, own in zip(reduced, parts, strict=True):
+                parameter.add_gradient(own)
 
     def forget(self) -> None:
         """After an iteration that failed: drop its gradients and free the parameters."""

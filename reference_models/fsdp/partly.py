@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
-from reference_models.fsdp.collectives import Gathering, gather
+from reference_models.fsdp.collectives import Gathering, Own, Piece, gather
 from reference_models.fsdp.comms import AllGather
 from reference_models.fsdp.mesh import DataMesh
 from reference_models.fsdp.param import ManagedParameter
@@ -57,9 +57,9 @@ class Partly:
         layout = Layout(self.mesh.mesh, placements, parameter.layout.shape, parameter.layout.stride)
         return nn.Parameter(layout.wrap(local), parameter.sharded.requires_grad)
 
-    def gather(self, device: torch.device, comm: AllGather) -> Gathering:
+    def gather(self, device: torch.device, comm: AllGather) -> Gathering | Own:
         """Start gathering among the neighbours."""
-        return gather(self._pieces, self.mesh.shard, device, comm)
+        return gather([Piece(piece, piece.dtype) for piece in self._pieces], self.mesh.shard, device, comm)
 
     def drop(self) -> None:
         """Free what was kept."""

@@ -1,4 +1,12 @@
-"""Choosing modules: by class or by a function, and the four classic ways to spread a module over ranks."""
+"""Choosing modules: by class or by a function, and the four classic ways to spread a module over ranks.
+
+Four ranks, weight rows [1 2 3 4] of a Linear that ``ModuleWrapPolicy({Linear})`` chooses; rank 0 holds::
+
+    FULL_SHARD       [1], everything during forward, [1] until backward, everything during it
+    SHARD_GRAD_OP    [1], everything from forward until backward is over
+    HYBRID_SHARD     [1 2] on a (2, 2) mesh, as rank 2 does; else as FULL_SHARD
+    NO_SHARD         [1 2 3 4]
+"""
 
 from __future__ import annotations
 

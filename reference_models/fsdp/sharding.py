@@ -65,33 +65,26 @@ class Cut:
 
     def unpadded(self, flat: Tensor, rows: int) -> Tensor:
         """The first ``rows`` rows of a padded flat part, as a view in the part's shape."""
-        return flat.view(self.padded_shape).narrow(self.dim, 0, rows)
+        padded = flat.view(self.padded_shape)
+        return padded if rows == self.step else padded.narrow(self.dim, 0, rows)
 
-    def join(self, parts: Tensor, out: Tensor) -> None:
-        """Write the parts, ``(parts, padded_numel)``, as one padded tensor into flat ``out`` of all their numbers."""
+    @cached_property
+    def joined_shape(self) -> torch.Size:
+        """The shape in which flat memory of all parts' numbers takes what ``joined`` gives."""
         if self.dim == 0:
-            out.view(self.parts, -1).copy_(parts)
-        else:
-            side_by_side = parts.unflatten(1, self.padded_shape).movedim(0, self.dim)
-            out.view(side_by_side.shape).copy_(side_by_side)
+            return torch.Size((self.parts, self.padded_numel))
+        return torch.Size((*self.shape[: self.dim], self.parts, self.step, *self.shape[self.dim + 1 :]))
 
-    def split(self, tensor: Tensor, out: Tensor) -> None:
-        """Write ``tensor`` of ``shape`` into ``out``, ``(parts, padded_numel)``, casting, zeros where it has none."""
+    def joined(self, parts: Tensor) -> Tensor:
+        """The parts, ``(parts, padded_numel)``, as a view in the order of one padded tensor's memory."""
+        return parts if self.dim == 0 else parts.unflatten(1, self.padded_shape).movedim(0, self.dim)
+
+    def stacked(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of ``shape`` such that cutting it along dim 0 gives the parts."""
         if self.dim == 0:
-            self._split_rows(tensor.reshape(-1), out)
-        else:
-            blocks = tensor.unflatten(self.dim, (self.parts, self.step)).movedim(self.dim, 0)
-            out.copy_(blocks.reshape(self.parts, -1))
-
-    def _split_rows(self, flat: Tensor, out: Tensor) -> None:
-        if self.padded_numel == 0:
-            return
-        full, rest = divmod(flat.numel(), self.padded_numel)
-        out[:full].copy_(flat[: full * self.padded_numel].view(full, self.padded_numel))
-        if full < self.parts:
-            out[full, :rest].copy_(flat[full * self.padded_numel :])
-            out[full, rest:].zero_()
-            out[full + 1 :].zero_()
+            return tensor
+        blocks: Tensor = tensor.unflatten(self.dim, (self.parts, self.step))
+        return blocks.movedim(self.dim, 0).contiguous()
 
     def _with_rows(self, rows: int) -> torch.Size:
         return torch.Size((*self.shape[: self.dim], rows, *self.shape[self.dim + 1 :]))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement, Shard, _StridedShard
 
 from reference_models.fsdp.mesh import DataMesh
@@ -35,18 +35,17 @@ class Layout:
     _specs: dict[torch.dtype, DTensorSpec] = field(default_factory=dict, compare=False, repr=False)
 
     def wrap(self, local: Tensor) -> DTensor:
-        """The DTensor of which ``local`` is this rank's part.
-
-        ``DTensor.from_local`` works out each time what is the same each time; from the second time on that is reused.
-        """
+        """The DTensor of which ``local`` is this rank's part."""
         spec = self._specs.get(local.dtype)
-        if spec is not None:
-            return DTensor(local, spec, requires_grad=False)
-        made = DTensor.from_local(
-            local, self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
-        )
-        self._specs[local.dtype] = made._spec
-        return made
+        if spec is None:
+            spec = DTensorSpec(self.mesh, self.placements, TensorMeta(self.shape, self.stride, local.dtype))
+            self._specs[local.dtype] = spec
+        return DTensor(local, spec, requires_grad=False)
+
+    def adopt(self, made: nn.Parameter) -> None:
+        """Let what is wrapped from now on share a parameter's spec: torch finds such equal without comparing."""
+        assert isinstance(made, DTensor)
+        self._specs[made.dtype] = made._spec
 
 
 def layout_of(parameter: nn.Parameter, data_axes: tuple[int, ...] = ()) -> Layout | None:

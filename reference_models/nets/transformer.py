@@ -12,6 +12,23 @@ from torch import Tensor, nn
 
 from reference_models.nets.mlp import MLP
 
+#: How tensor parallelism cuts it, by module; ``*`` is any layer. Heads and hidden units go with columns, which are rows
+#: of the weight; a row-wise layer takes them back in, and its outputs are summed; everything else every rank has whole.
+TENSOR_PARALLEL_PLAN = {
+    "tokens": "row",
+    "positions": "replicated",
+    "layers.*.attention_norm": "replicated",
+    "layers.*.attention.wq": "column",
+    "layers.*.attention.wk": "column",
+    "layers.*.attention.wv": "column",
+    "layers.*.attention.wo": "row",
+    "layers.*.mlp_norm": "replicated",
+    "layers.*.mlp.in_proj": "column",
+    "layers.*.mlp.out_proj": "row",
+    "norm": "replicated",
+    "head": "column",
+}
+
 
 class Attention(nn.Module):
     """Causal self-attention with separate projections, so that each can be sharded by heads."""
