@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Norms(nn.Module):
-    """Layer, group and batch norm in turn; then a persistent ``offset`` is added, and a ``gain`` that is not multiplies."""
+    """Layer, group and batch norm; then a persistent ``offset`` is added, and another multiplies."""
 
     def __init__(self, dim: int = 4, groups: int = 1) -> None:
         super().__init__()

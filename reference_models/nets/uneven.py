@@ -7,6 +7,8 @@ Rows of 7, 1 and 5 on four ranks, where some ranks hold nothing at all::
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ class Uneven(nn.Module):
     def __init__(self, dim: int = 5, widths: tuple[int, ...] = (7, 1), bias: bool = True) -> None:
         super().__init__()
         sizes = (dim, *widths, dim)
-        self.layers = nn.ModuleList(nn.Linear(a, b, bias) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias) for a, b in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
         """``(…, dim)`` to the same."""
