@@ -27,7 +27,7 @@ from suites.kit.three_axes import (
 from suites.kit.three_axis_norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
-#: Tried before any drawn case: two MLPs, each gathered again for backward, and rows that the shard axis does not divide.
+#: Tried before any drawn case: two MLPs, gathered again for backward, and rows that the shard axis does not divide.
 RICH = ThreeAxisCase(
     world_size=4,
     net=Stack(dim=3, blocks=("mlp", "mlp"), multiplier=2),

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from harness.rank import Rank
 from harness.trial import most_ranks
 from suites.kit import baseline
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import Block, Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.parallel import cut_by_tp
 from suites.kit.programs import local, steps
@@ -68,7 +68,7 @@ def three_axis_cases(draw: st.DrawFn, /, exact: bool = False, shapes: Any = FLAT
     dims = st.tuples(st.integers(1, 5 if exact else 9).map(lambda d: -(-d // whole) * whole), st.integers(1, 3))
     dim, multiplier = draw(dims.filter(lambda two: two[0] * two[1] >= 2 and two[0] * two[1] % tp == 0))
     most = 3 if not exact else 2 if dtype == "float64" else 1
-    blocks = draw(st.lists(st.sampled_from(["mlp", "buffer"]), min_size=1, max_size=most))
+    blocks: list[Block] = draw(st.lists(st.sampled_from(["mlp", "buffer"]), min_size=1, max_size=most))
     net = Stack(dim, tuple(blocks), multiplier, bias=draw(st.booleans()))
     world_size = replicas * shards * tp
     reshard = draw(st.sampled_from([None, True, False]))

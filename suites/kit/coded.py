@@ -1,0 +1,217 @@
+"""Weights that go through a gather in a form of their own: tensors with hooks, as the all-gather extensions ask for.
+
+A ``Parted`` weight is sent as two tensors, of half its precision each, whose sum it is to the last bit::
+
+    rank 0: [1.001] is sent as [1.0] in bfloat16 and [0.001] in float32    unsharded: [1.0 + 0.001, …]
+
+A ``Scaled`` weight is sent as bytes and one number to divide by, another on every rank::
+
+    rank 1: [-1, 2] is sent as [-2, 4] in int8 and [2]    unsharded: [… , -2 / 2, 4 / 2]
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._pytree import tree_map_only
+
+#: What half of the precision is.
+NARROW = {torch.float64: torch.float32, torch.float32: torch.bfloat16, torch.bfloat16: torch.bfloat16}
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor without its wrapper, if it has one."""
+    return tensor.held if isinstance(tensor, Coded) else tensor.detach()
+
+
+def part_up(local: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Two tensors of ``rows`` rows whose sum is ``local``; missing rows are zeros."""
+    own = plain(local)
+    padded = own.new_zeros(rows, *own.shape[1:])
+    padded[: own.size(0)].copy_(own)
+    high = padded.to(NARROW[own.dtype])
+    return high, padded - high.to(own.dtype)
+
+
+def put_together(parts: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> Tensor:
+    """The first ``rows`` rows of the sum, in ``dtype``."""
+    high, low = parts
+    return (high.to(low.dtype) + low)[:rows].to(dtype)
+
+
+def hand_over(full: Tensor, out: Tensor | None, *more: Tensor) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """What a post-hook answers: the full tensor and what to free at first, and later nothing, but fills ``out``."""
+    if out is None:
+        return full, (full, *more)
+    assert out.shape == full.shape
+    out.data.copy_(full)  # by ``.data``, which autograd does not count as a change
+    return None
+
+
+class Notes(threading.local):
+    """What hooks note on one rank, where ranks may be threads: each call's arguments, and tensors to be freed."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.inner: dict[nn.Module, list[Tensor]] = {}
+
+    def begin(self) -> None:
+        """Forget what was noted before."""
+        self.calls, self.inner = [], {}
+
+    def filled(self, module: nn.Module) -> list[bool]:
+        """Of each tensor that was handed over for a module, to be freed, whether it has all its memory."""
+        return [tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize for tensor in self.inner[module]]
+
+
+NOTES = Notes()
+
+
+class Coded(Tensor):
+    """A tensor around a plain one, that stays of its class through whatever is done to it."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> Coded:
+        """A wrapper of the same size and dtype."""
+        made: Coded = Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            held.stride(),
+            held.storage_offset(),
+            dtype=held.dtype,
+            device=held.device,
+            requires_grad=held.requires_grad,
+        )
+        return made
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"{type(self).__name__}({self.held})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        """The name of the plain tensor."""
+        return ["held"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, held: dict[str, Tensor], *_: Any) -> Coded:
+        """The wrapper again."""
+        return cls(held["held"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Do it to the plain tensors, and wrap what comes of it; what is done in place gives the tensor itself."""
+        plain_args, plain_kwargs = tree_map_only(Coded, lambda coded: coded.held, (args, kwargs or {}))
+        result = func(*plain_args, **plain_kwargs)
+        return args[0] if func._schema.is_mutable else tree_map_only(Tensor, cls, result)
+
+
+class Parted(Coded):
+    """A weight in two parts, with hooks of five arguments."""
+
+    def fsdp_pre_all_gather(
+        self, mesh: DeviceMesh, outer_size: torch.Size, outer_stride: tuple[int, ...], module: nn.Module, mp_policy: Any
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """Send both parts, padded to the size that all ranks have."""
+        note = {
+            "mesh": mesh.mesh.tolist(),
+            "size": list(outer_size),
+            "stride": list(outer_stride),
+            "module": module,
+            "policy": mp_policy,
+        }
+        NOTES.calls.append(note)
+        return part_up(self, -(-outer_size[0] // mesh.size())), (outer_size[0], note)
+
+    def fsdp_post_all_gather(
+        self, outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Tensor | None = None
+    ) -> Any:
+        """Add up what came; hand over a tensor beside it, that is to be freed too."""
+        rows, note = metadata
+        spare = outputs[1].new_ones(3)
+        full = put_together(outputs, rows, param_dtype)
+        if out is None:
+            NOTES.inner[note["module"]] = [full, spare]
+        note["came"] = [[list(part.shape), part.dtype] for part in outputs]
+        note["dtype"], note["out"], note["filled"] = param_dtype, out is not None, NOTES.filled(note["module"])
+        return hand_over(full, out, spare)
+
+
+class PartedByMesh(Coded):
+    """The same with the older hook, of one argument; for rows that ranks divide."""
+
+    def fsdp_pre_all_gather(self, mesh: DeviceMesh) -> tuple[tuple[Tensor, ...], Any]:
+        """Send both parts."""
+        NOTES.calls.append({})
+        return part_up(self, self.size(0)), self.size(0) * mesh.size()
+
+    def fsdp_post_all_gather(
+        self, outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Tensor | None = None
+    ) -> Any:
+        """Add up what came."""
+        return hand_over(put_together(outputs, metadata, param_dtype), out)
+
+
+class Scaled(Coded):
+    """A weight of small whole numbers as bytes, with a scale of its own on every rank; for rows that ranks divide."""
+
+    def fsdp_pre_all_gather(
+        self, mesh: DeviceMesh, outer_size: torch.Size, outer_stride: tuple[int, ...], module: nn.Module, mp_policy: Any
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """Send bytes, and one number."""
+        NOTES.calls.append({})
+        own, scale = plain(self), 2.0 ** mesh.get_local_rank()
+        return ((own * scale).to(torch.int8), own.new_full((1,), scale)), None
+
+    def fsdp_post_all_gather(
+        self, outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Tensor | None = None
+    ) -> Any:
+        """Divide every rank's bytes by its number."""
+        codes, scales = outputs
+        each = scales.repeat_interleave(codes.size(0) // scales.numel()).unflatten(0, (-1, *[1] * (codes.dim() - 1)))
+        return hand_over((codes.to(param_dtype) / each).to(param_dtype), out)
+
+
+class Unpadded(Parted):
+    """Sends what it has, also where other ranks have more."""
+
+    def fsdp_pre_all_gather(
+        self, mesh: DeviceMesh, outer_size: torch.Size, outer_stride: tuple[int, ...], module: nn.Module, mp_policy: Any
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """Send both parts, as long as they are here."""
+        return part_up(self, self.size(0)), (outer_size[0], {})
+
+
+class ThreeArguments(PartedByMesh):
+    """A hook of a number of arguments that nobody knows."""
+
+    def fsdp_pre_all_gather(self, mesh: DeviceMesh, outer_size: torch.Size, module: nn.Module) -> Any:  # type: ignore[override]
+        """Never called."""
+
+
+class OnlyBefore(Coded):
+    """One of the two hooks."""
+
+    fsdp_pre_all_gather = PartedByMesh.fsdp_pre_all_gather
+
+
+class OnlyAfter(Coded):
+    """The other one."""
+
+    fsdp_post_all_gather = PartedByMesh.fsdp_post_all_gather
+
+
+def coded(net: nn.Module, kind: type[Coded]) -> nn.Module:
+    """Make every weight of two dims one of ``kind``, in place."""
+    for module in net.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() == 2:
+                setattr(module, name, nn.Parameter(kind(parameter.detach())))
+    return net
