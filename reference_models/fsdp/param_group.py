@@ -17,6 +17,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from reference_models.fsdp.autograd import unseen_by_transforms
 from reference_models.fsdp.collectives import Gathering, Own, Reduction, division, gather
 from reference_models.fsdp.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
 from reference_models.fsdp.errors import NotAllowed
@@ -68,6 +69,7 @@ class ParameterGroup:
 
     # Gathering.
 
+    @unseen_by_transforms
     def unshard(self) -> None:
         """Start gathering, unless all is there or on its way."""
         if self._gathering is not None or self.form is Form.UNSHARDED:
@@ -79,6 +81,7 @@ class ParameterGroup:
         pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
         self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
 
+    @unseen_by_transforms
     def wait(self) -> None:
         """Wait for a gather under way, and let the modules see the unsharded parameters."""
         if self._gathering is None:
@@ -94,6 +97,7 @@ class ParameterGroup:
         for parameter in self.parameters:
             parameter.show_unsharded()
 
+    @unseen_by_transforms
     def reshard(self) -> None:
         """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
         self.wait()
@@ -104,6 +108,7 @@ class ParameterGroup:
             for parameter in self.parameters:
                 parameter.show_sharded()
 
+    @unseen_by_transforms
     def reshard_partly(self) -> None:
         """Keep the rows of the smaller mesh, and let the modules see them, until backward needs everything."""
         assert self.partly is not None

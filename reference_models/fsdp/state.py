@@ -15,12 +15,14 @@ inputs and gather what is missing, and free nothing, since backward is about to 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reference_models.fsdp.autograd import in_transform, told
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy, cast, map_tensors, tensors_in
 from reference_models.fsdp.param_group import ParameterGroup
 from reference_models.fsdp.pipeline import Pipeline
@@ -136,7 +138,7 @@ class ModuleState:
         """Whether some of its modules have run in this pass and others may yet."""
         return bool(self._to_run) and self._to_run != set(self.modules)
 
-    def _before_backward(self, place: int, gradient: Tensor) -> Tensor:
+    def _before_backward(self, place: int) -> None:
         self._backward_begins()
         if not self._in_backward:
             self._in_backward = True
@@ -146,7 +148,6 @@ class ModuleState:
                     group.wait()
             for state in ahead_in_backward(self, self.tree.order, place):
                 state.start_unsharding(backward=True)
-        return gradient
 
     def _after_backward(self) -> None:
         self._in_backward = False
@@ -196,18 +197,38 @@ class ModuleState:
         tensors = [tensor for tensor in tensors_in(inputs) if tensor.requires_grad]
         if not tensors:
             return inputs
-        told = dict(zip(map(id, tensors), _told(self, *tensors), strict=True))
-        return map_tensors(lambda tensor: told.get(id(tensor), tensor), inputs)
+        same = dict(zip(map(id, tensors), told(self._after_backward, tensors), strict=True))
+        return map_tensors(lambda tensor: same.get(id(tensor), tensor), inputs)
 
     def _tell_before_backward(self, output: Any) -> Any:
         if not torch.is_grad_enabled():
             return output
-        tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        tensors = tensors_in(output)
+        if in_transform():  # whose outputs may turn out to require gradients once it is over
+            return self._tell_before_backward_of_transformed(tensors, output)
+        tensors = [tensor for tensor in tensors if tensor.requires_grad]
         if tensors:
             place = self.tree.order.note(self)  # a list of modules is noted more than once: the last one counts
             for tensor in tensors:
-                tensor.register_hook(functools.partial(self._before_backward, place))
+                if tensor._base is not None:
+                    self._warn_of_view()
+                tensor.register_hook(lambda _: self._before_backward(place))
         return output
+
+    def _tell_before_backward_of_transformed(self, tensors: list[Tensor], output: Any) -> Any:
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        call = functools.partial(self._before_backward, self.tree.order.note(self))
+        same = {id(tensor): told(call, [tensor])[0] for tensor in floating}
+        return map_tensors(lambda tensor: same.get(id(tensor), tensor), output)
+
+    def _warn_of_view(self) -> None:
+        names = ", ".join(type(module).__name__ for module in self.modules)
+        warnings.warn(
+            f"a sharded module ({names}) returned a view tensor: changing it in place would hide from autograd that "
+            "backward comes through this module; clone() it, or use out-of-place operations",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def _backward_begins(self) -> None:
         if not self.tree.in_backward:
@@ -234,22 +255,3 @@ class ModuleState:
 
     def _on_device(self, value: Any) -> Any:
         return map_tensors(lambda t: t.to(self.device) if t.device != self.device else t, value)
-
-
-def _told(state: ModuleState, *tensors: Tensor) -> tuple[Tensor, ...]:
-    told: tuple[Tensor, ...] = _Told.apply(state, *tensors)  # type: ignore[no-untyped-call]
-    return told
-
-
-class _Told(torch.autograd.Function):
-    """The identity; tells a state when backward has come through."""
-
-    @staticmethod
-    def forward(ctx: Any, state: ModuleState, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.state = state
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        ctx.state._after_backward()
-        return (None, *gradients)

@@ -1,0 +1,66 @@
+"""How backward says where it is: an identity in the graph that calls a function when gradients have come through it.
+
+    y = told(call, x)       y is x, [1 2 3 4]
+    y.backward(g)           g, [5 6 7 8], reaches x after call() has returned
+
+Also what must not be seen by function transforms (``torch.func.jvp``, ``vmap``): they trace the user's mathematics, and
+gathering and freeing parameters is none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def told(call: Callable[[], None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors; ``call`` is made once the gradients of all of them are there, before they go on."""
+    same: tuple[Tensor, ...] = _Told.apply(call, *tensors)  # type: ignore[no-untyped-call]
+    return same
+
+
+def in_transform() -> bool:
+    """Whether a function transform is at work."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def unseen_by_transforms(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """``function``, run as if no function transform were at work."""
+
+    @functools.wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if not in_transform():
+            return function(*args, **kwargs)
+        with torch._C._DisableFuncTorch():
+            return function(*args, **kwargs)
+
+    return run
+
+
+class _Told(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tensors
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.call = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        ctx.call()
+        return (None, *gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Tensor) -> tuple[Tensor, ...]:
+        return tangents
