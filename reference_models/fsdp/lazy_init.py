@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from reference_models.fsdp.comms import ReduceScatterFromSymmetricMemory
 from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.offload import CPUOffloadPolicy
@@ -53,6 +54,15 @@ def _gather_tree(root: ModuleState) -> None:
     for state in root.tree.states[1:]:
         state.is_root, state.tree = False, root.tree
     root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
+    if root.tree.pipeline.room > 1 and any(_reduces_in_symmetric_memory(state) for state in root.tree.states):
+        raise ValueError(
+            "set_reduce_scatter_max_input_buffers(>1) is not supported with symmetric memory, which has one buffer: "
+            "use 1, or ordinary memory"
+        )
+
+
+def _reduces_in_symmetric_memory(state: ModuleState) -> bool:
+    return any(isinstance(group.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in state.groups)
 
 
 def sharding_state(module: nn.Module) -> ModuleState | None:
