@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from harness.ledger import Entry, Listen, by_dispatcher
 from harness.vendor import Backend, Implementation
 
 
@@ -31,6 +33,7 @@ class Rank:
     device: torch.device
     implementation: Implementation
     backend: Backend
+    _listen: Listen = field(default=by_dispatcher, repr=False)
     _meshes: dict[tuple[Any, ...], DeviceMesh] = field(default_factory=dict, repr=False)
 
     def mesh(self, shape: Sequence[int] | None = None, names: Sequence[str] | None = None) -> DeviceMesh:
@@ -42,3 +45,10 @@ class Rank:
         if key not in self._meshes:
             self._meshes[key] = init_device_mesh(self.device.type, key[0], mesh_dim_names=key[1])
         return self._meshes[key]
+
+    @contextmanager
+    def ledger(self) -> Iterator[list[Entry]]:
+        """Note every collective that this rank issues in the block, in order, as entries of ``ledger.py``."""
+        entries: list[Entry] = []
+        with self._listen(entries):
+            yield entries

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from harness import ledger
 from harness.worlds.arithmetic import Call, op_words
 from harness.worlds.meetings import Hall, Meeting
 
@@ -77,9 +78,14 @@ class LockstepGroup(dist.ProcessGroup):
         """The backend's name, as torch asks for it."""
         return "lockstep"
 
-    def _post(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *agree: Any, **more: Any) -> Any:
+    def _post(
+        self, name: str, opts: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *agree: Any, **more: Any
+    ) -> Any:
         self._calls += 1
         call = Call(name, agree, tuple(inputs), tuple(outputs), **more)
+        reduction = op_words(call.op).partition("(")[0] if call.op is not None else None
+        is_async = getattr(opts, "asyncOp", True)
+        ledger.note(name.removesuffix("_single"), inputs, outputs, reduction, self._ranks, is_async)
         meeting = self._hall.meeting(self._name, self._calls, self._ranks)
         meeting.join(self._number, call)
         return MeetingWork(meeting, list(outputs))
@@ -89,7 +95,7 @@ class LockstepGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce to everybody; one tensor or several."""
         tensors, op = _listed(tensors), _op(opts)
-        return self._post("all_reduce", tensors, tensors, _sizes(tensors), op_words(op), op=op)
+        return self._post("all_reduce", opts, tensors, tensors, _sizes(tensors), op_words(op), op=op)
 
     allreduce_coalesced = allreduce
 
@@ -97,13 +103,13 @@ class LockstepGroup(dist.ProcessGroup):
         """Reduce to the root."""
         op = _op(opts)
         agree = (_sizes(tensors), op_words(op), _root(opts))
-        return self._post("reduce", tensors, tensors, *agree, op=op, root=opts.rootRank)
+        return self._post("reduce", opts, tensors, tensors, *agree, op=op, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce a list of tensors, one for each rank."""
         _expect(len(inputs) == 1 and len(inputs[0]) == self.size(), "reduce_scatter", f"{self.size()} input tensors")
         op = _op(opts)
-        return self._post("reduce_scatter", inputs[0], outputs, _sizes(inputs[0]), op_words(op), op=op)
+        return self._post("reduce_scatter", opts, inputs[0], outputs, _sizes(inputs[0]), op_words(op), op=op)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce pairs of tensors, each input as long as its output times the ranks."""
@@ -115,7 +121,7 @@ class LockstepGroup(dist.ProcessGroup):
                 f"got {source.numel()} of {source.dtype}",
             )
         op = _op(opts)
-        return self._post("reduce_scatter_single", inputs, outputs, _sizes(inputs), op_words(op), op=op)
+        return self._post("reduce_scatter_single", opts, inputs, outputs, _sizes(inputs), op_words(op), op=op)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """Reduce one tensor and scatter it."""
@@ -132,7 +138,7 @@ class LockstepGroup(dist.ProcessGroup):
             "all_gather",
             f"an output of {source.numel()} elements at this rank's place, got {targets[self._number].numel()}",
         )
-        return self._post("all_gather", [source], targets, _sizes(targets))
+        return self._post("all_gather", opts, [source], targets, _sizes(targets))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather pairs of tensors, each output as long as its input times the ranks."""
@@ -143,7 +149,7 @@ class LockstepGroup(dist.ProcessGroup):
                 f"an output of {self.size()} × the input's {source.numel()} elements and of its dtype {source.dtype}, "
                 f"got {target.numel()} of {target.dtype}",
             )
-        return self._post("all_gather_single", inputs, outputs, _sizes(inputs))
+        return self._post("all_gather_single", opts, inputs, outputs, _sizes(inputs))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """Gather into one tensor."""
@@ -159,44 +165,46 @@ class LockstepGroup(dist.ProcessGroup):
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Gather into a list on the root."""
         targets = outputs[0] if outputs else []
-        return self._post("gather", inputs, targets, _sizes(inputs), _root(opts), root=opts.rootRank)
+        return self._post("gather", opts, inputs, targets, _sizes(inputs), _root(opts), root=opts.rootRank)
 
     # One to many, many to many.
 
     def broadcast(self, tensors: Any, opts: Any) -> Any:
         """Send the root's tensors to everybody."""
-        return self._post("broadcast", tensors, tensors, _sizes(tensors), _root(opts), root=opts.rootRank)
+        return self._post("broadcast", opts, tensors, tensors, _sizes(tensors), _root(opts), root=opts.rootRank)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Send the root's r-th tensor to rank r."""
         sources = inputs[0] if inputs else []
         if self._number == opts.rootRank:
             _expect(len(sources) == self.size(), "scatter", f"{self.size()} input tensors, got {len(sources)}")
-        return self._post("scatter", sources, outputs, _sizes(outputs), _root(opts), root=opts.rootRank)
+        return self._post("scatter", opts, sources, outputs, _sizes(outputs), _root(opts), root=opts.rootRank)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Exchange lists of tensors; sizes may differ from pair to pair."""
         _expect(len(outputs) == len(inputs) == self.size(), "all_to_all", f"{self.size()} inputs and outputs")
-        return self._post("all_to_all", inputs, outputs, str(inputs[0].dtype))
+        return self._post("all_to_all", opts, inputs, outputs, str(inputs[0].dtype))
 
     def all_to_all_single(self, output: Tensor, input: Tensor, to: list[int], of: list[int], opts: Any = None) -> Any:
         """Exchange parts of one tensor, cut along dim 0: evenly, or in the sizes given."""
         outputs = output.split(to) if to else output.chunk(self.size())
         inputs = input.split(of) if of else input.chunk(self.size())
-        return self.alltoall(list(outputs), list(inputs))
+        return self.alltoall(list(outputs), list(inputs), opts)
 
     def barrier(self, opts: Any = None) -> Any:
         """Wait for everybody."""
-        return self._post("barrier", [], [])
+        return self._post("barrier", opts, [], [])
 
     # Point to point: a meeting of two, matched in order by sender, receiver and tag.
 
     def send(self, tensors: Any, dst: int, tag: int) -> Any:
         """Send to group rank ``dst``."""
+        ledger.note("send", tensors, [], None, self._ranks, None)
         return self._parcel(tensors, self._number, dst, tag)
 
     def recv(self, tensors: Any, src: int, tag: int) -> Any:
         """Receive from group rank ``src``."""
+        ledger.note("recv", [], tensors, None, self._ranks, None)
         return self._parcel(tensors, src, self._number, tag)
 
     def _parcel(self, tensors: Any, src: int, dst: int, tag: int) -> Any:

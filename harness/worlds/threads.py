@@ -25,6 +25,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
     _uninstall_threaded_pg,
 )
 
+from harness import ledger
 from harness.load import Subject, load_backend, load_implementation
 from harness.rank import Rank, seed_like_a_new_process
 from harness.vendor import Backend, Implementation
@@ -107,7 +108,7 @@ class ThreadRanks:
         _here.hall = self._hall
         dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._crew.size)
         device = torch.device(self._backend.device_type)
-        return Rank(number, self._crew.size, device, self._implementation, self._backend)
+        return Rank(number, self._crew.size, device, self._implementation, self._backend, ledger.by_group)
 
     def _bury(self, number: int) -> None:
         if number in self._ranks:
