@@ -5,10 +5,10 @@ A rank of two that reduce-scatters four float32 gradients notes::
     {"op": "reduce_scatter", "input": {"numel": 4, "bytes": 16, "dtype": "float32"},
      "output": {"numel": 2, "bytes": 8, "dtype": "float32"}, "reduce": "AVG", "ranks": [0, 1], "async": False}
 
-In the thread world our own process group sees every call. Elsewhere torch's dispatcher does: it sees calls by hand, from
-backward, and those of functional collectives, which DTensors make. It sees nothing of other threads of the
-program, nor of calls to a backend's object behind the back of its process group. What is only imagined, on fake
-tensors, is no collective.
+In the thread world our own process group sees every call. Elsewhere torch's dispatcher does: it sees calls by hand,
+calls from backward, and functional collectives, which DTensors use. It sees nothing of other threads of the program,
+nor of calls to a backend's object behind the back of its process group. What is only imagined, on fake tensors, is no
+collective.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Listener(TorchDispatchMode):
     """Hears what the dispatcher is asked to do, also from inside tensor subclasses, which unwrap themselves first."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._entries = entries
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,7 +139,7 @@ def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, 
 def _heard(op: str, named: dict[str, Any], result: Any) -> list[Entry]:
     """The entries of one call: several if it gathers several tensors into lists, which is done one by one."""
     inputs = next(named[name] for name in _INPUTS if name in named)
-    outputs = next((named[name] for name in _OUTPUTS if name in named), None)
+    outputs: Any = next((named[name] for name in _OUTPUTS if name in named), None)
     if "output_lists" in named:
         return [_told(op, [source], targets, named) for source, targets in zip(inputs, outputs, strict=True)]
     if outputs is None:
@@ -168,11 +168,11 @@ def _reduction(op: Any) -> str | None:
 
 
 def _ranks(named: dict[str, Any]) -> list[int]:
-    group = named.get("process_group", named.get("group_name"))
-    if isinstance(group, str):
-        group = c10d._resolve_process_group(group)
-    elif isinstance(group, torch.ScriptObject):
+    group: Any = named.get("process_group", named.get("group_name"))
+    if isinstance(group, torch.ScriptObject):
         group = dist.ProcessGroup.unbox(group)
+    elif not isinstance(group, dist.ProcessGroup):
+        group = c10d._resolve_process_group(group)  # a name
     return dist.get_process_group_ranks(group)
 
 
