@@ -11,7 +11,8 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import baseline, precision, tolerance
 from suites.kit.cases import Stack
-from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase
+from suites.kit.mixed_nets import TableCase, on_rank, seen_with_table, table_cases
+from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import (
     LOW,
     NotingCase,
@@ -24,6 +25,18 @@ from suites.kit.precision_programs import (
     rounding_cases,
     train,
 )
+from suites.kit.precision_values import (
+    BufferCase,
+    Holding,
+    alike_cases,
+    assign,
+    buffer_cases,
+    buffers_of,
+    buffers_seen,
+    expected_transforms,
+    policies,
+    transformed,
+)
 from suites.kit.structures import (
     MAKE,
     CarriedCase,
@@ -35,6 +48,8 @@ from suites.kit.structures import (
 
 MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 TWO_LAYERS = Stack(3, ("linear", "linear"))
+TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtype="bfloat16", reduce_dtype="float32")
+ALIKE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
 
 
 def follows(trial: Trial, case: PrecisionCase) -> None:
@@ -151,3 +166,49 @@ def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase)
 def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedCase) -> None:
     """Modules that hand each other tensors in nested dicts, tuples, dataclasses and named tuples train as any other."""
     follows(trial, case)
+
+
+@requirement("precision/buffers", *MIXED, source="MP-08 MP-09 MP-10")
+@given(case=buffer_cases())
+def test_buffers_are_never_cast(trial: Trial, case: BufferCase) -> None:
+    """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""
+    want = buffers_of(Holding(case))
+    for number, got in enumerate(trial.run(buffers_seen, case)):
+        output = f"torch.{case.param_dtype}"
+        trial.agree(f"rank {number}", got, {"forward": want, "afterwards": want, "output": output})
+
+
+@requirement("precision/other-dtypes", *MIXED, ranks=2, source="API-31 MP-15")
+@given(case=table_cases(low=True))
+def test_what_is_not_floating_is_never_cast(trial: Trial, case: TableCase) -> None:
+    """A parameter of integers is sharded and gathered as it is beside floating ones, which are cast."""
+    for number, got in enumerate(trial.run(seen_with_table, case)):
+        trial.agree(f"rank {number}", got, on_rank(case, number))
+
+
+@requirement("precision/policy", *MIXED, source="MP-11 MP-14")
+@given(case=alike_cases())
+def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None:
+    """A policy asks for nothing but the cast of inputs unless told, and training leaves it as it was."""
+    made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
+    want = {"default": ["None", "None", "None", "True"], "before": made, "after": made}
+    for number, got in enumerate(trial.run(policies, case)):
+        trial.agree(f"rank {number}", got, want)
+
+
+@requirement("precision/frozen-policy", *MIXED, source="MP-14")
+def test_a_policy_cannot_be_changed(trial: Trial) -> None:
+    """To assign to a field of a policy raises an error."""
+    trial.refuses(assign, ALIKE, ("AttributeError", "TypeError"), "reduce_dtype|assign|frozen")
+
+
+# Levels of forward-mode differentiation are the process': ranks that are threads would be within each other's.
+@requirement("precision/transforms", *MIXED, ranks=2, worlds=("processes",), source="MP-16")
+def test_function_transforms_go_through_sharded_modules(trial: Trial) -> None:
+    """torch.func's jvp and vmap of a sharded net give the unsharded net's values, derivatives and gradients."""
+    case = TRANSFORMED
+    [step] = precision.train(case)
+    for number, got in enumerate(trial.run(transformed, case)):
+        grads = baseline.on_rank([step], number, case.shards)[0]["gradients"]
+        want = {**expected_transforms(case, number), "gradients of jvp": grads, "gradients of vmap": grads}
+        trial.agree(f"rank {number}", dict(sorted(got.items())), dict(sorted(want.items())))
