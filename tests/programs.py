@@ -217,3 +217,11 @@ def shows_surroundings(rank: Rank) -> dict[str, Any]:
         "marker": os.environ.get("FSDP_TEST_MARKER"),
         "threads": torch.get_num_threads(),
     }
+
+
+def own_coordinate(rank: Rank) -> list[int]:
+    """Where this rank is on the mesh of what an operation gives: torch caches that by mesh."""
+    net = torch.nn.Linear(4, 4)
+    assert rank.implementation.fully_shard is not None
+    rank.implementation.fully_shard(net, mesh=rank.mesh())
+    return list(net.state_dict()["weight"].device_mesh.get_coordinate())

@@ -35,6 +35,13 @@ def test_ranks_have_processes_of_their_own() -> None:
         assert (view["RANK"], view["WORLD_SIZE"], view["marker"], view["threads"]) == (str(rank), "2", "here", 1)
 
 
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_no_rank_takes_itself_for_another(kind: Any) -> None:
+    """What torch caches of one rank, in another thread or when warming up, is not taken for what is true of another."""
+    with open_world(kind, 4, TORCH_ON_GLOO) as world:
+        assert [outcome.value for outcome in world.run(programs.own_coordinate)] == [[0], [1], [2], [3]]
+
+
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
