@@ -59,6 +59,7 @@ def test_freezing_can_change_between_steps(trial: Trial, case: ParameterCase) ->
 
 @requirement("parameters/called-again", Feature.FULLY_SHARD, ranks=2, source="FRZ-05")
 @example(case=with_fields(RICH, frozen=(("0.weight",),) * 2, calls=(False, True)))
+@example(case=with_fields(RICH, frozen=(("0.weight",),) * 2, calls=(True, True)))
 @given(case=st.sampled_from(CALLS).flatmap(lambda calls: frozen_cases(blocks=TWO, calls=calls)))
 def test_modules_may_run_several_times(trial: Trial, case: ParameterCase) -> None:
     """Modules with frozen parameters that run twice in a forward, with gradients once or twice, train as unsharded."""

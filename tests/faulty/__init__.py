@@ -7,7 +7,8 @@ shipped a fault stands for::
     CAUGHT_BY = {"sums_for_averages": "parity/exact"}
     ORIGIN = {"sums_for_averages": "pytorch/pytorch#162338"}
 
-A fault whose symptom is an error, rather than a wrong result, is also named in ``RAISES``.
+A fault whose symptom is an error, rather than a wrong result, is also named in ``RAISES``; an implementation's fault
+that a requirement of processes alone can catch, in ``IN_PROCESSES``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def all_faults() -> list[Fault]:
 
 def _faults_of(name: str) -> Iterator[Fault]:
     module = importlib.import_module(f"{__name__}.{name}")
+    processes = getattr(module, "IN_PROCESSES", ())
     for attribute, requirement in getattr(module, "CAUGHT_BY", {}).items():
         is_implementation = isinstance(getattr(module, attribute), Implementation)
         yield Fault(
@@ -54,6 +56,6 @@ def _faults_of(name: str) -> Iterator[Fault]:
             caught_by=requirement,
             origin=getattr(module, "ORIGIN", {}).get(attribute, ""),
             # A backend's process group is used by processes only.
-            worlds=("threads",) if is_implementation else ("processes",),
+            worlds=("threads",) if is_implementation and attribute not in processes else ("processes",),
             raises=attribute in getattr(module, "RAISES", ()),
         )
