@@ -1,0 +1,85 @@
+"""Which nets are saved and loaded, and between which layouts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from harness.trial import most_ranks
+from suites.kit.chains import ChainNet, CheckpointCase, Kind, Layout
+from suites.kit.hsdp import hsdp_meshes
+from suites.kit.parallel import full_parts
+from suites.kit.strategies import world_sizes
+
+
+@contextmanager
+def directory() -> Iterator[str]:
+    """A new directory that ranks on this machine save into and load from; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fsdp-conformance-") as path:
+        yield path
+
+
+@st.composite
+def layouts(draw: st.DrawFn, *kinds: Kind, at_least: int = 1) -> Layout:
+    """A layout of one of these kinds, on at most four of the ranks that there are; of three axes, on eight."""
+    kind = draw(st.sampled_from(kinds))
+    if kind == "HSDP":
+        replicas, shards = draw(hsdp_meshes())
+        return Layout(kind, replicas, shards)
+    if kind == "2-D":
+        shards, tp = draw(st.sampled_from([(2, 2), (1, 2), (2, 1), (1, 4)]))
+        return Layout(kind, 1, shards, tp)
+    if kind == "3-D":
+        shapes = [(2, 2, 2)] * (most_ranks() >= 8) + [(2, 1, 2), (1, 2, 2)]
+        return Layout(kind, *draw(st.sampled_from(shapes)))
+    size = draw(world_sizes(at_least))
+    return Layout(kind, 1, size) if kind == "1-D" else Layout(kind, size)
+
+
+@st.composite
+def chain_nets(draw: st.DrawFn, /, tp: int = 1, even: bool = False, **fixed: Any) -> ChainNet:
+    """Two or three layers of widths that shards need not divide; cut by ``tp``, two or four, no rank is left empty."""
+    count = draw(st.integers(2, 3)) if tp == 1 else 2
+    widths = draw(st.lists(st.integers(1, 7), min_size=count + 1, max_size=count + 1))
+    if tp > 1:
+        widths[1] = draw(st.integers(1, 9).filter(lambda h: h % tp == 0 if even else full_parts((h, 1), tp)))
+    flags = {name: draw(st.booleans()) for name in ("bias", "tied", "frozen", "unused", "buffer") if name not in fixed}
+    return ChainNet(**{"widths": tuple(widths), **flags, **fixed})
+
+
+@st.composite
+def checkpoint_cases(
+    draw: st.DrawFn, saved: Any, loaded: Any, /, even: bool = False, trained: bool = False, **fixed: Any
+) -> CheckpointCase:
+    """A net between two layouts, either of which is saved.
+
+    ``even``: where it is trained, tensor parallelism divides what it cuts. ``trained``: in float64, by one of several
+    optimizers, of which the one that decays weights is not for a parameter that gets no gradient.
+    """
+    layouts = draw(st.permutations([draw(saved), draw(loaded)]))
+    dtype = "float64" if trained else draw(st.sampled_from(["float32", "float64", "bfloat16"]))
+    net = draw(chain_nets(max(layout.tp for layout in layouts), even))
+    if trained:
+        optimizer = draw(st.sampled_from(["Adam", "SGD", *([] if net.unused else ["AdamW"])]))
+        fixed = {"optimizer": optimizer, "loaded_dtype": dtype, "steps": draw(st.integers(1, 2)), **fixed}
+    return CheckpointCase(**{
+        "net": net,
+        "saved": layouts[0],
+        "loaded": layouts[1],
+        "sharded": draw(st.sampled_from([(), (0,), (1,), (0, 1)])),
+        "dtype": dtype,
+        "loaded_dtype": draw(st.sampled_from([dtype, dtype, "float32", "float64"])),
+        "seed": draw(st.integers(0, 2**16)),
+        **fixed,
+    })  # fmt: skip
+
+
+def costly(divisor: int = 4) -> settings:
+    """Fewer examples than the profile says, for what writes and reads files on two worlds: of eight, two."""
+    assert settings.default is not None
+    return settings(max_examples=max(2, settings.default.max_examples // divisor))
