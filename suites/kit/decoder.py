@@ -74,7 +74,7 @@ def decoder_cases(draw: st.DrawFn) -> DecoderCase:
     layers = draw(st.integers(1, 2))
     return DecoderCase(
         world_size=shards * tp,
-        net=Stack(tp * draw(st.integers(2, 3)), ("mlp", "mlp")[:layers]),
+        net=Stack(tp * draw(st.integers(2, 3)), ("mlp",) if layers == 1 else ("mlp", "mlp")),
         sharded=tuple(sorted(draw(st.sets(st.integers(0, layers - 1))))),
         seed=draw(st.integers(0, 2**16)),
         mesh=(1, shards),
