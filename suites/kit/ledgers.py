@@ -1,0 +1,144 @@
+"""What training must communicate, worked out from the case alone. Imports no ``torch.distributed``.
+
+Of a net with block 0 sharded by itself, weight ``(3, 2)`` and bias ``(3,)`` in float32, rank 0 of two must gather once
+before that block runs: it holds 2 rows of each, padded, so it sends 4 + 2 numbers::
+
+    all_gather of 24 bytes on ranks [0, 1]
+
+Where ranks are cut into replicas of shards, gathers and reduce-scatters stay within a replica, and all-reduces are
+among the ranks that hold the same rows. What is said to a rank itself is no communication. Entries are those of
+``harness/ledger.py``; what a right implementation may choose, as the dtype of gathered bytes and when it waits, is left
+out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from suites.kit.cases import NetCase, Reshard, TrainingCase
+
+#: How often each collective came, in words, sorted.
+Counts = dict[str, int]
+#: The root's group of parameters.
+ROOT = "root"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that are communicated together: of a block, or what is left to the root."""
+
+    name: str
+    parameters: tuple[str, ...]
+    #: How many numbers one rank holds of them, padded so that all ranks hold as many; and of those that are trained.
+    numel: int
+    trained: int
+
+
+def units(case: NetCase, frozen: Collection[str] = ()) -> list[Unit]:
+    """The root's unit, if it has parameters, then those of the sharded blocks in the order in which they run."""
+    net = case.build()
+    named = {ROOT: [name for name, _ in net.named_parameters() if int(name.split(".")[0]) not in case.sharded]}
+    for place in case.sharded:
+        named[str(place)] = [name for name, _ in net.named_parameters() if int(name.split(".")[0]) == place]
+    return [_unit(label, net, names, case.shards, frozen) for label, names in named.items() if names]
+
+
+def _unit(label: str, net: nn.Module, names: list[str], shards: int, frozen: Collection[str]) -> Unit:
+    sizes = {name: padded(tuple(net.get_parameter(name).shape), shards) for name in names}
+    trained = sum(size for name, size in sizes.items() if name not in frozen)
+    return Unit(label, tuple(names), sum(sizes.values()), trained)
+
+
+def padded(shape: tuple[int, ...], shards: int) -> int:
+    """How many numbers the rank with most rows holds: of 3 rows of 2 on two ranks, 4."""
+    rows, *rest = shape
+    numel = -(-rows // shards)
+    for size in rest:
+        numel *= size
+    return numel
+
+
+def sharers(case: NetCase, rank: int) -> list[int]:
+    """The ranks that hold the net together with this one."""
+    first = rank // case.shards * case.shards
+    return list(range(first, first + case.shards))
+
+
+def replicas(case: NetCase, rank: int) -> list[int]:
+    """The ranks that hold the same rows as this one."""
+    return list(range(rank % case.shards, case.world_size, case.shards))
+
+
+# What was heard.
+
+
+def counted(entries: Iterable[dict[str, Any]], words: Callable[[dict[str, Any]], str] | None = None) -> Counts:
+    """How often each collective came, without those of a rank with itself."""
+    return tallied((words or in_words)(each) for each in entries if len(each.get("ranks", ())) > 1)
+
+
+def tallied(words: Iterable[str]) -> Counts:
+    """How often each word came, in sorted order."""
+    return dict(sorted(Counter(words).items()))
+
+
+def in_words(entry: dict[str, Any]) -> str:
+    """What counts in a collective: a gather's bytes, a reduction's numbers and dtype, and who takes part."""
+    if entry["op"] == "reduce_scatter":
+        return reduce_scatter(entry["output"]["numel"], entry["output"]["dtype"], entry["ranks"])
+    if entry["op"] == "all_reduce":
+        return all_reduce(entry["output"]["numel"], entry["output"]["dtype"], entry["ranks"])
+    return f"{entry['op']} of {entry['input']['bytes']} bytes on ranks {entry['ranks']}"
+
+
+def by_op(entry: dict[str, Any]) -> str:
+    """Only which collective, and among whom."""
+    return f"{entry['op']} on ranks {entry['ranks']}"
+
+
+def all_gather(bytes: int, ranks: list[int]) -> str:
+    """A gather in words."""
+    return f"all_gather of {bytes} bytes on ranks {ranks}"
+
+
+def reduce_scatter(numel: int, dtype: str, ranks: list[int]) -> str:
+    """A reduce-scatter in words, by its output."""
+    return f"reduce_scatter to {dtype}[{numel}] on ranks {ranks}"
+
+
+def all_reduce(numel: int, dtype: str, ranks: list[int]) -> str:
+    """An all-reduce in words."""
+    return f"all_reduce of {dtype}[{numel}] on ranks {ranks}"
+
+
+# What is expected.
+
+
+def gathers(case: NetCase, rank: int, which: Iterable[Unit], itemsize: int | None = None) -> list[str]:
+    """One gather of each unit."""
+    ranks, size = sharers(case, rank), itemsize or case.torch_dtype.itemsize
+    return [all_gather(unit.numel * size, ranks) for unit in which] if len(ranks) > 1 else []
+
+
+def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str = "", across: bool = True) -> list[str]:
+    """One reduction of each unit that has something trained: among sharers, then, if ``across``, among replicas."""
+    inner, outer, dtype = sharers(case, rank), replicas(case, rank), dtype or case.dtype
+    trained = [unit.trained for unit in which if unit.trained]
+    within = [reduce_scatter(numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
+    return within + [all_reduce(numel, dtype, outer) for numel in trained if len(outer) > 1 and across]
+
+
+def gathered_again(case: TrainingCase, root: Reshard, blocks: Reshard) -> list[Unit]:
+    """The units that were freed after forward, by what was asked for the root and for the blocks."""
+    return [unit for unit in units(case) if (root if unit.name == ROOT else blocks)]
+
+
+def freed(case: TrainingCase) -> list[Unit]:
+    """The units that the case's own setting frees after forward; by default all but the root's."""
+    setting = case.reshard_after_forward
+    return gathered_again(case, bool(setting), True if setting is None else setting)
