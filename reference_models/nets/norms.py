@@ -1,4 +1,4 @@
-"""Norms over features, groups and batches, and buffers: persistent, not persistent, and written by forward.
+"""Norms over batches, groups and features, and buffers: persistent, not persistent, and written by forward.
 
 ``BatchNorm1d`` moves its running mean by a tenth of each batch's: 0 becomes 0.3 on a rank that sees a mean of 3. Ranks
 see other batches, so their buffers differ from then on.
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 
 class Norms(nn.Module):
-    """Layer, group and batch norm; then a persistent ``offset`` is added, and another multiplies."""
+    """Batch, group and layer norm; then a persistent ``offset`` is added, and another multiplies."""
 
     def __init__(self, dim: int = 4, groups: int = 1) -> None:
         super().__init__()
-        self.layer = nn.LayerNorm(dim)
-        self.group = nn.GroupNorm(groups, dim)
         self.batch = nn.BatchNorm1d(dim)
+        self.group = nn.GroupNorm(groups, dim)
+        self.layer = nn.LayerNorm(dim)
         self.offset: Tensor
         self.gain: Tensor
         self.register_buffer("offset", torch.empty(dim))
@@ -25,9 +25,9 @@ class Norms(nn.Module):
         self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, length, dim)`` to the same; features are the channels of group and batch norm."""
-        channels = self.batch(self.group(self.layer(x).transpose(1, 2)))
-        y: Tensor = channels.transpose(1, 2) * self.gain + self.offset
+        """``(batch, length, dim)`` to the same; features are the channels of batch and group norm."""
+        channels = self.group(self.batch(x.transpose(1, 2)))
+        y: Tensor = self.layer(channels.transpose(1, 2)) * self.gain + self.offset
         return y
 
     def reset_parameters(self) -> None:
