@@ -145,7 +145,8 @@ def full(tensor: Tensor) -> Tensor:
 
 def total_norm(grads: dict[str, Tensor], norm: float) -> Tensor:
     """The norm of all gradients as one vector."""
-    return torch.linalg.vector_norm(torch.cat([grad.reshape(-1) for grad in grads.values()]), norm)
+    total: Tensor = torch.linalg.vector_norm(torch.cat([grad.reshape(-1) for grad in grads.values()]), norm)
+    return total
 
 
 def rows(case: ClipCase, number: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -44,8 +44,9 @@ def table_cases(draw: st.DrawFn, low: bool) -> TableCase:
     pairs = [(param, "float32") for param in LOW] if low else [(None, None)]
     net = Stack(draw(st.integers(1, 3)), ("linear",))
     other = draw(st.sampled_from([*INTEGERS, *(each for each in FLOATS if not low)]))
-    more = {"other": other, "rows": draw(st.integers(1, 6))}
-    return draw(precision_cases(TableCase, pairs=pairs, net=net, steps=1, **more))
+    more: dict[str, Any] = {"other": other, "rows": draw(st.integers(1, 6))}
+    case: TableCase = draw(precision_cases(TableCase, pairs=pairs, net=net, steps=1, **more))
+    return case
 
 
 class WithTable(nn.Module):

@@ -148,7 +148,8 @@ def run_on_the_device(rank: Rank, case: TrainingCase) -> None:
 
 def defaults(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What the policies are by default, and where a net rests with the one that asks for nothing."""
-    none, cpu = rank.implementation.offload_policy, rank.implementation.cpu_offload_policy
+    none: Any = rank.implementation.offload_policy
+    cpu = rank.implementation.cpu_offload_policy
     assert none is not None
     assert cpu is not None
     net = apply(rank, case, case.build(), offload_policy=none())

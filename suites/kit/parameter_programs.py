@@ -12,25 +12,27 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.rank import Rank
-from suites.kit.cases import NetCase, Stack
-from suites.kit.parameters import ParameterCase, Trace
+from suites.kit.cases import Block, NetCase, Stack
+from suites.kit.parameters import ParameterCase
 from suites.kit.programs import apply, data_mesh, gradients, parameters
 from suites.kit.strategies import training_cases
-from suites.kit.traces import Step
+from suites.kit.traces import Step, Trace
 
-TWO = ("linear", "linear")
+TWO: tuple[Block, ...] = ("linear", "linear")
 #: What stays exact for three steps: see the note of ``parameters.py``.
-BLOCKS = [TWO, ("mlp",)]
+BLOCKS: list[tuple[Block, ...]] = [TWO, ("mlp",)]
 
 
 @st.composite
 def parameter_cases(draw: st.DrawFn, /, steps: int = 2, **fixed: Any) -> ParameterCase:
     """Exact training of two linear layers, or of one MLP."""
-    own = {name: fixed.pop(name) for name in ("frozen", "late", "silent", "calls", "tied", "ignored") if name in fixed}
+    own: dict[str, Any] = {
+        name: fixed.pop(name) for name in ("frozen", "late", "silent", "calls", "tied", "ignored") if name in fixed
+    }
     recomputed, grouped = fixed.pop("recomputed", None), fixed.pop("grouped", False)
     net = Stack(
         draw(st.integers(1, 5)),
-        fixed.pop("blocks", None) or draw(st.sampled_from(BLOCKS)),  # type: ignore[arg-type]
+        fixed.pop("blocks", None) or draw(st.sampled_from(BLOCKS)),
         draw(st.integers(1, 3)),
         draw(st.booleans()),
     )
@@ -122,8 +124,8 @@ def one_step(rank: Rank, case: ParameterCase, net: nn.Sequential, step: int) -> 
 def reshard(net: nn.Module) -> None:
     """What backward would do, after a forward that has none."""
     for module in net.modules():
-        if hasattr(module, "reshard"):
-            module.reshard()
+        if callable(again := getattr(module, "reshard", None)):
+            again()
 
 
 def is_plain(rank: Rank, case: ParameterCase) -> dict[str, bool]:

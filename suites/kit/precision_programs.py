@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from harness.rank import Rank
-from suites.kit.cases import NetCase, Stack
+from suites.kit.cases import Block, NetCase, Stack
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
 from suites.kit.programs import apply, gradients, local, steps
@@ -27,8 +27,7 @@ LOW = ("bfloat16", "float16")
 PAIRS = [
     (param, reduce) for param in (None, "float32", *LOW) for reduce in (None, "float32", *LOW) if (param or reduce)
 ]
-PLAIN = ("linear",)
-EXACT_BLOCKS = [PLAIN, ("linear", "linear"), ("mlp",)]
+EXACT_BLOCKS: list[tuple[Block, ...]] = [("linear",), ("linear", "linear"), ("mlp",)]
 
 
 def as_case(cls: type[Any], case: NetCase, **more: Any) -> Any:
@@ -61,7 +60,8 @@ def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> RoundingCase:
     large, small = draw(st.permutations(range(size)))[:2]
     born = draw(st.sampled_from([None, *LOW]))
     fixed = {"world_size": size, "mesh": mesh, "large": large, "small": small, "born": born}
-    return draw(precision_cases(RoundingCase, bias=False, steps=1, **fixed))
+    case: RoundingCase = draw(precision_cases(RoundingCase, bias=False, steps=1, **fixed))
+    return case
 
 
 def policy_of(rank: Rank, case: PrecisionCase, **more: Any) -> Any:
@@ -124,8 +124,10 @@ class NotingCase(PrecisionCase):
 def noting_cases(draw: st.DrawFn, form: str) -> NotingCase:
     """One to three layers, computed in another dtype than their own."""
     pairs = [(param, reduce) for param, reduce in PAIRS if param in LOW]
-    net = Stack(draw(st.integers(1, 3)), ("linear",) * draw(st.integers(2 if form == "grouped" else 1, 2)))
-    return draw(precision_cases(NotingCase, pairs=pairs, net=net, steps=1, form=form))
+    blocks: tuple[Block, ...] = ("linear",) * draw(st.integers(2 if form == "grouped" else 1, 2))
+    net = Stack(draw(st.integers(1, 3)), blocks)
+    case: NotingCase = draw(precision_cases(NotingCase, pairs=pairs, net=net, steps=1, form=form))
+    return case
 
 
 def noted(rank: Rank, case: NotingCase) -> dict[str, Any]:

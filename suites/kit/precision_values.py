@@ -86,7 +86,8 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
 def alike_cases(draw: st.DrawFn) -> PrecisionCase:
     """Policies whose two dtypes may be one and the same."""
     pairs = [(param, reduce) for param in (None, *LOW) for reduce in (param, "float32")]
-    return draw(precision_cases(pairs=pairs, net=Stack(2, ("linear",)), steps=1))
+    case: PrecisionCase = draw(precision_cases(pairs=pairs, net=Stack(2, ("linear",)), steps=1))
+    return case
 
 
 FIELDS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs")
@@ -116,7 +117,7 @@ def transformed(rank: Rank, case: PrecisionCase) -> dict[str, Any]:
     """A sharded net's value and directional derivative, its values over a batch one by one, and gradients of each."""
     net: Any = apply(rank, case, case.build(), mp_policy=policy_of(rank, case))
     batch, direction = case.inputs(0, rank.number).to(rank.device), case.inputs(1, rank.number).to(rank.device)
-    value, derivative = torch.func.jvp(net, (batch,), (direction,))
+    value, derivative = derive(net, batch, direction)
     case.loss(value, 0, rank.number).backward()
     found = {"value": value.detach(), "derivative": derivative.detach(), "gradients of jvp": gradients(net)}
     net.zero_grad()
@@ -125,9 +126,16 @@ def transformed(rank: Rank, case: PrecisionCase) -> dict[str, Any]:
     return {**found, "mapped": mapped.detach(), "gradients of vmap": gradients(net)}
 
 
+def derive(net: nn.Module, batch: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """A net's value, and its derivative in a direction."""
+    found: Any = torch.func.jvp(net, (batch,), (direction,))
+    value, derivative = found
+    return value, derivative
+
+
 def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Tensor]:
     """The unsharded net's value and directional derivative on one rank, in what is computed in."""
     net = case.build().to(case.compute)
     batch, direction = (case.inputs(step, number).to(case.compute) for step in (0, 1))
-    value, derivative = torch.func.jvp(net, (batch,), (direction,))
+    value, derivative = derive(net, batch, direction)
     return {"value": value.detach(), "derivative": derivative.detach(), "mapped": value.detach()}

@@ -163,7 +163,7 @@ def expected(case: StructureCase) -> dict[str, Any]:
 class Carrier(nn.Module):
     """A linear layer whose input and output lie in a structure."""
 
-    def __init__(self, layer: nn.Linear, kind: str) -> None:
+    def __init__(self, layer: nn.Module, kind: str) -> None:
         super().__init__()
         self.layer, self.kind = layer, kind
 

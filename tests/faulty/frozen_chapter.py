@@ -52,24 +52,24 @@ def remembers(module: Any) -> None:
     module.register_forward_pre_hook(restore)
 
 
-class FirstOfForward(Reduction):
-    """Gets the first gradient after a forward, and zero for all others."""
+class OfOneCall(Reduction):
+    """Gets the gradient of a module that ran once, and zero for one that ran again."""
 
     def __init__(self) -> None:
-        self.done = False
+        self.calls = 0
 
     def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
         super().reduce(output, input, group, op)
-        if self.done:
+        if self.calls > 1:
             output.zero_()
-        self.done = True
+        self.calls = 0
 
 
-def reduces_once(module: Any) -> None:
-    """Reduce what one call of a module gave, and lose what the others give."""
-    reduction = FirstOfForward()
+def reduces_one_call(module: Any) -> None:
+    """Lose the gradients of a module that ran more than once."""
+    reduction = OfOneCall()
     module.set_custom_reduce_scatter(reduction)
-    module.register_forward_pre_hook(lambda *_: setattr(reduction, "done", False))
+    module.register_forward_pre_hook(lambda *_: setattr(reduction, "calls", reduction.calls + 1))
 
 
 def wants_something_to_train(module: Any) -> None:
@@ -130,7 +130,7 @@ def reduces_what_is_ignored(module: Any, options: dict[str, Any]) -> None:
 trains_what_is_frozen = faulty("trains what is frozen", after=unfreezes)
 reduces_what_is_frozen = faulty("reduces what is frozen", after=unfreezes)
 freezes_for_ever = faulty("freezes for ever", after=remembers)
-one_reduction = faulty("one reduction", after=reduces_once)
+one_call = faulty("one call", after=reduces_one_call)
 something_to_train = faulty("something to train", after=wants_something_to_train)
 untied = called_otherwise("untied", before(unties))
 untied_in_lists = called_otherwise("untied in lists", before(unties_lists))
@@ -143,7 +143,7 @@ CAUGHT_BY = {
     "trains_what_is_frozen": "parameters/frozen",
     "reduces_what_is_frozen": "parameters/frozen-not-reduced",
     "freezes_for_ever": "parameters/frozen-by-turns",
-    "one_reduction": "parameters/called-again",
+    "one_call": "parameters/called-again",
     "something_to_train": "parameters/all-frozen",
     "untied": "parameters/tied",
     "untied_in_lists": "parameters/tied-in-a-list",
