@@ -90,7 +90,8 @@ class ParameterGroup:
         columns = gathering.columns()
         with torch.no_grad():
             copies = [copy for parameter in self.parameters for copy in parameter.take(columns, self.precision)]
-            torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
+            if copies:
+                torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
         if self.form is Form.PARTLY and self.partly is not None:
             self.partly.drop()
         self.form = Form.UNSHARDED

@@ -18,7 +18,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from reference_models.fsdp.apply import fully_shard, replicate
-from reference_models.fsdp.state_dict_type import StateDictType, set_state_dict_type
+from reference_models.fsdp.managed import managed_modules
+from reference_models.fsdp.state_dict_type import always_whole
 
 
 class ModuleWrapPolicy:
@@ -53,20 +54,27 @@ def shard_by_policy(
 ) -> nn.Module:
     """Spread the modules that ``policy`` chooses, then ``root``, all by one strategy; in place.
 
+    What has been spread before is left as it is.
+
     HYBRID_SHARD needs a ``(replicate, shard)`` mesh; the others one of one axis, by default over all ranks. Further
     options go to ``fully_shard`` or, for NO_SHARD, to ``replicate``. Raises ValueError for a mesh that does not fit.
     """
     axes = 2 if strategy is ShardingStrategy.HYBRID_SHARD else 1
     if (mesh.ndim if mesh is not None else 1) != axes:
         raise ValueError(f"{strategy.name} expects a mesh of {axes} axes, got {mesh}")
-    for module in [*(chosen(root, policy) if policy is not None else []), root]:
+    taken = set(managed_modules([root]))
+    for module in [*(m for m in chosen(root, policy or _nothing) if m in taken), root]:
         if strategy is ShardingStrategy.NO_SHARD:
             replicate(module, mesh=mesh, **options)
-            set_state_dict_type(module, StateDictType.FULL, recurse=False)
+            always_whole(module)
         else:
             keeps = strategy is ShardingStrategy.SHARD_GRAD_OP
             fully_shard(module, mesh=mesh, reshard_after_forward=False if keeps else None, **options)
     return root
+
+
+def _nothing(_: nn.Module) -> bool:
+    return False
 
 
 def chosen(root: nn.Module, policy: Policy) -> list[nn.Module]:

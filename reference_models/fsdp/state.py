@@ -36,7 +36,7 @@ class Tree:
         self.states: list[ModuleState] = []
         self.order = Order()
         self.pipeline = Pipeline()
-        self.reduced: set[ParameterGroup] = set()  # whose gradients this backward has come to already
+        self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
         self.in_forward = False
         self.in_backward = False
         self.is_last_backward = True
@@ -84,6 +84,7 @@ class ModuleState:
         self.post_optim_event: Any = None
         self.ready = False  # whether its own parameters have been found in place
         self.dict_hooks: list[Any] = []  # see state_dict_type
+        self.always_whole = False
         self._to_run: set[nn.Module] = set()
         self._in_backward = False
 
@@ -143,6 +144,7 @@ class ModuleState:
         if not self._in_backward:
             self._in_backward = True
             for group in self.groups:
+                self.tree.reduced.discard(group)  # a module that has run twice is come to twice
                 if group.unshard_in_backward:
                     group.unshard()
                     group.wait()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -26,35 +27,45 @@ class StateDictType(Enum):
     FULL = "full"
 
 
-def set_state_dict_type(module: nn.Module, kind: StateDictType, *, recurse: bool = True) -> None:
-    """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and those below it."""
-    for state in _states(module, recurse):
-        _drop(state)
-        if kind is StateDictType.FULL:
-            for root in state.modules:
-                state.dict_hooks.append(root._register_state_dict_hook(_gather_into))
-                state.dict_hooks.append(root.register_load_state_dict_pre_hook(_cut_out_of))
+#: What has been asked for, of modules that are not of the default type.
+_types: WeakKeyDictionary[nn.Module, StateDictType] = WeakKeyDictionary()
+
+
+def set_state_dict_type(module: nn.Module, kind: StateDictType) -> None:
+    """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and all below it."""
+    for each in module.modules():
+        _types[each] = kind
+    for state in _states(module):
+        _hook(state)
 
 
 def state_dict_type(module: nn.Module) -> StateDictType:
-    """What ``state_dict()`` of a sharded module holds. Raises ValueError for a module that is not."""
+    """What ``state_dict()`` of a module holds."""
+    return _types.get(module, StateDictType.SHARDED)
+
+
+def always_whole(module: nn.Module) -> None:
+    """Let state dicts hold whole tensors of this module's own parameters, of whatever type they are."""
     state = sharding_state(module)
-    if state is None:
-        raise ValueError(f"expected a module given to fully_shard or replicate, got {type(module).__name__}")
-    return StateDictType.FULL if state.dict_hooks else StateDictType.SHARDED
+    assert state is not None, "the module has been spread"
+    state.always_whole = True
+    _hook(state)
 
 
-def _drop(state: ModuleState) -> None:
+def _hook(state: ModuleState) -> None:
+    """Gather and cut from now on where whole tensors are wanted, and nowhere else."""
     for hook in state.dict_hooks:
         hook.remove()
     state.dict_hooks.clear()
+    for root in state.modules:
+        if state.always_whole or state_dict_type(root) is StateDictType.FULL:
+            state.dict_hooks.append(root._register_state_dict_hook(_gather_into))
+            state.dict_hooks.append(root.register_load_state_dict_pre_hook(_cut_out_of))
 
 
-def _states(module: nn.Module, recurse: bool) -> Iterator[ModuleState]:
-    for each in module.modules() if recurse else (module,):
-        state = sharding_state(each)
-        if state is not None:
-            yield state
+def _states(module: nn.Module) -> Iterator[ModuleState]:
+    found = (sharding_state(each) for each in module.modules())
+    return iter({id(state): state for state in found if state is not None}.values())
 
 
 def _gather_into(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
