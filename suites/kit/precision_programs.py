@@ -124,7 +124,8 @@ class NotingCase(PrecisionCase):
 def noting_cases(draw: st.DrawFn, form: str) -> NotingCase:
     """One to three layers, computed in another dtype than their own."""
     pairs = [(param, reduce) for param, reduce in PAIRS if param in LOW]
-    blocks: tuple[Block, ...] = ("linear",) * draw(st.integers(2 if form == "grouped" else 1, 2))
+    choices: list[tuple[Block, ...]] = [("linear", "linear"), *EXACT_BLOCKS[: form != "grouped"]]
+    blocks = draw(st.sampled_from(choices))
     net = Stack(draw(st.integers(1, 3)), blocks)
     case: NotingCase = draw(precision_cases(NotingCase, pairs=pairs, net=net, steps=1, form=form))
     return case
