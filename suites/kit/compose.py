@@ -44,6 +44,10 @@ class Rooted(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(…, dim)`` to the same."""
+        return self.run(x)
+
+    def run(self, x: Tensor) -> Tensor:
+        """What forward does, by another name."""
         for block in self:
             x = block(x)
         return x @ self.own

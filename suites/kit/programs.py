@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,12 +35,12 @@ def train(rank: Rank, case: TrainingCase) -> Trace:
     return steps(rank, case, apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward))
 
 
-def steps(rank: Rank, case: TrainingCase, net: nn.Module) -> Trace:
-    """Train a net that is sharded already, with the case's optimizer."""
+def steps(rank: Rank, case: TrainingCase, net: nn.Module, forward: Callable[..., Tensor] | None = None) -> Trace:
+    """Train a net that is sharded already, with the case's optimizer; ``forward`` if it is not run by calling it."""
     optimizer = case.optimizer(net.parameters())
     trace: Trace = []
     for step in range(case.steps):
-        loss = case.loss(net(case.inputs(step, rank.number).to(rank.device)), step, rank.number)
+        loss = case.loss((forward or net)(case.inputs(step, rank.number).to(rank.device)), step, rank.number)
         loss.backward()
         optimizer.step()
         trace.append(Step(loss=loss.detach(), gradients=gradients(net), parameters=parameters(net)))

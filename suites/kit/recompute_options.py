@@ -172,11 +172,10 @@ def collectives_of(rank: Rank, case: ShardedRecomputeCase, recompute: bool) -> d
     """How many gathers and reductions one pass makes."""
     net = sharded(rank, case, recompute)
     gather, reduce = CountedGather(), CountedReduction()
-    modules: Iterator[Any] = net.modules()
+    modules: list[Any] = [each for each in net.modules() if isinstance(each, rank.implementation.module_class or ())]
     for module in modules:
-        if isinstance(module, rank.implementation.module_class or ()):
-            module.set_custom_all_gather(gather)
-            module.set_custom_reduce_scatter(reduce)
+        module.set_custom_all_gather(gather)
+        module.set_custom_reduce_scatter(reduce)
     trained(rank, case, net)
     return {"gathers": gather.calls, "reductions": reduce.calls}
 
