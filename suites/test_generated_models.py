@@ -33,6 +33,7 @@ from suites.kit.net_strategies import (
     twices,
 )
 from suites.kit.nets import NAMED, Block, Named, Net
+from suites.kit.strategies import world_sizes
 
 SHARDED = Feature.FULLY_SHARD
 ROOT = Group()
@@ -61,13 +62,15 @@ def groups(*calls: Any) -> tuple[Group, ...]:
         groups(("blocks.0", "blocks.2"), "blocks.1.blocks.0", "blocks.1"),
     )
 )
-@given(case=generated_cases())
+@given(case=generated_cases(world_size=world_sizes(2)))
 def test_generated_nets_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
     """Any net, cut into any groups, alone or by lists, trains on its ranks as the unsharded model does."""
     follows(trial, case)
 
 
 @requirement("generated/stressed", SHARDED, ranks=2, source="PAR-01 PAR-14 FRZ-01 AG-02")
+@example(case=GeneratedCase(2, Named("structured"), groups("left", "right")))
+@example(case=GeneratedCase(2, Named("mixed dtypes"), groups("wide"), dtype="float32"))
 @given(case=st.sampled_from(sorted(NAMED)).flatmap(lambda name: generated_cases(nets=st.just(Named(name)))))
 def test_nets_of_one_stress_each_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
     """Nets that stress one thing each, as mixed dtypes or structures in and out, train as the unsharded model does."""
@@ -83,6 +86,13 @@ def test_generated_nets_train_on_replicas_of_shards(trial: Trial, case: Generate
 
 
 @requirement("generated/order", SHARDED, ranks=2, source="MAN-02")
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("residual", (Block("linear"), Block("mlp"))),)),
+        groups("blocks.0.blocks.1", "blocks.0.blocks.0", "blocks.0"),
+    )
+)
 @given(case=nested_cases())
 def test_the_order_of_sharding_does_not_matter(trial: Trial, case: GeneratedCase) -> None:
     """Modules may be sharded in any order that has each before those that it lies within."""

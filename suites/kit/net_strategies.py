@@ -23,10 +23,12 @@ from suites.kit.tree_strategies import pairs_of, related, shape_of
 from suites.kit.trees import modules_outside, tensors
 
 RESHARDS = st.sampled_from([None, True, False])
+#: Two or three: four ranks divide no more rows than three do not, and a third world to start takes a test's time again.
+FEW_RANKS = world_sizes(2).map(lambda ranks: min(ranks, 3))
 DTYPES = st.sampled_from(["float64", "float64", "float32"])
 #: Leaves that take one input, and whose forward changes nothing but its output.
 PURE = ("linear", "uneven", "mlp", "root parameters", "convolution", "attention")
-#: Branches that are seldom wide.
+#: Blocks of few parameters.
 NARROW = ("linear", "uneven", "root parameters")
 
 
@@ -64,8 +66,10 @@ def nets_with(
     dims: tuple[int, int] = (2, 6),
     **fixed: Any,
 ) -> Net:
-    """Up to three leaves or nests of ``kinds``, with one ``special`` block among them; any kind of output."""
-    blocks = draw(st.lists(leaves(kinds) | nests(kinds), min_size=special is None, max_size=3))
+    """A few leaves or nests of ``kinds``, or one with a ``special`` block before or after it; any kind of output."""
+    blocks = draw(
+        st.lists(leaves(kinds) | nests(kinds), min_size=special is None, max_size=3 if special is None else 1)
+    )
     if special is not None:
         blocks.insert(draw(st.integers(0, len(blocks))), draw(special))
     return Net(**{
@@ -199,7 +203,7 @@ def generated_cases(
     net: Net | Named = draw(nets if nets is not None else nets_with())
     mesh = draw(hsdp_meshes()) if hybrid else ()
     return GeneratedCase(**{
-        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2)),
+        "world_size": mesh[0] * mesh[1] if mesh else draw(FEW_RANKS),
         "net": net,
         "groups": () if "groups" in fixed else draw(plans(net, lists)),
         "mesh": mesh,
@@ -228,7 +232,7 @@ def branched_cases(draw: st.DrawFn, apart: bool) -> GeneratedCase:
     In the second step others run than in the first.
     """
     net = draw(nets_with(branches(), kinds=NARROW))
-    fixed: dict[str, Any] = {"nets": st.just(net), "world_size": draw(world_sizes(2)), "steps": 2}
+    fixed: dict[str, Any] = {"nets": st.just(net), "world_size": draw(FEW_RANKS), "steps": 2}
     if not apart:
         together = st.sampled_from((((0,), (1,)), ((1,), (0,)), ((0,), (0,)), ((2,), (0,))))
         return draw(generated_cases(routes=together, **fixed))
