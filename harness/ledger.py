@@ -115,7 +115,7 @@ class _Listener(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fake = any(issubclass(cls, FakeTensor) for cls in types)
-        if types and not fake:
+        if not fake and any(cls not in (Tensor, torch.nn.Parameter) for cls in types):
             return NotImplemented  # DTensors and their like ask again with what they are made of
         result = func(*args, **(kwargs or {}))
         op = None if fake else _collective(func)

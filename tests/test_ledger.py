@@ -138,10 +138,10 @@ def two_ledgers(rank: Rank) -> list[list[str]]:
 def sharded_training(rank: Rank, shape: tuple[int, ...]) -> list[Entry]:
     """Two layers, each sharded, and the root, over one axis or two; forward and backward."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 2, bias=False), nn.Linear(2, 5))
+    net = nn.Sequential(nn.Linear(4, 2, bias=False), nn.ReLU(), nn.Linear(2, 5))
     mesh = rank.mesh(shape, ("replicate", "shard")) if len(shape) > 1 else rank.mesh()
     assert rank.implementation.fully_shard is not None
-    for module in (*net, net):
+    for module in (net[0], net[2], net):
         rank.implementation.fully_shard(module, mesh=mesh)
     with rank.ledger() as entries:
         loss = net(torch.ones(1, 4)).sum()
