@@ -172,7 +172,7 @@ class CheckpointCase(Case):
         weights = draw(tuple(outputs.shape), mixed(self.seed, 2, step, place), exact=False)
         return (outputs * weights.to(outputs)).sum()
 
-    def make_optimizer(self, parameters: Iterable[nn.Parameter], rate: float = 1 / 16) -> torch.optim.Optimizer:
+    def make_optimizer(self, parameters: Iterable[Any], rate: float = 1 / 16) -> torch.optim.Optimizer:
         """The case's optimizer. Its ``eps`` is large, for the reason given in ``tolerance.py``."""
         return make_optimizer(self.optimizer, parameters, rate)
 

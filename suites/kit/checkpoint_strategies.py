@@ -63,7 +63,7 @@ def checkpoint_cases(
     """
     layouts = draw(st.permutations([draw(saved), draw(loaded)]))
     dtype = "float64" if trained else draw(st.sampled_from(["float32", "float64", "bfloat16"]))
-    net = draw(chain_nets(max(layout.tp for layout in layouts), even))
+    net = draw(fixed.pop("net", None) or chain_nets(max(layout.tp for layout in layouts), even))
     if trained:
         optimizer = draw(st.sampled_from(["Adam", "SGD", *([] if net.unused else ["AdamW"])]))
         fixed = {"optimizer": optimizer, "loaded_dtype": dtype, "steps": draw(st.integers(1, 2)), **fixed}

@@ -87,7 +87,7 @@ def resumed(path: str, want: Tensor) -> Tensor:
     the whole rate. Hence rates and ``eps`` of 2**-4: a step then passes a gradient's difference on to parameters at
     most once over. A gradient of these nets is a sum of less than 2**7 terms of size 2**3 at most, off by 2**10 ·
     2**-53; the next step's gradient by less than 2**4 times as much. After three steps that is 2**-35, and 2**-32 is
-    allowed, relative to the larger of 1 and the value; the worst seen in 100 cases is 1e-4 of it. A moment that is
+    allowed, relative to the larger of 1 and the value; the worst seen in 31 cases is 1e-5 of it. A moment that is
     lost, or a count of steps that is off by one, is off by more than 2**-12.
     """
     return 2.0**-32 * want.abs().clamp(min=1.0)
