@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -29,9 +29,19 @@ from suites.kit.extension_programs import (
 )
 
 OWN = (Feature.FULLY_SHARD, Feature.EXTENSIONS)
+#: Tried before any drawn case: nested modules that are gathered again, rows that ranks do not divide, and two steps.
+RICH = CodedCase(
+    world_size=2,
+    net=Stack(dim=3, blocks=("mlp", "linear"), multiplier=1),
+    sharded=(0, 1),
+    dtype="float64",
+    exact=True,
+    reshard_after_forward=True,
+)
 
 
 @requirement("extensions/training", *OWN, ranks=2, source="EXT-01 EXT-02 EXT-05 EXT-06 EXT-08")
+@example(case=RICH)
 @given(case=coded_cases())
 def test_weights_that_are_sent_in_parts_train_as_the_unsharded_model(trial: Trial, case: CodedCase) -> None:
     """Weights whose hooks send two tensors of two dtypes, and add them up, train as the unsharded, bit for bit."""

@@ -110,7 +110,9 @@ class Coded(Tensor):
         """Do it to the plain tensors, and wrap what comes of it; what is done in place gives the tensor itself."""
         plain_args, plain_kwargs = tree_map_only(Coded, lambda coded: coded.held, (args, kwargs or {}))
         result = func(*plain_args, **plain_kwargs)
-        return args[0] if func._schema.is_mutable else tree_map_only(Tensor, cls, result)
+        if func._schema.is_mutable:
+            return args[0] if func._schema.returns else None
+        return tree_map_only(Tensor, cls, result)
 
 
 class Parted(Coded):
