@@ -18,7 +18,8 @@ from suites.kit.autograd_routes import BrokenCase, WatchedCase, broken_cases, wa
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.containers import BoxCase, box_cases
 from suites.kit.pass_programs import follows
-from suites.kit.passes import Pass, Route, pass_cases, shard_by_plan
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Pass, Route, shard_by_plan
 from suites.kit.programs import parameters
 
 SHARDED = Feature.FULLY_SHARD

@@ -12,7 +12,8 @@ from suites.kit import entry_nets as nets
 from suites.kit.cases import TrainingCase
 from suites.kit.entry_nets import TWO, PlainCase
 from suites.kit.pass_programs import follows
-from suites.kit.passes import Route, pass_cases
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Route
 
 SHARDED = Feature.FULLY_SHARD
 EMPTY = Route(nets.run_with_empty, net=nets.WithEmpty)

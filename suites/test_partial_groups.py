@@ -16,7 +16,7 @@ from suites.kit.autograd_routes import Cut
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.partial_routes import shard_in_list
 from suites.kit.pass_programs import follows
-from suites.kit.passes import pass_cases
+from suites.kit.pass_strategies import pass_cases
 
 PARTIAL = (Feature.FULLY_SHARD, Feature.PARTIAL_GROUPS)
 

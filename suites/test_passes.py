@@ -17,8 +17,9 @@ from suites.kit import tolerance
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.pass_programs import follows, walk
-from suites.kit.pass_routes import AheadCase, OptimizerCase, ahead_cases, optimizer_cases
-from suites.kit.passes import Cut, expected, pass_cases
+from suites.kit.pass_routes import AheadCase, AlgorithmCase, ahead_cases, algorithm_cases
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Cut, expected
 
 SHARDED = Feature.FULLY_SHARD
 
@@ -73,8 +74,8 @@ def test_gathering_ahead_changes_no_result(trial: Trial, case: AheadCase) -> Non
 
 
 @requirement("passes/optimizers", SHARDED, ranks=2, source="PAR-31")
-@given(case=optimizer_cases())
-def test_optimizers_step_on_sharded_parameters(trial: Trial, case: OptimizerCase) -> None:
+@given(case=algorithm_cases())
+def test_optimizers_step_on_sharded_parameters(trial: Trial, case: AlgorithmCase) -> None:
     """SGD, Adam and AdamW, one by one, foreach or fused, update sharded parameters as they update unsharded ones."""
     want = expected(case, routes.OPTIMIZERS)
     for number, got in enumerate(trial.run(walk, case, routes.OPTIMIZERS)):

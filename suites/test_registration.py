@@ -15,8 +15,8 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
 from suites.kit.layout import shard
 from suites.kit.pass_programs import follows
+from suites.kit.pass_strategies import pass_cases
 from suites.kit.passes import expected as expected_passes
-from suites.kit.passes import pass_cases
 from suites.kit.registered import expected, form, owner
 
 SHARDED = Feature.FULLY_SHARD

@@ -120,7 +120,9 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
     assert users((*forbidden, "reference_models.subject", "tests"), below("suites")) == []
 
 
-@pytest.mark.parametrize("oracle", ["suites.kit.baseline", "suites.kit.layout", "suites.kit.tolerance"])
+@pytest.mark.parametrize(
+    "oracle", ["suites.kit.baseline", "suites.kit.layout", "suites.kit.passes", "suites.kit.tolerance"]
+)
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:
     """What expected values are computed with uses no ``torch.distributed``, directly or through other files of ours."""
     assert users(("torch.distributed",), sorted(reached(oracle))) == []

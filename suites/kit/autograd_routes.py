@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
-from suites.kit.passes import Blocks, Found, Pass, Route, pass_cases
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Blocks, Found, Pass, Route
 
 
 class Fork(Blocks):

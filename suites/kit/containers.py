@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.passes import Blocks, Found, Pass, Route, pass_cases
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Blocks, Found, Pass, Route
 
 
 class Couple(NamedTuple):

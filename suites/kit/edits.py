@@ -18,7 +18,8 @@ from harness.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.pass_programs import walk
-from suites.kit.passes import Blocks, Found, Pass, Route, pass_cases
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Blocks, Found, Pass, Route
 from suites.kit.programs import gradients
 from suites.kit.registered import prepared, sharded_modules
 
@@ -89,8 +90,8 @@ def _like(parameter: Any, full: Tensor) -> Tensor:
     """The rows of ``full`` that this rank holds, as a DTensor that lies as ``parameter`` does."""
     mesh = parameter.device_mesh
     rows = shard(full, mesh.size(), mesh.get_local_rank()).clone().to(parameter.device)
-    shape = {"shape": full.shape, "stride": full.stride()}
-    return DTensor.from_local(rows, mesh, parameter.placements, run_check=False, **shape)
+    placed = parameter.placements
+    return DTensor.from_local(rows, mesh, placed, run_check=False, shape=full.shape, stride=full.stride())
 
 
 def new_numbers(case: EditCase, place: int) -> Tensor:
@@ -106,7 +107,7 @@ def expected_after_replacing(case: EditCase) -> list[dict[str, Any]]:
         for place, parameter in enumerate(net.parameters()):
             parameter.copy_(new_numbers(case, place))
     outputs = [net(case.inputs(0, number)) for number in range(case.world_size)]
-    sum(case.loss(each, 0, number) for number, each in enumerate(outputs)).backward()
+    torch.stack([case.loss(each, 0, number) for number, each in enumerate(outputs)]).sum().backward()
     means = {name: p.grad / case.world_size for name, p in net.named_parameters() if p.grad is not None}
     return [
         {"outputs": each.detach(), "gradients": {n: shard(g, case.world_size, number) for n, g in means.items()}}

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.passes import Blocks, Found, Pass, Route, pass_cases, shard_by_plan
+from suites.kit.pass_strategies import pass_cases
+from suites.kit.passes import Blocks, Found, Pass, Route, shard_by_plan
 
 
 class Twice(Blocks):
@@ -148,7 +149,7 @@ def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, *
 
 
 @dataclass(frozen=True)
-class OptimizerCase(TrainingCase):
+class AlgorithmCase(TrainingCase):
     """Training by an optimizer of ``torch.optim`` with one of its ways to go over parameters."""
 
     algorithm: str = "SGD"
@@ -160,14 +161,14 @@ WAYS += [("SGD", ""), ("Adam", ""), ("AdamW", "")]
 
 
 @st.composite
-def optimizer_cases(draw: st.DrawFn) -> OptimizerCase:
+def algorithm_cases(draw: st.DrawFn) -> AlgorithmCase:
     """Small nets with any of the optimizers."""
     plain = draw(pass_cases(plain=True, steps=3))
     algorithm, way = draw(st.sampled_from(WAYS))
-    return OptimizerCase(**vars(plain), algorithm=algorithm, way=way)
+    return AlgorithmCase(**vars(plain), algorithm=algorithm, way=way)
 
 
-def told_optimizer(case: OptimizerCase, net: nn.Module) -> torch.optim.Optimizer:
+def told_optimizer(case: AlgorithmCase, net: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that the case names."""
     options = {"foreach": case.way == "foreach"} if case.way != "fused" else {"fused": True}
     kind = getattr(torch.optim, case.algorithm)

@@ -9,7 +9,7 @@ at; the unsharded model's gradients are then averaged over ranks::
             loss.backward()
             yield {"loss": loss.detach()}
 
-Imports no ``torch.distributed``: what every rank must find is worked out here, one rank after another.
+Imports no ``torch.distributed``, directly or not: what ranks must find is worked out here, one rank after another.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.vendor import Implementation
-from suites.kit.cases import Block, Stack, TrainingCase, fill
+from suites.kit.cases import Stack, TrainingCase, fill
 from suites.kit.layout import shard
-from suites.kit.strategies import training_cases, world_sizes
 
 #: What a body yields: plain data.
 Found = Iterator[dict[str, Any]]
@@ -146,35 +144,3 @@ def _parts(tensors: dict[str, Any], cut: Cut) -> dict[str, Any]:
 
 def _rows(case: TrainingCase, rank: int) -> Cut:
     return lambda name, full: shard(full, case.shards, rank % case.shards)
-
-
-@st.composite
-def pass_cases(
-    draw: st.DrawFn,
-    /,
-    blocks: int = 2,
-    plan: tuple[int, ...] | None = None,
-    plain: bool = False,
-    dim: int | None = None,
-    **fixed: Any,
-) -> TrainingCase:
-    """Exact training of a net of so many blocks; ``plan`` are those sharded by themselves, by default any.
-
-    There are at most four linear layers, so that sums stay exact: see the note in ``tolerance.py``. With gradients of
-    b bits after one step, weights have b + 5, and a gradient of the second step is a product of one weight less than
-    there are layers: of three layers of dim 4, two weights of 15 bits and some of inputs and sums.
-    """
-    linear: tuple[Block, ...] = ("linear",) * (blocks - 1)
-    kinds: list[tuple[Block, ...]] = [("linear", *linear)]
-    if blocks < 3 and not plain:
-        kinds += [("mlp", *linear), (*linear, "mlp")]
-    net = Stack(
-        dim=dim or draw(st.integers(1, 4 if blocks < 4 else 2)),
-        blocks=draw(st.sampled_from(kinds)),
-        multiplier=draw(st.integers(1, 2)),
-        bias=draw(st.booleans()),
-    )
-    if plan is None:
-        plan = tuple(sorted(draw(st.sets(st.integers(0, blocks - 1)))))
-    options = {"steps": 2, "world_size": draw(world_sizes(2, power_of_two=True)), **fixed}
-    return draw(training_cases(net=net, exact=True, dtype="float64", sharded=plan, **options))
