@@ -199,8 +199,14 @@ def test_containers_without_forward_are_refused(trial: Trial, case: ContainerCas
 
 @requirement("replicate/refuses-shard-dims", DTENSORS, Feature.SPMD_MESH, source="RWF-10")
 def test_mesh_dims_for_shards_are_refused(trial: Trial) -> None:
-    """Mesh dims of which one is for shards raise a ValueError that asks for replicate dims alone."""
+    """A mesh dim for shards raises a ValueError that asks for replicate dims alone."""
     trial.refuses(replicated_facts.over_shards, SOME, "ValueError", "replicate-only")
+
+
+@requirement("replicate/refuses-hybrid-dims", DTENSORS, Feature.SPMD_MESH, source="RWF-10")
+def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
+    """A mesh dim for shards beside one for replicas raises a ValueError that asks for replicate dims alone."""
+    trial.refuses(replicated_facts.over_shards_and_replicas, SOME, "ValueError", "replicate-only")
 
 
 def trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:

@@ -89,9 +89,8 @@ def replicas(acts: Acts, **fixed: Any) -> st.SearchStrategy[RouteCase]:
 
 def routes(*names: Route) -> st.SearchStrategy[RouteCase]:
     """Replicas that are trained by one of these routes; what is tied is replicated together."""
-    cases = replicas(
-        under_one_root("replicate_fsdp"), net=ROOTED, route=st.sampled_from(names), batch=st.integers(2, 3)
-    )
+    rows, acts = st.integers(2, 3), under_one_root("replicate_fsdp")
+    cases = replicas(acts, net=ROOTED, route=st.sampled_from(names), batch=rows)
     return cases.map(lambda case: replace(case, acts=case.acts[-1:]) if case.route == "tied" else case)
 
 

@@ -2,7 +2,7 @@
 
 Run: python docs/evidence/torch/replicate-with-shard-dims.py
 Expected: ValueError "replicate() with dp_mesh_dims requires replicate-only dims", as for shard="shard" alone.
-Got: a ReplicateLinear whose weight is sharded. The check asks for a DDPMeshInfo, and HSDPMeshInfo is one by inheritance.
+Got: a ReplicateLinear whose weight is sharded. The check asks for a DDPMeshInfo, which HSDPMeshInfo is, too.
 """
 
 import tempfile
@@ -17,6 +17,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 
 
 def main(rank: int, store: str) -> None:
+    """Replicate, and say what came of it."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicate", "shard"))
     net = torch.nn.Linear(2, 4, bias=False)
