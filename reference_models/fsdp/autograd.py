@@ -22,7 +22,8 @@ Result = TypeVar("Result")
 
 def told(call: Callable[[], None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors; ``call`` is made once the gradients of all of them are there, before they go on."""
-    same: tuple[Tensor, ...] = _Told.apply(call, *tensors)  # type: ignore[no-untyped-call]
+    kind = _ToldInTransform if in_transform() else _Told
+    same: tuple[Tensor, ...] = kind.apply(call, *tensors)  # type: ignore[no-untyped-call]
     return same
 
 
@@ -46,6 +47,20 @@ def unseen_by_transforms(function: Callable[Given, Result]) -> Callable[Given, R
 
 
 class _Told(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.call = call
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        ctx.call()
+        return (None, *gradients)
+
+
+class _ToldInTransform(torch.autograd.Function):
+    """The same in the form that function transforms ask for, which costs five times as much to call."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -56,10 +71,7 @@ class _Told(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.call = inputs[0]
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        ctx.call()
-        return (None, *gradients)
+    backward = _Told.backward
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Tensor) -> tuple[Tensor, ...]:

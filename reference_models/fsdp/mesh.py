@@ -11,6 +11,7 @@ FSDP is replicate 1; DDP is shard 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
@@ -64,7 +65,7 @@ class DataMesh:
         """How many ranks share in a gradient's mean."""
         return self.replicate.size * self.shard.size
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """This rank's device."""
         kind = self.mesh.device_type

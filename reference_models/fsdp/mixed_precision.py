@@ -64,6 +64,8 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any, depth: int = 0) 
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of a nested value, in order."""
+    if isinstance(value, Tensor):  # as most outputs are
+        return [value]
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:

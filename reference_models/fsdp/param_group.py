@@ -122,24 +122,25 @@ class ParameterGroup:
     def after_backward(self, pipeline: Pipeline) -> None:
         """Start reducing the gradients that backward has left, or keep them for later; then free the parameters."""
         gradients = self._take_gradients()
+        if self.reshard_after_backward:
+            self.reshard()  # before there is memory for reducing
         if self.reduces:
             self._start_reduction(gradients, pipeline)
         else:
-            self._accumulated = gradients
-        if self.reshard_after_backward:
-            self.reshard()
+            self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
 
     def _take_gradients(self) -> dict[ManagedParameter, Tensor]:
-        """New gradients, added to those kept from passes without reduction, in the dtype that they are reduced in."""
+        """New gradients, added to those kept from passes without reduction."""
         kept, self._accumulated = self._accumulated, {}
         for parameter in self.parameters:
             gradient = parameter.take_gradient()
-            if gradient is None:
-                continue
-            if self.precision.reduce_dtype not in (None, gradient.dtype):
-                gradient = gradient.to(self.precision.reduce_dtype)
-            kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
+            if gradient is not None:
+                kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
         return kept
+
+    def _to_keep(self, gradient: Tensor) -> Tensor:
+        """Gradients add up in the dtype in which they will be reduced."""
+        return gradient.to(self.precision.reduce_dtype or gradient.dtype)
 
     def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], pipeline: Pipeline) -> None:
         reduced = [p for p in self.parameters if p in gradients or self._counts_unused(p)]
@@ -160,27 +161,34 @@ class ParameterGroup:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
         sizes = [parameter.cut.padded_numel for parameter in reduced]
         parts = self.mesh.shard.size
-        dtype, device = self._reduce_dtype(gradients), self.mesh.device
+        gradients, dtype = self._in_one_dtype(gradients)
+        device = self.mesh.device
         rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=device).view(parts, -1)
         whole = [
             p.cut.stacked(gradients[p] if p in gradients else torch.zeros(p.cut.shape, dtype=dtype, device=device))
             for p in reduced
             if p.cut.padded_numel
         ]
-        torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, and pads with zeros
+        torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
         return rows
 
     def _counts_unused(self, parameter: ManagedParameter) -> bool:
         return self.reduces_unused and parameter.sharded.requires_grad
 
-    def _reduce_dtype(self, gradients: dict[ManagedParameter, Tensor]) -> torch.dtype:
+    def _in_one_dtype(
+        self, gradients: dict[ManagedParameter, Tensor]
+    ) -> tuple[dict[ManagedParameter, Tensor], torch.dtype]:
+        """Gradients of one dtype, and the dtype to reduce them in."""
         dtypes = {gradient.dtype for gradient in gradients.values()}
+        wanted = self.precision.reduce_dtype
+        if len(dtypes) > 1 and wanted is not None:
+            return {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}, wanted
         if len(dtypes) > 1:
             raise NotAllowed(
                 f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
                 "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
             )
-        return next(iter(dtypes)) if dtypes else self.precision.reduce_dtype or self.parameters[0].dtype
+        return gradients, wanted or next(iter(dtypes), self.parameters[0].dtype)
 
     def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
         if self.all_reduce_hook is not None:
