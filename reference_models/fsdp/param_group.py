@@ -162,14 +162,11 @@ class ParameterGroup:
         sizes = [parameter.cut.padded_numel for parameter in reduced]
         parts = self.mesh.shard.size
         gradients, dtype = self._in_one_dtype(gradients)
-        device = self.mesh.device
-        rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=device).view(parts, -1)
-        whole = [
-            p.cut.stacked(gradients[p] if p in gradients else torch.zeros(p.cut.shape, dtype=dtype, device=device))
-            for p in reduced
-            if p.cut.padded_numel
-        ]
-        torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
+        zero = torch.zeros((), dtype=next((g.dtype for g in gradients.values()), dtype), device=self.mesh.device)
+        rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
+        whole = [p.cut.stacked(gradients.get(p, zero.expand(p.cut.shape))) for p in reduced if p.cut.padded_numel]
+        if whole:
+            torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
         return rows
 
     def _counts_unused(self, parameter: ManagedParameter) -> bool:
