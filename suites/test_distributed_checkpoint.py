@@ -181,7 +181,7 @@ def changes(trial: Trial, case: CheckpointCase, number: int, changed: dict[str, 
             and not name.startswith("spare.")
             and case.saved.part(number, name, parameter).numel()
         ):
-            trial.holds(changed[name], f"rank {number}: a step should change {name}, but did not")
+            trial.holds(changed.get(name, False), f"rank {number}: a step should change {name}, but did not")
 
 
 def resumes(trial: Trial, case: CheckpointCase) -> None:
