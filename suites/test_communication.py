@@ -152,6 +152,7 @@ def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: Precisio
 
 
 @requirement("communication/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="COM-11")
+@example(case=RICH)
 @given(case=training_cases())
 def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None:
     """Blocks that run again in backward use what was gathered for backward, and have it gathered no second time."""
