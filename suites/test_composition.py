@@ -106,7 +106,7 @@ def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: Com
 
 
 @requirement("composition/siblings", *MIXED, ranks=2, source="B6")
-@given(case=composed(siblings()))
+@given(case=siblings())
 def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: ComposedCase) -> None:
     """Modules of one net given to fully_shard and to replicate, side by side, train as the plain ones."""
     trains_as_unsharded(trial, case)

@@ -164,8 +164,7 @@ def test_gradients_of_dtensors_stay_a_ranks_own_until_they_are_synchronised(tria
     accumulates(trial, case)
 
 
-# Only a process world has calls of torch's own dispatcher to count.
-@requirement("replicate/collectives", DTENSORS, ranks=2, worlds=("processes",), source="RWF-02, RWF-13")
+@requirement("replicate/collectives", DTENSORS, ranks=2, source="RWF-02, RWF-13")
 @given(case=(DTENSOR_ROOT | DTENSOR_BLOCKS).map(lambda case: replace(case, steps=1, batch=2)))
 def test_replicas_communicate_gradients_and_nothing_else(trial: Trial, case: RouteCase) -> None:
     """A pass makes an all-reduce for each replicated module at most and nothing else, or nothing without sync."""

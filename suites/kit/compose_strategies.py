@@ -38,6 +38,8 @@ def composites(own: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[
 def composed(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
     """Some steps of training under drawn calls; what no call takes care of is trained on the same inputs."""
     cases = st.builds(ComposedCase, **{**drawn(fixed), "acts": acts})
+    if "same_inputs" in fixed:
+        return cases
     return cases.map(lambda case: replace(case, same_inputs=all(act.place for act in case.acts)))
 
 
@@ -103,11 +105,13 @@ def both_on_one(draw: st.DrawFn) -> ComposedCase:
 
 
 @st.composite
-def siblings(draw: st.DrawFn) -> tuple[Act, ...]:
-    """``fully_shard`` and ``replicate`` on modules side by side, in either order."""
-    places = draw(st.permutations(["0", "1", "2"]))
-    acts = [Act("fully_shard", places[0]), Act("replicate", places[1])]
-    return tuple(draw(st.permutations(acts)))
+def siblings(draw: st.DrawFn) -> ComposedCase:
+    """``fully_shard`` and ``replicate`` on all modules of a net, side by side, in any order, and nothing on the root."""
+    functions: st.SearchStrategy[Function] = st.sampled_from(["fully_shard", "replicate"])
+    places = draw(st.permutations(range(len(HEAD))))
+    both = [Act("fully_shard", str(places[0])), Act("replicate", str(places[1])), Act(draw(functions), str(places[2]))]
+    net = replace(SMALL, dim=draw(st.integers(1, 4)))
+    return draw(composed(st.just(tuple(both)), net=net, same_inputs=False))
 
 
 @st.composite

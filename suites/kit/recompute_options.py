@@ -7,18 +7,18 @@ With a ``context_fn``, a module that is recomputed leaves this log::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.case import Case
 from harness.rank import Rank
+from suites.kit.ledgers import tallied
 from suites.kit.recompute import Chain, RecomputeCase, chain, checkpointed, trained
 from suites.kit.strategies import world_sizes
 
@@ -164,47 +164,14 @@ def twice_on_one(rank: Rank, case: RecomputeCase) -> None:
 
 
 def collectives(rank: Rank, case: ShardedRecomputeCase) -> list[dict[str, int]]:
-    """How many gathers and reductions a pass makes, without recomputation and with it."""
+    """How often a pass makes which collective, without recomputation and with it."""
     return [collectives_of(rank, case, recompute) for recompute in (False, True)]
 
 
 def collectives_of(rank: Rank, case: ShardedRecomputeCase, recompute: bool) -> dict[str, int]:
-    """How many gathers and reductions one pass makes."""
+    """How often one pass makes which collective, but for the first pass."""
     net = sharded(rank, case, recompute)
-    gather, reduce = CountedGather(), CountedReduction()
-    modules: list[Any] = [each for each in net.modules() if isinstance(each, rank.implementation.module_class or ())]
-    for module in modules:
-        module.set_custom_all_gather(gather)
-        module.set_custom_reduce_scatter(reduce)
     trained(rank, case, net)
-    return {"gathers": gather.calls, "reductions": reduce.calls}
-
-
-class Counted:
-    """What every collective that counts its calls has in common."""
-
-    calls = 0
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory of its own."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class CountedGather(Counted):
-    """An all-gather that counts its calls."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather."""
-        self.calls += 1
-        gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        return gather(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class CountedReduction(Counted):
-    """A reduce-scatter that counts its calls."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Reduce and scatter."""
-        self.calls += 1
-        reduce: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        return reduce(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+    with rank.ledger() as entries:
+        trained(rank, case, net)
+    return tallied(entry["op"] for entry in entries)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import distribute_module
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.rank import Rank
@@ -69,11 +68,10 @@ def communicated(rank: Rank, case: RouteCase) -> list[dict[str, int]]:
     for synchronised in (True, False):
         for act in case.acts:
             net.get_submodule(act.place).set_requires_gradient_sync(synchronised)
-        with CommDebugMode() as seen:
+        with rank.ledger() as entries:
             next(losses(rank, case, net)).backward()
-        counts = {str(call): count for call, count in seen.get_comm_counts().items()}
-        reductions = sum(count for call, count in counts.items() if "allreduce" in call or "all_reduce" in call)
-        found.append({"all-reduces": reductions, "others": sum(counts.values()) - reductions})
+        reductions = sum(entry["op"] == "all_reduce" for entry in entries)
+        found.append({"all-reduces": reductions, "others": len(entries) - reductions})
     return found
 
 
