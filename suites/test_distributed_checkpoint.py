@@ -73,6 +73,7 @@ def test_what_whole_replicas_saved_is_loaded_by_shards(trial: Trial, case: Check
 
 @requirement("distributed-checkpoint/elsewhere-mixed", *TWO_AXES, *REPLICATED[2:], ranks=4, source="DCP-16")
 @costly()
+@example(case=CheckpointCase(ChainNet((4, 8, 4)), HYBRID.saved, Layout("2-D", shards=2, tp=2)))
 @given(case=checkpoint_cases(layouts("HSDP", "2-D"), layouts("replicate", "replicate-fsdp", "2-D")))
 def test_layouts_of_all_kinds_load_what_others_saved(trial: Trial, case: CheckpointCase) -> None:
     """What replicas of shards, tensor-parallel shards or whole replicas saved, each of the others loads."""

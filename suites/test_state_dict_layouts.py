@@ -10,7 +10,7 @@ from harness.vendor import Feature
 from suites.kit import baseline, state_dict_layouts
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.layout import shard
-from suites.kit.state_dict_layouts import largest, part, placed_cases
+from suites.kit.state_dict_layouts import entered, largest, placed_cases
 from suites.kit.state_dicts import expected, other
 from suites.kit.strategies import net_cases, training_cases
 
@@ -23,15 +23,10 @@ def test_what_is_cut_along_its_largest_dim_loads_in_place(trial: Trial, case: Tr
     """Cut along their largest dims, parameters are entered so, and loading writes every value into their own memory."""
     net = other(case)
     parameters = dict(net.named_parameters())
+    for number, dims in enumerate(trial.run(state_dict_layouts.dims_of_placed, case)):
+        trial.agree(f"rank {number}, dims", dims, {name: largest(p) for name, p in parameters.items()})
     for number, got in enumerate(trial.run(state_dict_layouts.load_placed, case)):
-        trial.agree(f"rank {number}, dims", got["dims"], {name: largest(p) for name, p in parameters.items()})
-        want = {
-            name: {"is": "a DTensor", "local": part(case, number, full)}
-            if name in parameters
-            else {"is": "a plain tensor", "local": full}
-            for name, full in net.state_dict().items()
-        }
-        trial.agree(f"rank {number}", got["entries"], want)
+        trial.agree(f"rank {number}", got["entries"], entered(case, number, net))
         trial.holds(not got["moved"], f"rank {number}: loading should write in place, but it moved {got['moved']}")
 
 
@@ -64,8 +59,10 @@ def test_buffers_are_entered_and_loaded_unless_they_are_not_persistent(trial: Tr
     net = state_dict_layouts.with_buffers(case)
     before = dict(net.named_buffers())
     after = {name: b if name == "passing" else b * 0 for name, b in before.items()}
-    for number, got in enumerate(trial.run(state_dict_layouts.entries_of_buffers, case)):
-        trial.agree(f"rank {number}", got, {"keys": list(net.state_dict()), "before": before, "after": after})
+    for number, keys in enumerate(trial.run(state_dict_layouts.keys_with_buffers, case)):
+        trial.agree(f"rank {number}, keys", keys, list(net.state_dict()))
+    for number, got in enumerate(trial.run(state_dict_layouts.load_buffers, case)):
+        trial.agree(f"rank {number}", got, {"before": before, "after": after})
 
 
 @requirement("state-dict/under-checkpoint", *SHARDED, Feature.CHECKPOINT, ranks=2, source="SD-15")

@@ -66,17 +66,17 @@ def named(rank: Rank, case: KeptCase, plan: str) -> Facts:
 
 
 def strays(net: nn.Module, state: Any) -> list[str]:
-    """The entries that do not lie on ranks as their parameters do, but for numbers."""
+    """The entries that do not lie on ranks as their sharded parameters do, but for numbers."""
     parameters = dict(net.named_parameters())
     entries = [(name, key, value) for name, found in state["state"].items() for key, value in found.items()]
     return [f"{name}: {key}" for name, key, value in entries if value.dim() and not alike(value, parameters[name])]
 
 
 def alike(value: Tensor, parameter: Tensor) -> bool:
-    """Whether two tensors are both plain, or DTensors on one mesh with the same placements."""
-    if isinstance(value, DTensor) and isinstance(parameter, DTensor):
-        return value.device_mesh == parameter.device_mesh and value.placements == parameter.placements
-    return type(value) is Tensor and not isinstance(parameter, DTensor)
+    """Whether two tensors are DTensors on one mesh with the same placements."""
+    if not isinstance(value, DTensor) or not isinstance(parameter, DTensor):
+        return False
+    return value.device_mesh == parameter.device_mesh and value.placements == parameter.placements
 
 
 def described(state: Any) -> Facts:

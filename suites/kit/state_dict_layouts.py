@@ -20,6 +20,7 @@ from harness.rank import Rank
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.programs import apply
+from suites.kit.registered import Facts
 from suites.kit.state_dicts import described, other, own, prepared
 from suites.kit.strategies import plans, stacks, world_sizes
 
@@ -43,26 +44,48 @@ def part(case: TrainingCase, number: int, full: Tensor) -> Tensor:
     return shard(full, case.world_size, number, largest(full))
 
 
+def entered(case: TrainingCase, number: int, net: nn.Module) -> Facts:
+    """The entries that rank ``number`` must have when the unsharded net is ``net``."""
+    buffers = dict(net.named_buffers())
+    return {
+        name: {"is": "a plain tensor", "local": full}
+        if name in buffers
+        else {"is": "a DTensor", "local": part(case, number, full)}
+        for name, full in net.state_dict().items()
+    }
+
+
 def cut(parameter: Any) -> int | None:
     """The dim that a parameter is cut along; None if it is not cut, or on more than one axis."""
-    placements = getattr(parameter, "placements", ())
+    placements: Any = getattr(parameter, "placements", ())
     return getattr(placements[0], "dim", None) if len(placements) == 1 else None
 
 
+def placed(rank: Rank, case: TrainingCase) -> nn.Sequential:
+    """The case's net with every parameter cut along its largest dim."""
+    return apply(rank, case, case.build(), shard_placement_fn=lambda parameter: Shard(largest(parameter)))
+
+
+def dims_of_placed(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """The dim that each parameter's entry is cut along."""
+    net = placed(rank, case)
+    parameters = dict(net.named_parameters())
+    return {name: cut(value) for name, value in net.state_dict().items() if name in parameters}
+
+
 def load_placed(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Cut every parameter along its largest dim; load other values; the entries then, their dims, and what moved."""
-    net = apply(rank, case, case.build(), shard_placement_fn=lambda parameter: Shard(largest(parameter)))
+    """Load other values; the entries then, and which of them moved."""
+    net, full = placed(rank, case), other(case)
     before = net.state_dict()
+    buffers = dict(full.named_buffers())
     fresh = {name: value.detach().clone() for name, value in before.items()}
-    full = other(case)
     for name, value in full.state_dict().items():
-        own(fresh[name]).copy_(value if name in dict(full.named_buffers()) else part(case, rank.number, value))
+        own(fresh[name]).copy_(value if name in buffers else part(case, rank.number, value))
     places = {name: own(value).data_ptr() for name, value in before.items()}
     net.load_state_dict(fresh)
     state = net.state_dict()
-    dims = {name: cut(p) for name, p in net.named_parameters()}
     moved = [name for name, value in state.items() if own(value).data_ptr() != places[name]]
-    return {"entries": described(state), "dims": dims, "moved": moved}
+    return {"entries": described(state), "moved": moved}
 
 
 def kept_through_training(rank: Rank, case: TrainingCase) -> dict[str, Any]:
@@ -98,13 +121,17 @@ def with_buffers(case: NetCase) -> nn.Sequential:
     return net
 
 
-def entries_of_buffers(rank: Rank, case: NetCase) -> dict[str, Any]:
-    """Load zeros into everything; the keys, and what buffers hold before and then."""
+def keys_with_buffers(rank: Rank, case: NetCase) -> list[str]:
+    """The keys of the state dict."""
+    return list(apply(rank, case, with_buffers(case)).state_dict())
+
+
+def load_buffers(rank: Rank, case: NetCase) -> dict[str, Any]:
+    """Load zeros into everything that is entered; what buffers hold before and then."""
     net = apply(rank, case, with_buffers(case))
     before = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    state = net.state_dict()
-    net.load_state_dict({name: torch.zeros_like(value) for name, value in state.items()})
-    return {"keys": list(state), "before": before, "after": {name: b.clone() for name, b in net.named_buffers()}}
+    net.load_state_dict({name: torch.zeros_like(value) for name, value in net.state_dict().items()})
+    return {"before": before, "after": {name: buffer.clone() for name, buffer in net.named_buffers()}}
 
 
 def entries_under_checkpoint(rank: Rank, case: TrainingCase) -> list[Any]:
