@@ -24,7 +24,7 @@ def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = F
     """The ledgers of the second forward and backward, and notes; ``ahead`` says which of them lists are for."""
     net: Any = case.build()
     fully_shard: Any = rank.implementation.fully_shard
-    checkpoint = rank.implementation.checkpoint
+    checkpoint: Any = rank.implementation.checkpoint
     for group in case.groups:
         rungs = [net.rungs[rung] for rung in group]
         for rung in rungs if recomputed and checkpoint else ():
