@@ -165,6 +165,7 @@ def test_policies_leave_replicated_modules_alone(trial: Trial, case: NestedCase)
 
 
 @requirement("composition/strategies", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B1, B5")
+@example(case=replace(PLAIN, acts=(Act("HYBRID_SHARD", "", "Unit"),), mesh=(2, 1)))
 @given(case=strategy_cases())
 def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Under every strategy, with any policy, ranks hold the right parts of what the plain net's training gives."""

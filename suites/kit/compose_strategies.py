@@ -106,7 +106,7 @@ def both_on_one(draw: st.DrawFn) -> ComposedCase:
 
 @st.composite
 def siblings(draw: st.DrawFn) -> ComposedCase:
-    """``fully_shard`` and ``replicate`` on all modules of a net, side by side, in any order, and nothing on the root."""
+    """``fully_shard`` and ``replicate`` on all modules of a net, side by side in any order; nothing on the root."""
     functions: st.SearchStrategy[Function] = st.sampled_from(["fully_shard", "replicate"])
     places = draw(st.permutations(range(len(HEAD))))
     both = [Act("fully_shard", str(places[0])), Act("replicate", str(places[1])), Act(draw(functions), str(places[2]))]
@@ -141,7 +141,7 @@ def perhaps(act: Act) -> st.SearchStrategy[tuple[Act, ...]]:
 @st.composite
 def strategy_cases(draw: st.DrawFn, policy: str = "") -> ComposedCase:
     """Nets spread by a strategy, with or without a policy of either kind; hybrid ones on meshes of any shape."""
-    strategies: list[Function] = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"]
+    strategies: list[Function] = ["HYBRID_SHARD", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
     strategy = draw(st.sampled_from(strategies))
     act = Act(strategy, "", policy or draw(st.sampled_from(["Unit", "Linear", ""])), draw(st.booleans()))
     mesh = draw(hsdp_meshes()) if strategy == "HYBRID_SHARD" else ()

@@ -88,10 +88,15 @@ def replicas(acts: Acts, **fixed: Any) -> st.SearchStrategy[RouteCase]:
 
 
 def routes(*names: Route) -> st.SearchStrategy[RouteCase]:
-    """Replicas that are trained by one of these routes; what is tied is replicated together."""
+    """Replicas that are trained by one of these routes.
+
+    What is tied is replicated together; where modules prefetch, each block is one of its own.
+    """
     rows, acts = st.integers(2, 3), under_one_root("replicate_fsdp")
     cases = replicas(acts, net=ROOTED, route=st.sampled_from(names), batch=rows)
-    return cases.map(lambda case: replace(case, acts=case.acts[-1:]) if case.route == "tied" else case)
+    each = tuple(Act("replicate_fsdp", place) for place in BLOCKS)
+    acts_of = {"tied": (), "prefetch": each}
+    return cases.map(lambda case: replace(case, acts=(*acts_of.get(case.route, case.acts[:-1]), case.acts[-1])))
 
 
 def low_precision_cases() -> st.SearchStrategy[TrainingCase]:
