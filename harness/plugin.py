@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 from harness import __version__, profiles
@@ -78,6 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[JUDGED] = judged
+    torch.set_num_threads(1)  # what is worked out here is small, and the cores are the ranks'
     rows = [(found.id, item.nodeid) for item, found in wanted]
     whole = not any("::" in arg or arg.endswith(".py") for arg in config.args)
     for waiver in unmatched(waivers, judged.implementation.name, rows, whole):
