@@ -22,7 +22,8 @@ RICH = ChainNet((3, 5, 2), tied=True, frozen=True, buffer=True)
 FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), sharded=(0,))
 #: Nothing is trained: what is loaded is what was there, bit for bit.
 HERE = checkpoint_cases(layouts("1-D", at_least=2), layouts("1-D")).map(CheckpointCase.here)
-#: torch's distribute_tensor cannot cut a whole tensor over two axes unless both divide it (pytorch#136228).
+#: torch's distribute_tensor cuts a whole tensor over two axes only if both divide it
+#: (docs/evidence/torch/full-state-of-uneven-parts.py).
 HERE_2D = checkpoint_cases(layouts("2-D"), layouts("2-D"), net=st.builds(ChainNet, st.just((4, 8, 4)), st.booleans()))
 
 
