@@ -12,9 +12,9 @@ from harness.vendor import Feature
 from suites.kit import optimizer_programs as programs
 from suites.kit import tolerance
 from suites.kit.chains import ChainNet, CheckpointCase, Layout
-from suites.kit.checkpoint_strategies import checkpoint_cases, costly, layouts
+from suites.kit.checkpoint_strategies import checkpoint_cases, costly, kept_cases, layouts
 from suites.kit.compose import Composite
-from suites.kit.optimizer_states import KeptCase, kept_cases, unsharded
+from suites.kit.optimizer_states import KeptCase, unsharded
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 UNITS = KeptCase(2, Composite(3, ("linear", "nested", "nested"), own=True), steps=2)

@@ -121,7 +121,15 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "oracle", ["suites.kit.baseline", "suites.kit.layout", "suites.kit.passes", "suites.kit.tolerance"]
+    "oracle",
+    [
+        "suites.kit.baseline",
+        "suites.kit.layout",
+        "suites.kit.passes",
+        "suites.kit.tolerance",
+        "suites.kit.resume",
+        "suites.kit.optimizer_states",
+    ],
 )
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:
     """What expected values are computed with uses no ``torch.distributed``, directly or through other files of ours."""

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from harness.trial import most_ranks
 from suites.kit.chains import ChainNet, CheckpointCase, Kind, Layout
+from suites.kit.compose import Composite
 from suites.kit.hsdp import hsdp_meshes
+from suites.kit.optimizer_states import KeptCase
 from suites.kit.parallel import full_parts
 from suites.kit.strategies import world_sizes
 
@@ -74,6 +76,21 @@ def checkpoint_cases(
         "sharded": draw(st.sampled_from([(), (0,), (1,), (0, 1)])),
         "dtype": dtype,
         "loaded_dtype": draw(st.sampled_from([dtype, dtype, "float32", "float64"])),
+        "seed": draw(st.integers(0, 2**16)),
+        **fixed,
+    })  # fmt: skip
+
+
+@st.composite
+def kept_cases(draw: st.DrawFn, /, **fixed: Any) -> KeptCase:
+    """A layer, two units and perhaps a parameter of the root's own; on two ranks or more."""
+    dim, multiplier, bias, own = draw(st.tuples(st.integers(1, 5), st.integers(1, 2), st.booleans(), st.booleans()))
+    net = Composite(dim, ("linear", "nested", "nested"), multiplier, bias, own)
+    return KeptCase(**{
+        "world_size": draw(world_sizes(2)),
+        "net": net,
+        "optimizer": draw(st.sampled_from(["Adam", "AdamW", "SGD"])),
+        "steps": draw(st.integers(1, 2)),
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.case import Case
 from suites.kit.cases import draw, fill, mixed
 from suites.kit.chains import BATCH, make_optimizer
 from suites.kit.compose import Composite
-from suites.kit.strategies import world_sizes
 
 Kept = dict[str, Any]
 
@@ -52,21 +50,6 @@ class KeptCase(Case):
 
     def _place(self, rank: int) -> int:
         return 0 if self.one_batch else rank
-
-
-@st.composite
-def kept_cases(draw: st.DrawFn, /, **fixed: Any) -> KeptCase:
-    """A layer, two units and perhaps a parameter of the root's own; on two ranks or more."""
-    dim, multiplier, bias, own = draw(st.tuples(st.integers(1, 5), st.integers(1, 2), st.booleans(), st.booleans()))
-    net = Composite(dim, ("linear", "nested", "nested"), multiplier, bias, own)
-    return KeptCase(**{
-        "world_size": draw(world_sizes(2)),
-        "net": net,
-        "optimizer": draw(st.sampled_from(["Adam", "AdamW", "SGD"])),
-        "steps": draw(st.integers(1, 2)),
-        "seed": draw(st.integers(0, 2**16)),
-        **fixed,
-    })  # fmt: skip
 
 
 def unsharded(case: KeptCase) -> Kept:
