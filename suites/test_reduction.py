@@ -30,9 +30,11 @@ HOOK = (SHARDED, Feature.ALL_REDUCE_HOOK)
 NET = Stack(3, ("linear", "mlp"), 1)
 #: Two ranks that each hold everything.
 WHOLE = FactorCase(2, NET, (0,), "float32", True, mesh=(2, 1), steps=1, factors=((-1, 2.0), (0, 4.0)))
+ROOT_ALONE = FactorCase(2, NET, (0,), "float32", True, steps=1, factors=((-1, 1.0),))
 
 
 @requirement("reduction/divide-factor", *FACTOR, Feature.FORCE_SUM, ranks=2, source="RED-02")
+@example(case=ROOT_ALONE)
 @given(case=factor_cases())
 def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: FactorCase) -> None:
     """set_gradient_divide_factor(f) makes the gradients of that group alone their sum over ranks, divided by f."""
