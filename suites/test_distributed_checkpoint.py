@@ -25,12 +25,14 @@ RICH = ChainNet((5, 10, 3), tied=True, frozen=True, unused=True, buffer=True)
 ONE_AXIS = layouts("1-D", "1-D", "unsharded")
 MOVED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D"), sharded=(0,), dtype="float32")
 HYBRID = CheckpointCase(ChainNet(UNEVEN), Layout("HSDP", 2, 2), Layout("1-D", shards=4), sharded=(1,), dtype="float32")
+#: Two ranks by two, of which tensor parallelism has one axis.
+SQUARE = Layout("2-D", shards=2, tp=2)
 #: Trained in float64, so that nothing but rounding of 53 bits is to be allowed for.
 WIDE: dict[str, Any] = {"dtype": "float64", "loaded_dtype": "float64"}
 
 
 @requirement("distributed-checkpoint/elsewhere", *SHARDED, ranks=2, source="DCP-17")
-@costly()
+@costly(8)
 @example(case=MOVED)
 @given(case=checkpoint_cases(layouts("1-D"), ONE_AXIS))
 def test_what_was_saved_on_some_ranks_is_loaded_on_any_other_number(trial: Trial, case: CheckpointCase) -> None:
@@ -39,7 +41,7 @@ def test_what_was_saved_on_some_ranks_is_loaded_on_any_other_number(trial: Trial
 
 
 @requirement("distributed-checkpoint/elsewhere-hsdp", *SHARDED, Feature.HSDP, ranks=4, source="D2, DCP-16")
-@costly()
+@costly(8)
 @example(case=HYBRID)
 @given(case=checkpoint_cases(layouts("HSDP"), layouts("1-D", "HSDP", "unsharded")))
 def test_what_replicas_of_shards_saved_is_loaded_by_other_layouts(trial: Trial, case: CheckpointCase) -> None:
@@ -48,7 +50,8 @@ def test_what_replicas_of_shards_saved_is_loaded_by_other_layouts(trial: Trial, 
 
 
 @requirement("distributed-checkpoint/elsewhere-2d", *SHARDED, Feature.TENSOR_PARALLEL, ranks=4, source="SD-08, DCP-16")
-@costly()
+@costly(8)
+@example(case=CheckpointCase(ChainNet((3, 6, 5), buffer=True), SQUARE, Layout("1-D", shards=3), sharded=(0,)))
 @given(case=checkpoint_cases(layouts("2-D"), layouts("1-D", "2-D", "unsharded")))
 def test_what_tensor_parallel_ranks_saved_is_loaded_by_other_layouts(trial: Trial, case: CheckpointCase) -> None:
     """Saved where tensor parallelism cuts too, net and optimizer load into one axis or other two, and back."""
@@ -56,7 +59,8 @@ def test_what_tensor_parallel_ranks_saved_is_loaded_by_other_layouts(trial: Tria
 
 
 @requirement("distributed-checkpoint/elsewhere-3d", *TWO_AXES, ranks=4, source="SD-09")
-@costly()
+@costly(8)
+@example(case=CheckpointCase(ChainNet((3, 6, 5), tied=True), Layout("3-D", 1, 2, 2), HYBRID.saved, dtype="float32"))
 @given(case=checkpoint_cases(layouts("3-D"), layouts("1-D", "HSDP", "2-D", "3-D")))
 def test_what_ranks_on_three_axes_saved_is_loaded_by_other_layouts(trial: Trial, case: CheckpointCase) -> None:
     """Saved by replicas of shards under tensor parallelism, net and optimizer load into fewer axes, and back."""
@@ -72,8 +76,8 @@ def test_what_whole_replicas_saved_is_loaded_by_shards(trial: Trial, case: Check
 
 
 @requirement("distributed-checkpoint/elsewhere-mixed", *TWO_AXES, *REPLICATED[2:], ranks=4, source="DCP-16")
-@costly()
-@example(case=CheckpointCase(ChainNet((4, 8, 4)), HYBRID.saved, Layout("2-D", shards=2, tp=2)))
+@costly(8)
+@example(case=CheckpointCase(ChainNet((4, 8, 4)), HYBRID.saved, SQUARE))
 @given(case=checkpoint_cases(layouts("HSDP", "2-D"), layouts("replicate", "replicate-fsdp", "2-D")))
 def test_layouts_of_all_kinds_load_what_others_saved(trial: Trial, case: CheckpointCase) -> None:
     """What replicas of shards, tensor-parallel shards or whole replicas saved, each of the others loads."""
@@ -89,7 +93,7 @@ def test_loading_what_was_saved_undoes_a_step(trial: Trial, case: CheckpointCase
 
 
 @requirement("distributed-checkpoint/restores-hsdp", *SHARDED, Feature.HSDP, ranks=4, source="D1, DCP-15")
-@costly()
+@costly(8)
 @example(case=CheckpointCase(ChainNet(EVEN), HYBRID.saved, HYBRID.saved))
 @example(case=CheckpointCase(ChainNet(UNEVEN), HYBRID.saved, HYBRID.saved))
 @given(case=checkpoint_cases(layouts("HSDP"), layouts("HSDP"), **WIDE))
@@ -99,7 +103,7 @@ def test_loading_what_replicas_of_shards_saved_undoes_a_step(trial: Trial, case:
 
 
 @requirement("distributed-checkpoint/resumes", *SHARDED, ranks=2, source="DCP-18")
-@costly()
+@costly(8)
 @example(case=CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D"), (0,), steps=2))
 @given(case=checkpoint_cases(layouts("1-D"), layouts("1-D"), trained=True))
 def test_training_resumed_elsewhere_goes_on_as_if_it_had_never_stopped(trial: Trial, case: CheckpointCase) -> None:
@@ -108,7 +112,8 @@ def test_training_resumed_elsewhere_goes_on_as_if_it_had_never_stopped(trial: Tr
 
 
 @requirement("distributed-checkpoint/resumes-on-two-axes", *TWO_AXES, ranks=4, source="DCP-14, DCP-18")
-@costly()
+@costly(8)
+@example(case=CheckpointCase(ChainNet((3, 4, 5)), SQUARE, HYBRID.saved, (0,), optimizer="SGD", steps=2))
 @given(case=checkpoint_cases(layouts("2-D"), layouts("2-D", "HSDP", "1-D"), even=True, trained=True))
 def test_training_resumed_on_other_axes_goes_on_as_if_it_had_never_stopped(trial: Trial, case: CheckpointCase) -> None:
     """Stopped and resumed on other axes, tensor parallel or of replicas, training takes its next step just the same."""

@@ -28,7 +28,7 @@ HERE_2D = checkpoint_cases(layouts("2-D"), layouts("2-D"), net=st.builds(ChainNe
 
 
 @requirement("optimizer-state/by-name", *SHARDED, ranks=2, source="E1, DCP-03, DCP-04")
-@costly()
+@costly(8)
 @example(case=UNITS)
 @given(case=kept_cases())
 def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, case: KeptCase) -> None:
@@ -39,7 +39,7 @@ def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, c
 
 
 @requirement("optimizer-state/plans-agree", *SHARDED, ranks=2, source="E1")
-@costly()
+@costly(8)
 @example(case=UNITS)
 @given(case=kept_cases())
 def test_a_net_sharded_as_a_whole_or_by_units_keeps_the_same(trial: Trial, case: KeptCase) -> None:
@@ -56,7 +56,7 @@ def test_a_net_sharded_by_a_policy_keeps_the_same(trial: Trial, case: KeptCase) 
 
 
 @requirement("optimizer-state/submodules", *SHARDED, ranks=2, source="E2")
-@costly()
+@costly(8)
 @example(case=KeptCase(2, UNITS.net, one_batch=True))
 @given(case=kept_cases(one_batch=True))
 def test_a_net_whose_units_alone_are_sharded_keeps_the_same(trial: Trial, case: KeptCase) -> None:
@@ -75,7 +75,7 @@ def test_a_fresh_optimizer_given_the_state_by_names_is_the_original(trial: Trial
 
 
 @requirement("optimizer-state/full", *SHARDED, ranks=2, source="DCP-02")
-@costly()
+@costly(8)
 @example(case=FIXED)
 @given(case=HERE)
 def test_the_full_state_is_on_the_cpu_of_rank_zero_alone(trial: Trial, case: CheckpointCase) -> None:
@@ -87,7 +87,7 @@ def test_the_full_state_is_on_the_cpu_of_rank_zero_alone(trial: Trial, case: Che
 
 
 @requirement("optimizer-state/through-full", *SHARDED, ranks=2, source="DCP-13")
-@costly()
+@costly(8)
 @example(case=FIXED)
 @given(case=HERE)
 def test_the_full_state_loads_into_shards(trial: Trial, case: CheckpointCase) -> None:
@@ -107,7 +107,7 @@ def test_the_full_state_loads_into_shards_that_tensor_parallelism_cuts(trial: Tr
 
 
 @requirement("optimizer-state/from-rank-zero", *SHARDED, ranks=2, worlds=("processes",), source="DCP-06")
-@costly()
+@costly(8)
 @example(case=FIXED)
 @given(case=HERE)
 def test_the_full_state_of_rank_zero_is_broadcast_into_shards(trial: Trial, case: CheckpointCase) -> None:
@@ -157,7 +157,7 @@ def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: 
 
 
 @requirement("optimizer-state/frozen", *SHARDED, source="DCP-11")
-@costly()
+@costly(8)
 @example(case=FIXED)
 @given(case=HERE)
 def test_frozen_parameters_can_be_left_out(trial: Trial, case: CheckpointCase) -> None:
