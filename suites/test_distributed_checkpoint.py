@@ -60,7 +60,7 @@ def test_what_tensor_parallel_ranks_saved_is_loaded_by_other_layouts(trial: Tria
 
 @requirement("distributed-checkpoint/elsewhere-3d", *TWO_AXES, ranks=4, source="SD-09")
 @costly(8)
-@example(case=CheckpointCase(ChainNet((3, 6, 5), tied=True), Layout("3-D", 1, 2, 2), HYBRID.saved, dtype="float32"))
+@example(case=CheckpointCase(ChainNet((3, 8, 5), tied=True), Layout("3-D", 1, 2, 2), HYBRID.saved, dtype="float32"))
 @given(case=checkpoint_cases(layouts("3-D"), layouts("1-D", "HSDP", "2-D", "3-D")))
 def test_what_ranks_on_three_axes_saved_is_loaded_by_other_layouts(trial: Trial, case: CheckpointCase) -> None:
     """Saved by replicas of shards under tensor parallelism, net and optimizer load into fewer axes, and back."""
