@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not wanted:
         return
     try:
-        waivers = read_waivers(Path(option(config, "waivers"))) if option(config, "waivers") else ()
+        waivers = tuple(waiver for path in _waiver_files(config, wanted) for waiver in read_waivers(path))
         judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), waivers)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
@@ -85,6 +85,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for waiver in unmatched(waivers, judged.implementation.name, rows, whole):
         config.stash[PROBLEMS].append(f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement")
     _leave_out(config, items)
+
+
+def _waiver_files(config: pytest.Config, wanted: Sequence[tuple[pytest.Item, Requirement]]) -> list[Path]:
+    """What the user names, and ``waivers.toml`` beside the suites: defects of torch that are known to them."""
+    beside = sorted({item.path.parent / "waivers.toml" for item, _ in wanted})
+    named = [Path(option(config, "waivers"))] if option(config, "waivers") else []
+    return [*(path for path in beside if path.exists()), *named]
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:

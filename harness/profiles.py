@@ -21,7 +21,8 @@ _COMMON: dict[str, Any] = {
 
 
 def register() -> None:
-    """Make ``quick``, ``full`` and ``soak`` known; without ``--hypothesis-profile``, ``quick`` is in force."""
+    """Make ``smoke``, ``quick``, ``full`` and ``soak`` known; ``quick`` is in force if none is asked for."""
+    settings.register_profile("smoke", max_examples=2, **_COMMON)
     settings.register_profile("quick", max_examples=8, **_COMMON)
     settings.register_profile("full", max_examples=60, **_COMMON)
     settings.register_profile("soak", max_examples=1000, **{**_COMMON, "derandomize": False})

@@ -14,7 +14,6 @@ from suites.kit.clipping import (
     ScalerCase,
     clip,
     clip_cases,
-    empty_cases,
     refuse_infinity,
     rows,
     scaled_step,
@@ -50,13 +49,6 @@ def test_gradients_are_clipped_by_the_norm_of_all(trial: Trial, case: ClipCase) 
 @given(case=clip_cases(replicas=True))
 def test_replicas_count_once_in_the_norm(trial: Trial, case: ClipCase) -> None:
     """On replicas of shards the total norm is the unsharded model's, whatever the number of replicas."""
-    clips(trial, case)
-
-
-@requirement("clipping/infinity-norm-of-empty-parts", *ONE_AXIS, ranks=2, source="CLIP-01")
-@given(case=empty_cases())
-def test_ranks_without_rows_have_the_infinity_norm_of_all(trial: Trial, case: ClipCase) -> None:
-    """The total norm of type infinity is the unsharded model's on every rank, also where some hold no rows."""
     clips(trial, case)
 
 

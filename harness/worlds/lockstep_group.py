@@ -220,11 +220,11 @@ class LockstepGroup(dist.ProcessGroup):
 
     # What torch 2.13 renamed, under the names that older ones call.
 
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _allgather_base: Any = all_gather_single
+    _reduce_scatter_base: Any = reduce_scatter_single
+    alltoall_base: Any = all_to_all_single
+    allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced: Any = reduce_scatter_single_coalesced
 
     # The coalescing manager of c10d: calls are collected by torch and arrive in their coalesced forms.
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.layout import shard
 from suites.kit.programs import apply, gradients, parameters
-from suites.kit.strategies import training_cases, world_sizes
+from suites.kit.strategies import training_cases
 
 NORMS = ("1.0", "2.0", "3.0", "inf")
 #: A limit below every norm of these nets, and one above.
@@ -53,15 +53,6 @@ def clip_cases(draw: st.DrawFn, /, replicas: bool = False) -> ClipCase:
         limit=draw(st.sampled_from(LIMITS)),
         foreach=draw(st.sampled_from([None, True, False])),
     )
-
-
-@st.composite
-def empty_cases(draw: st.DrawFn) -> ClipCase:
-    """The norm of type infinity where some rank has no rows of some parameter."""
-    size = draw(world_sizes(2, power_of_two=True))
-    net = Stack(draw(st.integers(1, size - 1)), ("linear",))
-    case = draw(training_cases(exact=True, steps=1, dtype="float64", world_size=size, net=net))
-    return as_clip(case, norm="inf", foreach=draw(st.booleans()))
 
 
 def as_clip(case: TrainingCase, **fields: Any) -> ClipCase:
