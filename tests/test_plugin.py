@@ -115,7 +115,7 @@ tried = []
 def test_draws(trial, case):
     """Digits are digits."""
     tried.append(case)
-    trial._begin(case)
+    trial._begin(case, 1)
     trial.holds(case.digit < 10, "a digit")
 
 @requirement("few/should", Feature.FULLY_SHARD, level="should", worlds=("threads",))
@@ -174,6 +174,15 @@ def test_what_the_user_got_wrong_is_said_in_one_sentence(few: pytest.Pytester, a
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert len([line for line in text.splitlines() if re.search(sentence, line)]) == 1
     assert "Traceback" not in text
+
+
+def test_waivers_beside_the_suites_are_read_without_being_named(few: pytest.Pytester) -> None:
+    """Known failures that come with suites count in every run of them, so one that passes is stale."""
+    waiver = {"requirement": "few/should", "subject": "sample", "issue": "an issue", "reason": "a reason"}
+    lines = [f'{key} = "{value}"' for key, value in waiver.items()]
+    (few.path / "waivers.toml").write_text("\n".join(["[[waiver]]", *lines, "expires = 2999-01-01"]))
+    [verdict] = {row.verdict for row in records(few, "-k", "holds")}
+    assert verdict is Verdict.STALE_WAIVER
 
 
 def test_a_run_that_tries_nothing_fails(few: pytest.Pytester) -> None:
