@@ -28,6 +28,8 @@ from suites.kit.strategies import world_sizes
 #: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
 Ahead = tuple[tuple[int, tuple[int, ...]], ...]
 AT_ROOT = -1
+#: Such that no two groups of neighbours have the same size, on two to four ranks.
+MULTIPLIERS = (1, 2, 4, 9)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: A
         lists_ahead = tuple(each for each in draw(st.tuples(*settings)) if each[1])
     return LadderCase(**{
         "world_size": draw(world_sizes(2)),
-        "rungs": tuple(draw(st.permutations(range(1, count + 1)))),
+        "rungs": tuple(draw(st.permutations(MULTIPLIERS[:count]))),
         "groups": groups,
         "tail": tail,
         "reshard_after_forward": draw(st.sampled_from([None, True, False])),
