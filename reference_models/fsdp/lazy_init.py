@@ -15,7 +15,7 @@ from reference_models.fsdp.comms import ReduceScatterFromSymmetricMemory
 from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.offload import CPUOffloadPolicy
-from reference_models.fsdp.param_group import ParameterGroup
+from reference_models.fsdp.param_group import Form, ParameterGroup
 from reference_models.fsdp.state import ModuleState
 
 
@@ -98,9 +98,10 @@ def _refuse_shared_between_groups(root: ModuleState) -> None:
 
 
 def _check_in_place(group: ParameterGroup) -> None:
-    for parameter in group.parameters:
-        parameter.refresh()
-        parameter.find_extension()
+    if group.form is Form.SHARDED:  # else it was looked at when it was gathered
+        for parameter in group.parameters:
+            parameter.refresh()
+            parameter.find_extension()
     _refuse_meta(group)
     _refuse_elsewhere(group)
     _refuse_mixed_dtypes(group)
