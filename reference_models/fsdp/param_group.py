@@ -70,16 +70,17 @@ class ParameterGroup:
     # Gathering.
 
     @unseen_by_transforms
-    def unshard(self) -> None:
-        """Start gathering, unless all is there or on its way."""
+    def unshard(self) -> bool:
+        """Start gathering, unless all is there or on its way; whether it has been started."""
         if self._gathering is not None or self.form is Form.UNSHARDED:
-            return
+            return False
         if self.form is Form.PARTLY:
             assert self.partly is not None
             self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
-            return
-        pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
-        self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
+        else:
+            pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
+            self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
+        return True
 
     @unseen_by_transforms
     def wait(self) -> None:

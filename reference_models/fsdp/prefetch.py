@@ -18,8 +18,9 @@ class Order:
         self._ended: list[ModuleState] = []
 
     def note(self, state: ModuleState) -> int:
-        """A module has ended a forward pass; the place of that pass."""
-        self._ended.append(state)
+        """A module has ended a forward pass; the place of that pass. Modules of a list that run in a row are one."""
+        if not self._ended or self._ended[-1] is not state:
+            self._ended.append(state)
         return len(self._ended) - 1
 
     def before(self, place: int) -> ModuleState | None:

@@ -36,6 +36,7 @@ class Tree:
         self.states: list[ModuleState] = []
         self.order = Order()
         self.pipeline = Pipeline()
+        self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has come to them
         self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
         self.in_forward = False
         self.in_backward = False
@@ -51,6 +52,7 @@ class Tree:
         """Forget a pass that failed."""
         self.in_forward = self.in_backward = False
         self.order.clear()
+        self.ahead.clear()
         self.reduced.clear()
         self.pipeline.drop()
         for state in self.states:
@@ -145,11 +147,13 @@ class ModuleState:
             self._in_backward = True
             for group in self.groups:
                 self.tree.reduced.discard(group)  # a module that has run twice is come to twice
+                self.tree.ahead.discard(group)
                 if group.unshard_in_backward:
                     group.unshard()
                     group.wait()
-            for state in ahead_in_backward(self, self.tree.order, place):
-                state.start_unsharding(backward=True)
+            for group in (g for state in ahead_in_backward(self, self.tree.order, place) for g in state.groups):
+                if group.unshard_in_backward and group.unshard():
+                    self.tree.ahead.add(group)
 
     def _after_backward(self) -> None:
         self._in_backward = False
@@ -165,11 +169,10 @@ class ModuleState:
         for group in self.groups:
             group.wait()
 
-    def start_unsharding(self, backward: bool = False) -> None:
+    def start_unsharding(self) -> None:
         """Start gathering."""
         for group in self.groups:
-            if group.unshard_in_backward or not backward:
-                group.unshard()
+            group.unshard()
 
     def reshard(self) -> None:
         """Free the unsharded parameters."""
@@ -210,7 +213,7 @@ class ModuleState:
             return self._tell_before_backward_of_transformed(tensors, output)
         tensors = [tensor for tensor in tensors if tensor.requires_grad]
         if tensors:
-            place = self.tree.order.note(self)  # a list of modules is noted more than once: the last one counts
+            place = self.tree.order.note(self)
             for tensor in tensors:
                 if tensor._base is not None:
                     self._warn_of_view()
@@ -244,7 +247,10 @@ class ModuleState:
             for group in state.groups:
                 if group not in self.tree.reduced:
                     group.after_backward(self.tree.pipeline)
+        for group in self.tree.ahead:  # in vain: backward has not come to them again
+            group.reshard()
         self.tree.in_backward = False
+        self.tree.ahead.clear()
         self.tree.reduced.clear()
         if self.tree.is_last_backward:
             self.tree.pipeline.finish()
