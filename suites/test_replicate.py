@@ -20,6 +20,7 @@ from suites.kit.replicated import (
     ROOTED,
     ContainerCase,
     RouteCase,
+    alternating,
     container_cases,
     low_precision_cases,
     mixed,
@@ -99,6 +100,14 @@ def test_replicated_dtensors_train_as_the_plain_net(trial: Trial, case: RouteCas
 @given(case=replicas(mixed(), net=ROOTED))
 def test_replicated_and_sharded_layers_keep_their_own_placements(trial: Trial, case: RouteCase) -> None:
     """Under a root of either kind, each layer lies as what was applied closest to it says, and all train as plain."""
+    lie_as_told(trial, case)
+    trains_as_unsharded(trial, case)
+
+
+@requirement("replicate/nested", DTENSORS, Feature.FULLY_SHARD, level="should", ranks=2, source="RWF-03, B7")
+@given(case=replicas(alternating(), net=ROOTED))
+def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: RouteCase) -> None:
+    """Replicated within sharded within replicated, or the reverse: each lies as it was told, and all train as plain."""
     lie_as_told(trial, case)
     trains_as_unsharded(trial, case)
 

@@ -75,11 +75,17 @@ def on_each_block(function: Function) -> Acts:
 
 @st.composite
 def mixed(draw: st.DrawFn) -> tuple[Act, ...]:
-    """``replicate_fsdp`` and ``fully_shard`` on modules of a net, under a root of either."""
+    """``replicate_fsdp`` and ``fully_shard`` on layers of a net, none within another, under a root of either."""
     functions: st.SearchStrategy[Function] = st.sampled_from(["replicate_fsdp", "fully_shard"])
-    places = draw(st.permutations(["0", "1", "2", "1.0", "2.1"]))
-    both = [Act("replicate_fsdp", places[0]), Act("fully_shard", places[1]), Act(draw(functions), places[2])]
-    return (*sorted(both, key=lambda act: -act.place.count(".")), Act(draw(functions)))
+    places = draw(st.permutations(["0", draw(st.sampled_from(["1", "1.0"])), draw(st.sampled_from(["2", "2.1"]))]))
+    both = (Act("replicate_fsdp", places[0]), Act("fully_shard", places[1]), Act(draw(functions), places[2]))
+    return (*both[: draw(st.integers(2, 3))], Act(draw(functions)))
+
+
+def alternating() -> Acts:
+    """One function within the other within the first."""
+    kinds: list[tuple[Function, Function]] = [("replicate_fsdp", "fully_shard"), ("fully_shard", "replicate_fsdp")]
+    return st.sampled_from([(Act(outer, "1.0"), Act(inner, "1"), Act(outer)) for outer, inner in kinds])
 
 
 def replicas(acts: Acts, **fixed: Any) -> st.SearchStrategy[RouteCase]:

@@ -15,6 +15,7 @@ from torch import nn
 
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
+from reference_models.subject import implementation as reference
 from tests.faulty.hooking import Change, each_gradient
 from tests.faulty.making import all_gather
 
@@ -25,6 +26,10 @@ assert right.introspection is not None
 right_fully_shard: Callable[..., Any] = right.fully_shard
 right_replicate: Callable[..., Any] = right.replicate
 right_replicate_fsdp: Callable[..., Any] = right.replicate_fsdp
+assert reference.fully_shard is not None
+assert reference.replicate_fsdp is not None
+reference_fully_shard: Callable[..., Any] = reference.fully_shard
+reference_replicate: Callable[..., Any] = reference.replicate_fsdp
 
 
 def plain(name: str, replicate: Callable[..., Any]) -> Implementation:
@@ -90,8 +95,17 @@ def doubled(parameter: Any) -> None:
 
 def shards_what_is_small(module: nn.Module, **options: Any) -> Any:
     """Shard what has no parameters of its own beside others."""
-    is_root = any(True for _ in module.parameters(recurse=False)) and any(True for _ in module.children())
-    return (right_replicate_fsdp if is_root else right_fully_shard)(module, **options)
+    return (right_replicate_fsdp if is_root(module) else right_fully_shard)(module, **options)
+
+
+def shards_what_is_inside(module: nn.Module, **options: Any) -> Any:
+    """The same."""
+    return (reference_replicate if is_root(module) else reference_fully_shard)(module, **options)
+
+
+def is_root(module: nn.Module) -> bool:
+    """Whether a module has parameters of its own beside others."""
+    return any(True for _ in module.parameters(recurse=False)) and any(True for _ in module.children())
 
 
 def unties(module: nn.Module, **options: Any) -> Any:
@@ -148,6 +162,12 @@ def shards_where_told(module: nn.Module, dp_mesh_dims: Any = None, **options: An
     return right_replicate_fsdp(module, dp_mesh_dims=dp_mesh_dims, **options)
 
 
+def shards_beside_replicas(module: nn.Module, dp_mesh_dims: Any = None, **options: Any) -> Any:
+    """Shard over dims that are for shards, where there are dims for replicas, too."""
+    both = dp_mesh_dims is not None and dp_mesh_dims.shard is not None and dp_mesh_dims.replicate is not None
+    return (reference_fully_shard if both else reference_replicate)(module, dp_mesh_dims=dp_mesh_dims, **options)
+
+
 never_average = plain("never average", not_on_any_rank)
 are_saved_as_wrapped = plain("are saved as wrapped", then(right_replicate, prefixed))
 always_synchronise = plain("always synchronise", then(right_replicate, always_synchronises))
@@ -176,6 +196,11 @@ take_the_first_axis = dtensors("take the first axis", on_the_first_axis)
 leave_shards_in_silence = dtensors("leave shards in silence", in_silence)
 look_into_containers = dtensors("look into containers", what_is_inside)
 are_sharded_where_told = dtensors("are sharded where told", shards_where_told)
+# torch is at fault here itself, so these start from the reference.
+are_sharded_inside = replace(reference, name="are sharded inside", replicate_fsdp=shards_what_is_inside)
+are_sharded_beside_replicas = replace(
+    reference, name="are sharded beside replicas", replicate_fsdp=shards_beside_replicas
+)
 
 CAUGHT_BY = {
     "never_average": "replicate/parity",
@@ -197,6 +222,8 @@ CAUGHT_BY = {
     "leave_shards_in_silence": "replicate/refuses-sharded",
     "look_into_containers": "replicate/refuses-containers",
     "are_sharded_where_told": "replicate/refuses-shard-dims",
+    "are_sharded_inside": "replicate/nested",
+    "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
 }
 ORIGIN = {
     "sum_up": "pytorch/pytorch#162338",
