@@ -15,6 +15,7 @@ from suites.kit import accumulation_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.accumulation import AccumulationCase, FineCase, accumulation_cases
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.checkpoint_strategies import costly
 from suites.kit.layout import shard
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases
@@ -27,6 +28,7 @@ RICH = AccumulationCase(
 
 
 @requirement("accumulation/quiet", *ADDING, ranks=2, source="ACC-01 ACC-02 ACC-05")
+@costly(2)
 @example(case=RICH)
 @given(case=accumulation_cases())
 def test_gradients_add_up_until_they_are_reduced(trial: Trial, case: AccumulationCase) -> None:
@@ -35,6 +37,7 @@ def test_gradients_add_up_until_they_are_reduced(trial: Trial, case: Accumulatio
 
 
 @requirement("accumulation/quiet-root", *ADDING, ranks=2, source="ACC-03 ACC-14")
+@costly(2)
 @example(case=AccumulationCase(2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, quiet="root"))
 @given(case=accumulation_cases(quiet="root"))
 def test_the_root_alone_can_be_quiet(trial: Trial, case: AccumulationCase) -> None:
@@ -43,6 +46,7 @@ def test_the_root_alone_can_be_quiet(trial: Trial, case: AccumulationCase) -> No
 
 
 @requirement("accumulation/quiet-block", *ADDING, ranks=2, source="ACC-04")
+@costly(2)
 @given(case=accumulation_cases(quiet="some"))
 def test_one_block_can_be_quiet(trial: Trial, case: AccumulationCase) -> None:
     """With sync off for one block all other groups are reduced with every micro-batch."""
@@ -50,6 +54,7 @@ def test_one_block_can_be_quiet(trial: Trial, case: AccumulationCase) -> None:
 
 
 @requirement("accumulation/loud", Feature.FULLY_SHARD, ranks=2, source="ACC-05 AG-17")
+@costly(2)
 @given(case=accumulation_cases())
 def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With sync left on every micro-batch is reduced, and its gradients are added to those that are there."""
@@ -62,6 +67,7 @@ def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: Accumu
 
 
 @requirement("accumulation/hsdp", *ADDING, Feature.HSDP, ranks=2, source="ACC-06")
+@costly(2)
 @given(case=accumulation_cases(replicas=True))
 def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: AccumulationCase) -> None:
     """On replicas of shards, with sync off, neither axis communicates gradients until the last micro-batch."""
@@ -69,6 +75,7 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 
 
 @requirement("accumulation/hsdp-scatters", *ADDING, Feature.HSDP, ranks=2, source="ACC-07")
+@costly(2)
 @given(case=accumulation_cases(replicas=True))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
@@ -82,6 +89,7 @@ def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, ca
 
 
 @requirement("accumulation/gathers-once", *ADDING, ranks=2, source="ACC-09")
+@costly(2)
 @given(case=accumulation_cases(reshard_after_forward=False))
 def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: AccumulationCase) -> None:
     """With resharding off after forward and backward, the first micro-batch of a step gathers, and no other does."""
@@ -95,6 +103,7 @@ def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: Accumu
 
 
 @requirement("accumulation/pipeline", *ADDING, ranks=2, source="ACC-10")
+@costly(2)
 @given(case=st.booleans().flatmap(lambda by_hand: accumulation_cases(dtype="float64", by_hand=by_hand)))
 def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCase) -> None:
     """One forward ahead of one backward, with sync and resharding off until the last, is the unsharded model's step."""
@@ -103,6 +112,7 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 
 
 @requirement("accumulation/last-backward", *ADDING, ranks=2, source="ACC-11 PF-06")
+@costly(2)
 @given(case=training_cases(exact=True, dtype="float64", steps=1))
 def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase) -> None:
     """After set_is_last_backward(False) a backward of one result, and then one of another, give all gradients."""
@@ -113,6 +123,7 @@ def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase)
 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2, source="ACC-12")
+@costly(2)
 @given(case=precision_cases(FineCase, bias=False, steps=1, pairs=[("bfloat16", "float32")]))
 def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
@@ -122,6 +133,7 @@ def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> N
 
 
 @requirement("accumulation/offload", *ADDING, Feature.CPU_OFFLOAD, ranks=2, source="ACC-13")
+@costly(2)
 @given(case=accumulation_cases(dtype="float64"))
 def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With offload to memory that is not pinned, micro-batches add up, and their gradients lie on the CPU."""

@@ -17,6 +17,7 @@ from suites.kit import baseline
 from suites.kit import communication_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.checkpoint_strategies import costly
 from suites.kit.communication_programs import FrozenCase, RoomCase, frozen_cases, room_cases
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.ledgers import Unit, counted, tallied
@@ -46,6 +47,7 @@ linear_first = LINEAR_FIRST.flatmap(
 
 
 @requirement("communication/forward", SHARDED, ranks=2, source="COM-01 COM-03 COM-08")
+@costly(2)
 @example(case=RICH)
 @given(case=training_cases())
 def test_forward_gathers_each_group_of_parameters_once(trial: Trial, case: TrainingCase) -> None:
@@ -56,6 +58,7 @@ def test_forward_gathers_each_group_of_parameters_once(trial: Trial, case: Train
 
 
 @requirement("communication/backward", SHARDED, ranks=2, source="COM-02 COM-03 COM-09")
+@costly(2)
 @example(case=RICH)
 @given(case=training_cases())
 def test_backward_gathers_what_was_freed_and_reduces_each_group_once(trial: Trial, case: TrainingCase) -> None:
@@ -66,6 +69,7 @@ def test_backward_gathers_what_was_freed_and_reduces_each_group_once(trial: Tria
 
 
 @requirement("communication/hsdp", SHARDED, Feature.HSDP, ranks=2, source="COM-07 ACC-06")
+@costly(2)
 @example(case=TrainingCase(2, Stack(3, ("linear", "mlp")), (0,), mesh=(2, 1)))
 @given(case=hsdp_cases())
 def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCase) -> None:
@@ -78,6 +82,7 @@ def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCa
 
 
 @requirement("communication/to-group", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4, source="COM-02")
+@costly(2)
 @given(case=group_cases())
 def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k, backward gathers each group of parameters once, among k neighbours."""
@@ -89,6 +94,7 @@ def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: Training
 
 
 @requirement("communication/set-later", SHARDED, ranks=2, source="COM-05")
+@costly(2)
 @given(case=set_later_cases())
 def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: SetLaterCase) -> None:
     """After set_reshard_after_forward backward gathers as if that had been asked for, of the root alone or of all."""
@@ -99,6 +105,7 @@ def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: 
 
 
 @requirement("communication/by-hand", SHARDED, ranks=2, source="COM-04")
+@costly(2)
 @given(case=training_cases(reshard_after_forward=False))
 def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: TrainingCase) -> None:
     """A group that forward kept, and that is resharded by hand, is gathered once in backward."""
@@ -108,6 +115,7 @@ def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: T
 
 
 @requirement("communication/not-in-backward", SHARDED, ranks=2, source="COM-13")
+@costly(2)
 @given(case=linear_first)
 def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: TrainingCase) -> None:
     """After set_unshard_in_backward(False) backward does not gather that group, and its gradients are right."""
@@ -120,6 +128,7 @@ def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: Trainin
 
 
 @requirement("communication/forward-twice", SHARDED, ranks=2, source="PF-05")
+@costly(2)
 @given(case=training_cases())
 def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: TrainingCase) -> None:
     """Of two forwards before one backward, the second gathers again only what the first one freed."""
@@ -129,6 +138,7 @@ def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: T
 
 
 @requirement("communication/frozen", SHARDED, ranks=2, source="COM-09")
+@costly(2)
 @given(case=frozen_cases())
 def test_frozen_parameters_are_not_reduced(trial: Trial, case: FrozenCase) -> None:
     """Reduce-scatters hold the gradients of trained parameters only, and a group without any has none."""
@@ -139,6 +149,7 @@ def test_frozen_parameters_are_not_reduced(trial: Trial, case: FrozenCase) -> No
 
 
 @requirement("communication/dtypes", SHARDED, Feature.MIXED_PRECISION, ranks=2, source="MP-01 MP-02 COM-08")
+@costly(2)
 @given(case=precision_cases(steps=1))
 def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: PrecisionCase) -> None:
     """Parameters are gathered in as many bytes as param_dtype has, and gradients are reduced in reduce_dtype."""
@@ -152,6 +163,7 @@ def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: Precisio
 
 
 @requirement("communication/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="COM-11")
+@costly(2)
 @example(case=RICH)
 @given(case=training_cases())
 def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None:
@@ -162,6 +174,7 @@ def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None
 
 
 @requirement("communication/own-collectives", SHARDED, Feature.CUSTOM_COLLECTIVES, ranks=2, source="COM-18")
+@costly(2)
 @given(case=training_cases(exact=True))
 def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: TrainingCase) -> None:
     """Custom collectives are called for every gather and reduction, on what they allocated, and training is right."""
@@ -179,6 +192,7 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
     ranks=2,
     source="COM-14",
 )
+@costly(2)
 @given(case=training_cases(steps=1))
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""
@@ -190,6 +204,7 @@ def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCa
 
 
 @requirement("communication/group-apart-trains", SHARDED, Feature.SEPARATE_GROUP, ranks=2, source="COM-14")
+@costly(2)
 @given(case=training_cases(exact=True))
 def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With reductions in a group of their own training is the unsharded model's."""
@@ -200,6 +215,7 @@ def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase
 @requirement(
     "communication/group-memory", SHARDED, Feature.GROUP_MEMORY, ranks=2, worlds=("processes",), source="COM-20"
 )
+@costly(2)
 @given(case=training_cases(exact=True))
 def test_memory_of_the_group_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With buffers of the process group, or ordinary ones where it has none, training is the unsharded model's."""
@@ -221,6 +237,7 @@ def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> 
 
 
 @requirement("communication/input-buffers", SHARDED, Feature.INPUT_BUFFERS, ranks=2, source="COM-15 COM-16")
+@costly(2)
 @given(case=room_cases(exact=True))
 def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: RoomCase) -> None:
     """However many inputs of reductions each module may keep in memory, training is the unsharded model's."""

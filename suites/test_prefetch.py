@@ -15,6 +15,7 @@ from suites.kit import ladder as steps
 from suites.kit import ladder_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.checkpoint_strategies import costly
 from suites.kit.ladder import LadderCase, ladders, only
 from suites.kit.ladder_programs import AnyAheadCase, any_ahead_cases
 from suites.kit.strategies import training_cases
@@ -24,6 +25,7 @@ TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
 
 
 @requirement("prefetch/forward-order", SHARDED, ranks=2, source="PF-01")
+@costly(2)
 @given(case=ladders(lists=True))
 def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case: LadderCase) -> None:
     """Forward gathers the root's parameters first, then each group, a module or a list, in the order of running."""
@@ -34,6 +36,7 @@ def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case
 
 
 @requirement("prefetch/backward-order", SHARDED, ranks=2, source="PF-01 PF-03 PF-10")
+@costly(2)
 @example(case=LadderCase(2))
 @given(case=ladders(lists=True))
 def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase) -> None:
@@ -43,6 +46,7 @@ def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase)
 
 
 @requirement("prefetch/backward-default", SHARDED, level="should", ranks=2, source="PF-02 PF-10")
+@costly(2)
 @example(case=LadderCase(2))
 @given(case=ladders(lists=True, reshard_after_forward=True))
 def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case: LadderCase) -> None:
@@ -53,6 +57,7 @@ def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case:
 
 
 @requirement("prefetch/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="PF-04")
+@costly(2)
 @given(case=ladders(reshard_after_forward=True))
 def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase) -> None:
     """Where groups run again in backward, gathers and reductions come in the same order as where they do not."""
@@ -61,6 +66,7 @@ def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase)
 
 
 @requirement("prefetch/reduces-meanwhile", SHARDED, level="should", ranks=2, source="COM-10")
+@costly(2)
 @example(case=LadderCase(2))
 @given(case=ladders())
 def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
@@ -75,6 +81,7 @@ def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: Ladder
 
 
 @requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2, source="PF-07")
+@costly(2)
 @example(case=LadderCase(2, ahead=((0, (1, 2)),)))
 @given(case=ladders(ahead="later"))
 def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: LadderCase) -> None:
@@ -86,6 +93,7 @@ def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: Lad
 
 
 @requirement("prefetch/backward-lists", SHARDED, PREFETCH, ranks=2, source="PF-08")
+@costly(2)
 @example(case=LadderCase(2, ahead=((2, (0, 1)),)))
 @given(case=ladders(ahead="earlier", reshard_after_forward=True))
 def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: LadderCase) -> None:
@@ -97,6 +105,7 @@ def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: La
 
 
 @requirement("prefetch/of-no-use", SHARDED, PREFETCH, ranks=2, source="PF-12")
+@costly(2)
 @given(case=any_ahead_cases())
 def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: AnyAheadCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""
@@ -106,6 +115,7 @@ def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case:
 
 
 @requirement("prefetch/by-hand", SHARDED, ranks=2, source="PF-14 REG-07")
+@costly(2)
 @given(case=training_cases(exact=True, steps=1))
 def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: TrainingCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""

@@ -11,6 +11,7 @@ from harness.vendor import Feature
 from suites.kit import baseline, reductions
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.checkpoint_strategies import costly
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.reductions import (
     FactorCase,
@@ -80,6 +81,7 @@ def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: Fa
 
 
 @requirement("reduction/old-name", *FACTOR, Feature.FORCE_SUM, level="may", ranks=2, source="RED-05")
+@costly(4)
 @given(case=factor_cases())
 def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: FactorCase) -> None:
     """set_reduce_scatter_divide_factor warns that it is deprecated, and does what set_gradient_divide_factor does."""
