@@ -49,10 +49,6 @@ class Cut:
         start = min(part * self.step, self.shape[self.dim])
         return start, min(self.step, self.shape[self.dim] - start)
 
-    def shape_of(self, part: int) -> torch.Size:
-        """The shape of a part without padding; an empty part keeps the other dims."""
-        return self._with_rows(self.rows(part)[1])
-
     def take(self, tensor: Tensor, part: int) -> Tensor:
         """A part of ``tensor`` without padding, as a view."""
         return tensor.narrow(self.dim, *self.rows(part))
