@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from harness.rank import Rank
 from reference_models import fsdp
-from reference_models.fsdp import comms
 from reference_models.fsdp.mixed_precision import tensors_in
 from tests.test_reference_state import on_ranks
 
@@ -219,61 +217,81 @@ def test_extensions_work_on_columns_too() -> None:
             assert torch.equal(output, linear()(torch.ones(1, 2)).detach())
 
 
-class _Allocates:
-    def __init__(self, able: bool) -> None:
-        self.able, self.asked = able, 0
-
-    def _get_backend(self, device: torch.device) -> _Allocates:
-        return self
-
-    def supports_tensor_alloc(self, device: torch.device) -> bool:
-        return self.able
-
-    def allocate_tensor(self, numel: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        self.asked += 1
-        return torch.empty(numel, dtype=dtype, device=device)
-
-
-@pytest.mark.parametrize("able", [True, False])
-def test_memory_comes_from_the_group_where_it_has_some(able: bool) -> None:
-    """Staging memory is the process group's own if it allocates, and ordinary memory otherwise."""
-    group = _Allocates(able)
-    made = comms.AllGatherFromGroup(group).allocate((2, 3), dtype=torch.float64, device=torch.device("cpu"))
-    assert (made.shape, made.dtype, group.asked) == ((2, 3), torch.float64, int(able))
-    assert comms.FromGroup(None).allocate((2,), dtype=torch.float32, device=torch.device("cpu")).shape == (2,)
-
-
-def test_symmetric_memory_is_made_known_before_each_collective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that a collective touches is allocated from the pool, and told to the group before it starts."""
-    known: list[int] = []
-    pools: list[str] = []
-    monkeypatch.setattr(comms.symmetric_memory, "set_backend", pools.append)
-    monkeypatch.setattr(comms.symmetric_memory, "get_mem_pool", lambda device: "pool")
-    monkeypatch.setattr(comms.symmetric_memory, "rendezvous", lambda tensor, group: known.append(tensor.numel()))
-    monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool: nullcontext(pools.append(pool)))
-    monkeypatch.setattr(comms, "all_gather_single", lambda *a, **k: known.append(-1))
-    monkeypatch.setattr(comms, "reduce_scatter_single", lambda *a, **k: known.append(-2))
-    group = type("Group", (), {"group_name": "g"})()
-    gather, reduce = comms.AllGatherFromSymmetricMemory("NCCL"), comms.ReduceScatterFromSymmetricMemory("NCCL")
-    flat = gather.allocate((4,), dtype=torch.float32, device=torch.device("cpu"))
-    gather(flat, flat[:2], group)
-    reduce(flat[:2], flat, group, None)
-    assert pools == ["NCCL", "NCCL", "pool"]
-    assert known == [4, -1, 4, 2, -2]
+def optimizer_loads(rank: Rank) -> dict[str, Any]:
+    """Optimizer state that stays on one mesh, goes to another, or does not fit."""
+    x = torch.ones(1, 2)
+    one, two = sharded(rank, linear()), fsdp.fully_shard(linear(), mesh=rank.mesh((2, 2), ("r", "s")))
+    optimizers = [torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.5) for net in (one, two)]
+    for net, optimizer in zip((one, two), optimizers, strict=True):
+        net(x).sum().backward()
+        optimizer.step()
+    state = fsdp.optimizer_state_dict(one, optimizers[0])
+    fsdp.load_optimizer_state_dict(one, optimizers[0], state)
+    fsdp.load_optimizer_state_dict(two, optimizers[1], state)
+    momenta = [
+        optimizer.state[net.weight]["momentum_buffer"] for net, optimizer in zip((one, two), optimizers, strict=True)
+    ]
+    unknown = {**state, "state": {"nowhere": {}}}
+    other_groups = {**state, "param_groups": []}
+    return {
+        "momenta": [momentum.full_tensor() for momentum in momenta],
+        "placements": [str(momentum.placements) for momentum in momenta],
+        "unknown": refusal(fsdp.load_optimizer_state_dict, one, optimizers[0], unknown)[1],
+        "groups": refusal(fsdp.load_optimizer_state_dict, one, optimizers[0], other_groups)[1],
+        "kept": len(optimizers[0].state),
+    }
 
 
-def buffers_in_symmetric_memory(rank: Rank) -> list[Any]:
-    """A module that reduces in symmetric memory, told to keep several inputs."""
-    net = sharded(rank, linear())
-    net.set_force_sum_reduction_for_comms(True)
-    net.set_symm_mem_for_comm()
-    net.set_reduce_scatter_max_input_buffers(2)
-    return list(refusal(net, torch.ones(1, 2)))
+def test_optimizer_state_goes_to_another_mesh_or_is_refused_whole() -> None:
+    """State fits itself to the mesh it is loaded on; what does not fit is named, and leaves the optimizer as it was."""
+    for got in on_ranks(4, optimizer_loads):
+        assert all(torch.equal(momentum, torch.ones(4, 2)) for momentum in got["momenta"])
+        assert got["placements"] == ["(Shard(dim=0),)", "(Replicate(), Shard(dim=0))"]
+        assert "unknown parameters nowhere" in got["unknown"]
+        assert "no parameter group of exactly ['weight']" in got["groups"]
+        assert got["kept"] == 1
 
 
-def test_symmetric_memory_has_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several inputs in flight and symmetric memory exclude each other, and a sentence says so."""
-    monkeypatch.setattr(comms.symmetric_memory, "set_backend", lambda name: None)
-    for kinds, message in on_ranks(2, buffers_in_symmetric_memory):
-        assert "ValueError" in kinds
-        assert "set_reduce_scatter_max_input_buffers(>1) is not supported" in message
+def in_part_beside_tp(rank: Rank) -> str:
+    """What becomes of int resharding of a parameter that is a DTensor."""
+    mesh = rank.mesh((4, 1), ("dp", "tp"))
+    inner = linear()
+    inner.weight = nn.Parameter(distribute_tensor(inner.weight.detach(), mesh["tp"], [Shard(1)]))
+    net = nn.Sequential(fsdp.fully_shard(inner, mesh=mesh["dp"], reshard_after_forward=2))
+    fsdp.fully_shard(net, mesh=mesh["dp"])
+    x = DTensor.from_local(torch.ones(1, 2), mesh["tp"], [Shard(1)])
+    return refusal(net, x)[1]
+
+
+def test_dtensor_parameters_are_not_kept_in_part() -> None:
+    """Resharding to a smaller mesh is refused, by a sentence, for parameters under tensor parallelism."""
+    assert all("not supported for DTensor parameters" in words for words in on_ranks(4, in_part_beside_tp))
+
+
+def patched_then_replaced(rank: Rank) -> list[Tensor]:
+    """Outputs with hooks on one rank's tensor, whose rows are then put into other memory."""
+    net = sharded(rank, linear(3))
+    local = net.weight._local_tensor
+
+    def pre(self: Tensor, mesh: Any, size: torch.Size, stride: Any, module: Any, policy: Any) -> Any:
+        rows = torch.zeros(-(-size[0] // mesh.size()), *size[1:])
+        rows[: self.size(0)] = self
+        return (rows * 2,), size
+
+    def post(self: Tensor, outputs: Any, size: torch.Size, dtype: Any, *, out: Any = None) -> Any:
+        whole = outputs[0][: size[0]].clone()
+        return (whole, (whole,)) if out is None else out.copy_(whole)
+
+    local.fsdp_pre_all_gather, local.fsdp_post_all_gather = pre.__get__(local), post.__get__(local)
+    first = net(torch.ones(1, 2)).detach()
+    moved = local.clone()
+    moved.fsdp_pre_all_gather, moved.fsdp_post_all_gather = pre.__get__(moved), post.__get__(moved)
+    net.weight._local_tensor = moved
+    return [first, net(torch.ones(1, 2)).detach()]
+
+
+def test_hooks_on_one_tensor_follow_it_into_padded_memory() -> None:
+    """Where rows are padded, what a user has put on the tensor goes with its numbers."""
+    for outputs in on_ranks(2, patched_then_replaced):
+        for output in outputs:
+            assert torch.equal(output, 2 * linear(3)(torch.ones(1, 2)).detach())

@@ -63,17 +63,19 @@ def load_optimizer_state_dict(module: nn.Module, optimizer: torch.optim.Optimize
     """Load what one of the two functions above gave, on this mesh or another.
 
     DTensors of the same layout are taken as they are, others and full tensors are spread as the parameters are. What
-    the dict has no state for, a frozen parameter say, keeps none. Raises ValueError that names unknown parameters.
+    the dict has no state for, a frozen parameter say, keeps none. Raises ValueError for parameters that are unknown or
+    grouped otherwise; then nothing has changed.
     """
     parameters = {name: parameter for parameter, name in _names(module).items()}
     unknown = sorted(set(state["state"]) - set(parameters))
     if unknown:
         raise ValueError(f"optimizer state dict: unknown parameters {', '.join(unknown)}; was it of another model?")
+    groups = _groups_in_order(optimizer, state, _names(module))
     optimizer.state.clear()
     for name, entries in state["state"].items():
         parameter = parameters[name]
         optimizer.state[parameter] = {key: _fitted(value, parameter) for key, value in entries.items()}
-    for group, saved in zip(optimizer.param_groups, _groups_in_order(optimizer, state, _names(module)), strict=True):
+    for group, saved in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})
 
 
