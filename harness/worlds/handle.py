@@ -31,6 +31,8 @@ FORK_SERVER_FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 PROGRAMS_VARIABLE = "FSDP_CONFORMANCE_PROGRAMS"
 _TAIL = 4096
 _STACKS = 256 * 1024
+#: How long a process may take from closing its connection to its end: a large torch takes its time on a busy machine.
+END_SECONDS = 5.0
 
 
 class HostHandle:
@@ -76,7 +78,7 @@ class HostHandle:
                 yield message
         except (EOFError, OSError):
             self._hang_up()
-            self._process.join(0.5)  # a process closes its files just before its end is reported
+            self._process.join(END_SECONDS)  # a process closes its files just before its end is reported
             yield self._died()
         except ValueError as error:
             self._hang_up()
