@@ -45,8 +45,28 @@ class Stack(Case):
         return MLP(self.dim, self.multiplier, buffer=name == "buffer", bias=self.bias)
 
 
+class CaseOnMesh(Case):
+    """What a case on a mesh knows besides its fields: ``mesh`` is empty when all ranks shard, or (replicas, shards)."""
+
+    world_size: int
+    mesh: tuple[int, ...]
+    dtype: str
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
+        return self.mesh[1] if self.mesh else self.world_size
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of weights and inputs."""
+        dtype = getattr(torch, self.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+
 @dataclass(frozen=True)
-class NetCase(Case):
+class NetCase(CaseOnMesh):
     """A net with its weights, and how many ranks it is for. ``sharded`` are the blocks sharded before the root.
 
     ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``: ranks 0 and 1 hold the two halves of the first
@@ -60,18 +80,6 @@ class NetCase(Case):
     exact: bool = False
     seed: int = 0
     mesh: tuple[int, ...] = ()
-
-    @property
-    def shards(self) -> int:
-        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
-        return self.mesh[1] if self.mesh else self.world_size
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of weights and inputs."""
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
 
     def build(self) -> nn.Sequential:
         """The net with weights drawn from the seed: the same on every rank and in the baseline."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.case import Case
-from suites.kit.cases import draw, mixed
+from suites.kit.cases import CaseOnMesh, draw, mixed
 from suites.kit.layout import shard
 from suites.kit.nets import Named, Net, each_tensor, fill, tensors_in
 
@@ -27,7 +27,7 @@ class Group(Case):
 
 
 @dataclass(frozen=True)
-class GeneratedCase(Case):
+class GeneratedCase(CaseOnMesh):
     """Training of any net. ``groups`` are the calls of ``fully_shard`` in their order, the root's last.
 
     ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim`` where ranks
@@ -51,18 +51,6 @@ class GeneratedCase(Case):
 
     #: Losses are means, so gradients are small, and this moves weights by some hundredths.
     learning_rate = 0.5
-
-    @property
-    def shards(self) -> int:
-        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
-        return self.mesh[1] if self.mesh else self.world_size
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """What weights and inputs are in."""
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
 
     def build(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The net with the seed's numbers, rounded to the case's dtype; in ``dtype`` from then on, if there is one.
