@@ -17,6 +17,7 @@ from suites.kit.accumulation import AccumulationCase, FineCase, accumulation_cas
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.checkpoint_strategies import costly
 from suites.kit.layout import shard
+from suites.kit.partial_sums import BranchedMicroBatches, add_up, branched_micro_batches, on_rank
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases
 
@@ -86,6 +87,16 @@ def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, ca
             last = micro % case.micro == case.micro - 1
             want = book.tallied(book.reductions(case, number, everything, across=last))
             trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
+
+
+@requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2, source="ACC-07")
+@example(case=BranchedMicroBatches((2, 1)))
+@example(case=BranchedMicroBatches((2, 2), (3, 5), ("a", "ab", "b")))
+@given(case=branched_micro_batches())
+def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Micro-batches that use different parameters of a group may be all-reduced with the last one alone."""
+    for number, got in enumerate(trial.run(add_up, case)):
+        trial.agree(f"rank {number}", got, on_rank(case, number))
 
 
 @requirement("accumulation/gathers-once", *ADDING, ranks=2, source="ACC-09")

@@ -82,7 +82,7 @@ def _cut(net: torch.nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def _is_built_for_an_accelerator() -> bool:
-    """Whether the first backward starts threads for devices, be they there or not: CUDA builds without one start eight."""
+    """Whether the first backward starts threads for devices, there or not: eight in a CUDA build without a device."""
     return torch.accelerator.current_accelerator() is not None
 
 

@@ -118,9 +118,9 @@ class Reduction:
         divide: Division,
         comm: ReduceScatter,
         all_reduces: bool,
-        earlier: Reduction | None,
+        earlier: Callable[[], Tensor] | None,
     ) -> None:
-        """``earlier`` has the partial sum of passes that were not all-reduced; it is added."""
+        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added."""
         self._mesh, self._divide, self._all_reduces, self._earlier = mesh, divide, all_reduces, earlier
         self._rows: Tensor | None = rows  # must live until the collective is done
         if divide.before != 1.0:
@@ -142,7 +142,7 @@ class Reduction:
         self._wait()
         self._rows = None
         if self._earlier is not None:
-            self.part.add_(self._earlier.finish())
+            self.part.add_(self._earlier())
             self._earlier = None
         if self._all_reduces and self._mesh.replicate.size > 1:
             self._work = dist.all_reduce(self.part, op=self._op, group=self._mesh.replicate.group, async_op=True)

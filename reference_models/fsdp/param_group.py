@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -34,6 +35,23 @@ class Form(Enum):
     SHARDED = "sharded"  # DTensors; this rank's rows
     PARTLY = "partly"  # DTensors over a smaller mesh; this rank's rows, and its rows of that mesh
     UNSHARDED = "unsharded"  # plain tensors; everything
+
+
+@dataclass(frozen=True)
+class PartialSum:
+    """Gradients reduced among shards, not yet across replicas, of the parameters that passes until now have used."""
+
+    reduction: Reduction
+    parameters: Sequence[ManagedParameter]
+
+    def laid_out_for(self, parameters: Sequence[ManagedParameter]) -> Tensor:
+        """The sum as one row of ``parameters``, which are these and perhaps more: zeros for the rest."""
+        row = self.reduction.finish()
+        if len(parameters) == len(self.parameters):
+            return row
+        parts = torch.split_with_sizes(row, [p.cut.padded_numel for p in self.parameters])
+        own = dict(zip(self.parameters, parts, strict=True))
+        return torch.cat([own[p] if p in own else row.new_zeros(p.cut.padded_numel) for p in parameters])
 
 
 class ParameterGroup:
@@ -65,7 +83,7 @@ class ParameterGroup:
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
         self._gathering: Gathering | Own | None = None
         self._accumulated: dict[ManagedParameter, Tensor] = {}
-        self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
+        self._partial: PartialSum | None = None
 
     # Gathering.
 
@@ -144,18 +162,20 @@ class ParameterGroup:
         return gradient.to(self.precision.reduce_dtype or gradient.dtype)
 
     def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], pipeline: Pipeline) -> None:
-        reduced = [p for p in self.parameters if p in gradients or self._counts_unused(p)]
+        earlier, self._partial = self._partial, None
+        pending = earlier.parameters if earlier is not None else ()
+        reduced = [p for p in self.parameters if p in gradients or p in pending or self._counts_unused(p)]
         if not reduced:
             return
         pipeline.make_room()
         rows = self._rows(reduced, gradients)
         divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
-        earlier, self._partial = self._partial, None
-        reduction = Reduction(rows, self.reduce_mesh, divide, self.reduce_scatter, self.all_reduces, earlier)
+        added = functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None
+        reduction = Reduction(rows, self.reduce_mesh, divide, self.reduce_scatter, self.all_reduces, added)
         if self.all_reduces or self.mesh.replicate.size == 1:
             pipeline.add(reduction, functools.partial(self._hand_out, reduced))
         else:
-            self._partial = reduction
+            self._partial = PartialSum(reduction, reduced)
             pipeline.add(reduction, None)
 
     def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
