@@ -11,7 +11,7 @@ Reducing goes the same way back: gradients are laid out as rows, and each rank g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
