@@ -57,7 +57,9 @@ def branched_micro_batches(draw: st.DrawFn) -> BranchedMicroBatches:
 def add_up(rank: Rank, case: BranchedMicroBatches) -> dict[str, Tensor | None]:
     """One group of both branches; this rank's part of the gradients after the last micro-batch."""
     net: Any = _Root(case.build())
-    rank.implementation.fully_shard(net, mesh=rank.mesh(case.mesh, ("replicate", "shard")))
+    fully_shard = rank.implementation.fully_shard
+    assert fully_shard is not None
+    fully_shard(net, mesh=rank.mesh(case.mesh, ("replicate", "shard")))
     for micro in range(len(case.runs)):
         net.set_requires_all_reduce(micro == len(case.runs) - 1)
         net(case, micro, rank.number).backward()
