@@ -5,6 +5,10 @@ A rank of two that reduce-scatters four float32 gradients notes::
     {"op": "reduce_scatter", "input": {"numel": 4, "bytes": 16, "dtype": "float32"},
      "output": {"numel": 2, "bytes": 8, "dtype": "float32"}, "reduce": "AVG", "ranks": [0, 1], "async": False}
 
+Asked for waits as well, it notes when a rank first waited for what it had issued, by the entry's place in the list::
+
+    {"op": "wait", "of": 0}
+
 In the thread world our own process group sees every call. Elsewhere torch's dispatcher does: it sees calls by hand,
 calls from backward, and functional collectives, which DTensors use. It sees nothing of other threads of the program,
 nor of calls to a backend's object behind the back of its process group. What is only imagined, on fake tensors, is no
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,12 +29,17 @@ from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.works import Works
+
 #: One collective. ``op`` is one word whether tensors come one by one or in lists; ``numel`` and ``bytes`` are sums over
 #: them. ``async`` is None for point-to-point calls, of which torch does not say it.
 Entry = dict[str, Any]
 
-#: A way to listen: everything that is issued inside the block is appended to the list.
-Listen = Callable[[list[Entry]], AbstractContextManager[None]]
+#: A way to listen: what is issued inside the block is appended to the list, and waits too if they are asked for.
+Listen = Callable[[list[Entry], bool], AbstractContextManager[None]]
+
+#: The lists in which a wait for one collective will be noted, and the places of its entry in them.
+Heard = list[tuple[list[Entry], int]]
 
 _listening = threading.local()
 
@@ -66,20 +75,32 @@ def _amount(tensors: Sequence[Tensor]) -> dict[str, Any]:
 
 
 @contextmanager
-def by_group(entries: list[Entry]) -> Iterator[None]:
+def by_group(entries: list[Entry], waits: bool = False) -> Iterator[None]:
     """Listen to what process groups of this thread ``note``."""
     outer = getattr(_listening, "ledgers", ())
-    _listening.ledgers = (*outer, entries)
+    _listening.ledgers = (*outer, (entries, waits))
     try:
         yield
     finally:
         _listening.ledgers = outer
 
 
-def note(*what: Any) -> None:
+def note(*what: Any) -> Heard:
     """Note an ``entry`` in the ledgers that are open on this thread; free when there is none."""
-    for entries in getattr(_listening, "ledgers", ()):
+    heard: Heard = []
+    for entries, waits in getattr(_listening, "ledgers", ()):
+        heard += [(entries, len(entries))] if waits else []
         entries.append(entry(*what))
+    return heard
+
+
+def note_wait(heard: Heard) -> None:
+    """Note that what ``note`` heard of has been waited for, in those of its ledgers that are still open; once."""
+    still_open = [id(entries) for entries, _ in getattr(_listening, "ledgers", ())]
+    for entries, place in heard:
+        if id(entries) in still_open:
+            entries.append({"op": "wait", "of": place})
+    heard.clear()
 
 
 # Where it is torch's.
@@ -109,9 +130,9 @@ _ONE_SIDED = {"send": "input", "recv": "output"}
 class _Listener(TorchDispatchMode):
     """Hears what the dispatcher is asked to do, also from inside tensor subclasses, which unwrap themselves first."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[Entry], works: Works | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._entries = entries
+        self._entries, self._works = entries, works
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fake = any(issubclass(cls, FakeTensor) for cls in types)
@@ -120,7 +141,12 @@ class _Listener(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         op = None if fake else _collective(func)
         if op is not None:
-            self._entries += _heard(op, _named(func, args, kwargs or {}), result)
+            told = _heard(op, _named(func, args, kwargs or {}), result)
+            self._entries += told
+            if self._works is not None:
+                self._works.keep(result, range(len(self._entries) - len(told), len(self._entries)))
+        elif self._works is not None and not fake and str(func) == "_c10d_functional.wait_tensor.default":
+            self._works.waited_for_tensor(args[0])
         return result
 
 
@@ -177,7 +203,7 @@ def _ranks(named: dict[str, Any]) -> list[int]:
 
 
 @contextmanager
-def by_dispatcher(entries: list[Entry]) -> Iterator[None]:
+def by_dispatcher(entries: list[Entry], waits: bool = False) -> Iterator[None]:
     """Listen to torch's dispatcher, on this thread and in backward."""
-    with _Listener(entries):
+    with Works(entries) if waits else nullcontext() as works, _Listener(entries, works):
         yield

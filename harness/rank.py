@@ -47,8 +47,11 @@ class Rank:
         return self._meshes[key]
 
     @contextmanager
-    def ledger(self) -> Iterator[list[Entry]]:
-        """Note every collective that this rank issues in the block, in order, as entries of ``ledger.py``."""
+    def ledger(self, waits: bool = False) -> Iterator[list[Entry]]:
+        """Note every collective that this rank issues in the block, in order, as entries of ``ledger.py``.
+
+        With ``waits``, also when it first waited for each of them.
+        """
         entries: list[Entry] = []
-        with self._listen(entries):
+        with self._listen(entries, waits):
             yield entries

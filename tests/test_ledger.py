@@ -230,3 +230,38 @@ def test_sharded_training_is_noted_alike_in_both_worlds() -> None:
     assert threads == processes
     assert [each["op"] for each in threads[0][0]].count("reduce_scatter") == 2
     assert [each["op"] for each in threads[2][0]].count("all_reduce") == 2
+
+
+def waits(rank: Rank) -> list[Entry]:
+    """Two collectives that are waited for later, in the other order, one at once, and one never."""
+    whole, half = torch.ones(4), torch.ones(2)
+    with rank.ledger(waits=True) as entries:
+        first = all_gather(whole, half, async_op=True)
+        second = dist.all_reduce(half.clone(), async_op=True)
+        entries.append({"op": "computed"})
+        second.wait()
+        first.wait()
+        first.wait()
+        dist.all_reduce(half)
+        dist.all_reduce(half, async_op=True)
+        functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD).sum().item()
+    late = dist.all_reduce(half, async_op=True)
+    late.wait()
+    return [each if each["op"] in ("wait", "computed") else {"op": each["op"]} for each in entries]
+
+
+def test_waits_are_noted_where_they_are_asked_for(world: World) -> None:
+    """By the place of what was waited for, once, in order; what is never waited for has none."""
+    want = [
+        {"op": "all_gather"},
+        {"op": "all_reduce"},
+        {"op": "computed"},
+        {"op": "wait", "of": 1},
+        {"op": "wait", "of": 0},
+        {"op": "all_reduce"},
+        {"op": "wait", "of": 5},
+        {"op": "all_reduce"},
+        {"op": "all_reduce"},
+        {"op": "wait", "of": 8},
+    ]
+    assert ledgers(world, waits) == [want, want]

@@ -22,14 +22,16 @@ from harness.worlds.meetings import Hall, Meeting
 class MeetingWork(dist._Work):
     """The handle of a posted collective; waiting hands the baton on."""
 
-    def __init__(self, meeting: Meeting, result: list[Tensor]) -> None:
+    def __init__(self, meeting: Meeting, result: list[Tensor], heard: ledger.Heard) -> None:
         super().__init__()
         self._meeting = meeting
         self._result = result
+        self._heard = heard
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until all ranks have joined. Raises ``Mismatch`` if their calls disagree."""
         self._meeting.wait()
+        ledger.note_wait(self._heard)
         return True
 
     def is_completed(self) -> bool:
@@ -85,10 +87,10 @@ class LockstepGroup(dist.ProcessGroup):
         call = Call(name, agree, tuple(inputs), tuple(outputs), **more)
         reduction = op_words(call.op).partition("(")[0] if call.op is not None else None
         is_async = getattr(opts, "asyncOp", True)
-        ledger.note(name.removesuffix("_single"), inputs, outputs, reduction, self._ranks, is_async)
+        heard = ledger.note(name.removesuffix("_single"), inputs, outputs, reduction, self._ranks, is_async)
         meeting = self._hall.meeting(self._name, self._calls, self._ranks)
         meeting.join(self._number, call)
-        return MeetingWork(meeting, list(outputs))
+        return MeetingWork(meeting, list(outputs), heard)
 
     # Reductions.
 
@@ -199,15 +201,15 @@ class LockstepGroup(dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int) -> Any:
         """Send to group rank ``dst``."""
-        ledger.note("send", tensors, [], None, self._ranks, None)
-        return self._parcel(tensors, self._number, dst, tag)
+        heard = ledger.note("send", tensors, [], None, self._ranks, None)
+        return self._parcel(tensors, self._number, dst, tag, heard)
 
     def recv(self, tensors: Any, src: int, tag: int) -> Any:
         """Receive from group rank ``src``."""
-        ledger.note("recv", [], tensors, None, self._ranks, None)
-        return self._parcel(tensors, src, self._number, tag)
+        heard = ledger.note("recv", [], tensors, None, self._ranks, None)
+        return self._parcel(tensors, src, self._number, tag, heard)
 
-    def _parcel(self, tensors: Any, src: int, dst: int, tag: int) -> Any:
+    def _parcel(self, tensors: Any, src: int, dst: int, tag: int, heard: ledger.Heard) -> Any:
         queue = self._hall.parcels.setdefault((self._name, src, dst, tag), [])
         place = 0 if self._number == src else 1
         fitting = [m for m in queue if place not in m.calls]
@@ -216,7 +218,7 @@ class LockstepGroup(dist.ProcessGroup):
         self._hall.meetings[meeting.key] = meeting
         queue.remove(meeting) if fitting else queue.append(meeting)
         meeting.join(place, Call("broadcast", (_sizes(tensors), "point to point"), tuple(tensors), tuple(tensors)))
-        return MeetingWork(meeting, list(tensors))
+        return MeetingWork(meeting, list(tensors), heard)
 
     # What torch 2.13 renamed, under the names that older ones call.
 
