@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.ledger import Entry, Listen, by_dispatcher
@@ -35,6 +36,7 @@ class Rank:
     backend: Backend
     _listen: Listen = field(default=by_dispatcher, repr=False)
     _meshes: dict[tuple[Any, ...], DeviceMesh] = field(default_factory=dict, repr=False)
+    _groups: dict[tuple[Any, ...], dist.ProcessGroup | None] = field(default_factory=dict, repr=False)
 
     def mesh(self, shape: Sequence[int] | None = None, names: Sequence[str] | None = None) -> DeviceMesh:
         """The mesh of ``shape`` (default: all ranks in one axis) with axes called ``names``, made once a world.
@@ -45,6 +47,21 @@ class Rank:
         if key not in self._meshes:
             self._meshes[key] = init_device_mesh(self.device.type, key[0], mesh_dim_names=key[1])
         return self._meshes[key]
+
+    def group(self, ranks: Sequence[int], copy: int = 0) -> dist.ProcessGroup | None:
+        """The process group of these ranks, made once a world; None on a rank that is not one of them.
+
+        Every rank must ask for the same groups in the same order. Groups of the same ranks differ by ``copy``.
+        """
+        key = (tuple(ranks), copy)
+        if key not in self._groups:
+            made = dist.new_group(list(ranks))
+            self._groups[key] = made if self.number in ranks else None
+        return self._groups[key]
+
+    def forget_groups(self) -> None:
+        """Keep no group alive that is about to be destroyed."""
+        self._groups.clear()
 
     @contextmanager
     def ledger(self, waits: bool = False) -> Iterator[list[Entry]]:

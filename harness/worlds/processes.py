@@ -52,6 +52,7 @@ class ProcessRole:
 
     def leave(self) -> None:
         """Destroy the process group, as a program of a user would; waits for nobody."""
+        self._rank.forget_groups()
         if dist.is_initialized():
             dist.destroy_process_group()
 

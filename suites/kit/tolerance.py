@@ -21,6 +21,14 @@ values. Later steps start from weights that differ so, and amplify the differenc
 
 with maxima over the tensor and all steps so far. Where training computes or reduces in low precision, the unsharded
 model does so by hand, and u is that of the coarsest dtype; nets have no kinks then, where one rounding is a unit off.
+
+[Note: reductions]
+A backend may add the numbers of n ranks in any order, and round each sum or none but the last to the tensors' dtype:
+each number goes through at most n - 1 roundings. An average or PREMUL_SUM adds two at most, one of the factor and one
+of a product (a division is one). By the same section of Higham the result is off by at most gamma(n + 1) · m with
+gamma(k) = k · u / (1 - k · u) and m the sum of absolute values times the factor. The oracle adds in float64 and is off
+by as much with u = 2**-53. Numbers are at least 2**-3 and at most 4 in size, so that nothing overflows, and what is
+lost by flushing subnormals of float16, less than 2**-14, is less than is allowed.
 """
 
 from __future__ import annotations
@@ -99,6 +107,16 @@ def norms(path: str, want: Tensor) -> Tensor:
     A sum of n positive numbers is off by less than n · 2**-53 of itself in any order; roots and powers add a few more.
     """
     return want.abs() * 2**-40
+
+
+def reduction(ranks: int, unit: float, magnitudes: Tensor) -> Allowance:
+    """What a reduction among so many ranks may differ from its oracle; see [Note: reductions].
+
+    ``magnitudes`` holds, for each number of the result, the sum of the absolute values that it is made of.
+    """
+    roundings = ranks + 1
+    allowed = magnitudes.double() * roundings * (unit / (1 - roundings * unit) + 2.0**-53)
+    return lambda path, want: allowed
 
 
 def _off(near: Tensor, far: Tensor) -> float:
