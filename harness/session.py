@@ -56,8 +56,8 @@ class Judged:
 
     def waiver(self, requirement: str, nodeid: str) -> Waiver | None:
         """The waiver that covers a row, if any."""
-        covering = (w for w in self.waivers if w.covers(requirement, nodeid, self.implementation.name))
-        return next(covering, None)
+        subject = (self.implementation.name, self.implementation.version)
+        return next((w for w in self.waivers if w.covers(requirement, nodeid, *subject)), None)
 
     def reproduction(self, nodeid: str, case: Any) -> str:
         """A shell line that runs this very case again."""

@@ -6,6 +6,7 @@ subject = "torch"
 issue = "https://github.com/…/issues/1"
 reason = "pinning happens on the wrong device"
 expires = 2027-03-01
+versions = ">=2.11,<2.14"             # if given, of the subject's versions these alone (PEP 440); of others none
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,10 +39,24 @@ class Waiver:
     expires: date
     requirement: str = ""
     nodeid: str = ""
+    versions: str = ""
 
-    def covers(self, requirement: str, nodeid: str, subject: str) -> bool:
-        """Whether the waiver is about this row."""
-        return self.subject == subject and (self.requirement == requirement or self.nodeid == nodeid)
+    def covers(self, requirement: str, nodeid: str, subject: str, version: str) -> bool:
+        """Whether the waiver is about this row of this version of a subject."""
+        return self.subject == subject and self.names(requirement, nodeid) and self._includes(version)
+
+    def names(self, requirement: str, nodeid: str) -> bool:
+        """Whether the waiver is about this row, whoever is judged."""
+        return requirement == self.requirement or nodeid == self.nodeid
+
+    def _includes(self, version: str) -> bool:
+        """Nightly builds count as what they say they are; what is no version by PEP 440 is in no range."""
+        if not self.versions:
+            return True
+        try:
+            return SpecifierSet(self.versions).contains(Version(version), prereleases=True)
+        except InvalidVersion:
+            return False
 
     def expired(self, today: date) -> bool:
         """Whether its last day has passed."""
@@ -68,7 +86,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
 def _waiver(entry: Any, where: str) -> Waiver:
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: expected a table, got {entry!r}")
-    known = {*REQUIRED, "requirement", "nodeid"}
+    known = {*REQUIRED, "requirement", "nodeid", "versions"}
     if set(entry) - known:
         raise ValueError(
             f"{where}: unknown key {sorted(set(entry) - known)[0]!r}; known are {', '.join(sorted(known))}"
@@ -83,11 +101,15 @@ def _waiver(entry: Any, where: str) -> Waiver:
     wrong = [key for key, value in entry.items() if key != "expires" and not isinstance(value, str)]
     if wrong:
         raise ValueError(f"{where}: {wrong[0]!r} must be a string, got {entry[wrong[0]]!r}")
+    try:
+        SpecifierSet(entry.get("versions", ""))
+    except InvalidSpecifier as error:
+        raise ValueError(f"{where}: versions must be a range like '>=2.11,<2.14' ({error})") from error
     return Waiver(**entry)
 
 
 def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str, str]], whole: bool) -> list[Waiver]:
-    """Waivers of this subject that match no row of (requirement, nodeid).
+    """Waivers of this subject, for whatever versions, that match no row of (requirement, nodeid).
 
     Unless the ``whole`` suite was collected, only those whose chapter or file was: the others were not looked for.
     """
@@ -102,5 +124,5 @@ def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str,
         for waiver in waivers
         if waiver.subject == subject
         and looked_for(waiver)
-        and not any(waiver.covers(requirement, nodeid, subject) for requirement, nodeid in rows)
+        and not any(waiver.names(requirement, nodeid) for requirement, nodeid in rows)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -13,7 +13,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, registered
-from suites.kit.cases import Reshard, TrainingCase
+from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.registered import (
     RefusedCase,
@@ -23,10 +23,13 @@ from suites.kit.registered import (
     refused_sizes,
     refused_types,
     set_later_cases,
+    uneven_group_cases,
 )
 from suites.kit.strategies import training_cases
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
+#: Parts of 2, 2, 1 and 0 rows on four ranks; of 3 and 2 on the two of a group.
+FIVE_ROWS = TrainingCase(4, Stack(5, ("linear",)), (0,), "float64", reshard_after_forward=2)
 #: Some cases with each of the settings that need no feature of their own.
 ANY_CASE = st.sampled_from([None, True, False]).flatmap(lambda value: training_cases(reshard_after_forward=value))
 
@@ -75,6 +78,16 @@ def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: 
     """With reshard_after_forward=k every parameter is a DTensor after forward, cut over groups of k neighbours."""
     value = case.reshard_after_forward
     is_registered(trial, registered.after_forward, case, root=value, children=value)
+
+
+@requirement("reshard/to-group-uneven", *TO_GROUP, ranks=4, source="SHD-21")
+@example(case=FIVE_ROWS)
+@given(case=uneven_group_cases())
+def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
+    """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
+    want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
+    for number, got in enumerate(trial.run(registered.whole_after_forward, case)):
+        trial.agree(f"rank {number}", got, want)
 
 
 @requirement("reshard/to-one-or-all", *TO_GROUP, ranks=2, source="API-19")

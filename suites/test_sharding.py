@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from torch import Tensor
 
 from harness.rank import Rank
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.kit import baseline
+from suites.kit.cases import Stack
+from suites.kit.empties import EmptyCase, empty_cases
 from suites.kit.layout import shard
 from suites.kit.parallel import ParallelCase, local_part, parallel_cases, placements, shard_in_two_ways
-from suites.kit.programs import parameters
+from suites.kit.programs import parameters, train
 from suites.kit.tree_programs import mesh_of, shard_tree, size_and_stride, spread
 from suites.kit.tree_strategies import trees
 from suites.kit.trees import TreeCase
@@ -64,6 +67,20 @@ def test_each_rank_holds_its_chunk_of_rows(trial: Trial, case: TreeCase) -> None
 def test_shared_parameters_are_sharded_once_under_their_first_name(trial: Trial, case: TreeCase) -> None:
     """Tied weights and shared submodules stay shared: named once, under the first name, with one chunk of rows."""
     holds_its_rows(trial, case)
+
+
+#: Of the three blocks the last two are sharded by themselves, so that one group has nothing to communicate.
+EMPTY = EmptyCase(2, Stack(3, ("linear", "linear")), (1, 2), "float64", exact=True, steps=2)
+
+
+@requirement("sharding/zero-elements", Feature.FULLY_SHARD, level="should", ranks=2, source="SHD-04")
+@example(case=EMPTY)
+@given(case=empty_cases())
+def test_a_parameter_without_elements_is_sharded_as_any_other(trial: Trial, case: EmptyCase) -> None:
+    """A net with a parameter of no elements trains as unsharded: it and its gradient keep their other dims."""
+    full = baseline.train(case, case.torch_dtype)
+    for number, trace in enumerate(trial.run(train, case)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(full, number, case.shards))
 
 
 def holds_its_rows(trial: Trial, case: TreeCase) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.session import waived
+from harness.load import Subject
+from harness.session import Judged, waived
 from harness.verdict import Verdict
 from harness.waivers import Waiver, read_waivers, unmatched
 
@@ -24,9 +25,12 @@ expires = 2027-03-01
 """
 
 
-def waiver(requirement: str = "a/b", nodeid: str = "", subject: str = "torch", expires: date = TODAY) -> Waiver:
+def waiver(
+    requirement: str = "a/b", nodeid: str = "", subject: str = "torch", expires: date = TODAY, versions: str = ""
+) -> Waiver:
     """A waiver for one requirement or one row."""
-    return Waiver(subject, "https://example.org/1", "known", expires, requirement if not nodeid else "", nodeid)
+    named = "" if nodeid else requirement
+    return Waiver(subject, "https://example.org/1", "known", expires, named, nodeid, versions)
 
 
 def test_a_file_is_read_as_written(tmp_path: Path) -> None:
@@ -42,6 +46,14 @@ def test_a_file_is_read_as_written(tmp_path: Path) -> None:
     )
     assert (second.requirement, second.nodeid) == ("", "offload/pinned")
     assert first.as_json()["expires"] == "2027-03-01"
+    assert first.versions == ""
+
+
+def test_a_range_of_versions_is_read_as_written(tmp_path: Path) -> None:
+    """The versions that a waiver is for are kept, and shown, in the words of the file."""
+    (tmp_path / "w.toml").write_text(f'{GOOD}versions = ">=2.11,<2.14"\n')
+    [one] = read_waivers(tmp_path / "w.toml")
+    assert one.versions == one.as_json()["versions"] == ">=2.11,<2.14"
 
 
 def test_an_empty_file_waives_nothing(tmp_path: Path) -> None:
@@ -60,7 +72,7 @@ def test_an_empty_file_waives_nothing(tmp_path: Path) -> None:
         (
             "issue",
             "isue",
-            "unknown key 'isue'; known are expires, issue, nodeid, reason, requirement, subject",
+            "unknown key 'isue'; known are expires, issue, nodeid, reason, requirement, subject, versions",
         ),
         (
             'subject = "torch"\n',
@@ -76,6 +88,8 @@ def test_an_empty_file_waives_nothing(tmp_path: Path) -> None:
         ("2027-03-01", "2027-03-01T10:00:00", "expires must be a TOML date"),
         ('"torch"', "7", "entry 1: 'subject' must be a string, got 7"),
         ('"offload/pinned"', "[]", "entry 1: 'requirement' must be a string"),
+        ("[[waiver]]", "[[waiver]]\nversions = 2.13", "entry 1: 'versions' must be a string, got 2.13"),
+        ("[[waiver]]", '[[waiver]]\nversions = "2.13"', "versions must be a range like '>=2.11,<2.14' .*'2.13'"),
     ],
 )
 def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -109,7 +123,41 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 )
 def test_a_waiver_covers_its_requirement_or_its_row(one: Waiver, covers: bool) -> None:
     """A waiver speaks of one subject, and of all rows of a requirement or of one row."""
-    assert one.covers("a/b", "t.py::x[threads]", "torch") is covers
+    assert one.covers("a/b", "t.py::x[threads]", "torch", "2.13.0") is covers
+
+
+@pytest.mark.parametrize(
+    ("versions", "version", "covers"),
+    [
+        ("", "2.13.0", True),
+        ("", "of today", True),
+        (">=2.11,<2.14", "2.11.0", True),
+        (">=2.11,<2.14", "2.13.1+cu130", True),
+        (">=2.11,<2.14", "2.14.0", False),
+        (">=2.11,<2.14", "2.14.0.dev20261101+cpu", False),
+        (">=2.11,<2.14", "2.13.0.dev20260501+cpu", True),
+        ("==2.13.*", "2.13.0+cpu", True),
+        ("==2.13.*", "2.12.1", False),
+        ("!=2.13.0", "2.13.0+cpu", False),
+        (">=2.11", "", False),
+        (">=2.11", "of today", False),
+    ],
+)
+def test_a_waiver_covers_the_versions_that_it_names(versions: str, version: str, covers: bool) -> None:
+    """Of its subject a waiver covers the versions in its range, nightly and local builds as PEP 440 orders them."""
+    assert waiver(versions=versions).covers("a/b", "t.py::x[threads]", "torch", version) is covers
+
+
+def test_a_failure_of_another_version_is_a_failure() -> None:
+    """Judged on a version that a waiver is not for, a row fails and passes as if there were no waiver."""
+    installed = judged((waiver(versions="<2"), waiver(versions=">2")))
+    assert installed.waiver("a/b", "t.py::x[threads]") == waiver(versions=">2")
+    assert judged((waiver(versions="<2"),)).waiver("a/b", "t.py::x[threads]") is None
+
+
+def judged(waivers: tuple[Waiver, ...]) -> Judged:
+    """torch as it is installed, under these waivers."""
+    return Judged(Subject("torch", "gloo"), waivers)
 
 
 @given(days=st.integers(-1000, 1000))
@@ -149,8 +197,10 @@ ROWS = [("a/b", "t.py::x[threads]"), ("a/b", "t.py::x[processes]"), ("c/d", "u.p
         (waiver(nodeid="v.py::z[threads]"), False, False),
         (waiver(nodeid="v.py::z[threads]"), True, True),
         (waiver("a/c", subject="other"), True, False),
+        (waiver("a/b", versions="<2"), True, False),
+        (waiver("a/c", versions="<2"), True, True),
     ],
 )
 def test_a_waiver_that_matches_nothing_is_found(one: Waiver, whole: bool, is_unmatched: bool) -> None:
-    """A waiver of this subject that matches no row is reported, unless its chapter or file was not collected."""
+    """A waiver that matches no row is reported, for any version, unless its chapter or file was not collected."""
     assert (unmatched([one], "torch", ROWS, whole) == [one]) is is_unmatched

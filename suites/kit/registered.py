@@ -73,12 +73,18 @@ def set_later_cases(draw: st.DrawFn) -> SetLaterCase:
 def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     """Resharding to groups of some ranks of the world; with ``ends``, of one rank or of all.
 
-    All ranks and all groups divide the rows of every parameter: how others are laid out meanwhile is nobody's promise.
+    All ranks and all groups divide the rows of every parameter: of others, how they are laid out is nobody's promise.
     """
     size = draw(world_sizes(at_least=2 if ends else 4, power_of_two=True))
     groups = [1, size] if ends else [n for n in range(2, size) if size % n == 0]
     net = draw(stacks(most_blocks=2, smallest=4, largest=4))
     return draw(training_cases(net=net, world_size=size, reshard_after_forward=draw(st.sampled_from(groups))))
+
+
+@st.composite
+def uneven_group_cases(draw: st.DrawFn) -> TrainingCase:
+    """Resharding to groups of two of four ranks, which need not divide rows."""
+    return draw(training_cases(net=draw(stacks(most_blocks=2)), world_size=4, reshard_after_forward=2))
 
 
 def shard_as_told(rank: Rank, case: RefusedCase) -> None:
@@ -115,6 +121,20 @@ def after_forward(rank: Rank, case: TrainingCase) -> Facts:
     found = facts(net)
     loss.backward()
     return found
+
+
+def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
+    """Of every parameter that is registered after a forward, whether it is a DTensor, and what ranks put together."""
+    net = prepared(rank, case)
+    loss = forward(rank, case, net)
+    found = {name: {"is": kind(p), "full": whole(p)} for name, p in net.named_parameters()}
+    loss.backward()
+    return found
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A DTensor put together by its ranks; anything else as it is."""
+    return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else tensor.detach().clone()
 
 
 def after_forward_without_gradients(rank: Rank, case: TrainingCase) -> Facts:

@@ -1,0 +1,58 @@
+"""Faults of what torch itself does not do right, so that they are made from the reference and one thing wrong with it.
+
+Right is: five rows in groups of two ranks are [1, 2, 3] and [4, 5], and a gradient of no elements is one all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from harness.vendor import Implementation
+from reference_models.subject import implementation as right
+
+
+def of_the_reference(name: str, after: Callable[[Any], None]) -> Implementation:
+    """The reference, and a change to each module that it has sharded."""
+    assert right.fully_shard is not None
+    shard = right.fully_shard
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        shard(module, **options)
+        after(module)
+        return module
+
+    return replace(right, name=name, fully_shard=fully_shard)
+
+
+def loses_what_groups_do_not_divide(module: Any) -> None:
+    """Of five rows in groups of two ranks the last is zero: 5 // 2 are copied by each."""
+    module.register_forward_hook(lambda module, *_: _lose(module))
+
+
+@torch.no_grad()
+def _lose(module: Any) -> None:
+    for parameter in module.parameters(recurse=False):
+        if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 2:
+            rows = parameter.size(0) // parameter.device_mesh.size(1)
+            parameter.to_local()[rows:] = 0
+
+
+def has_no_empty_gradients(module: Any) -> None:
+    """A parameter without elements has no gradient, so that an optimizer keeps nothing for it."""
+    for parameter in module.parameters():
+        if not parameter.numel():
+            parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+
+
+loses_uneven_rows_in_groups = of_the_reference("loses uneven rows in groups", loses_what_groups_do_not_divide)
+forgets_empty_gradients = of_the_reference("forgets empty gradients", has_no_empty_gradients)
+
+CAUGHT_BY = {
+    "loses_uneven_rows_in_groups": "reshard/to-group-uneven",
+    "forgets_empty_gradients": "sharding/zero-elements",
+}
