@@ -32,7 +32,6 @@ nccl = Backend(
     ranks=_nccl_ranks(),
     thread_ranks=64 if _nccl_ranks() else 0,
     start_method="spawn",
-    persistent=True,
 )
 
 
@@ -50,7 +49,6 @@ def _automatic() -> Backend:
         process_group=groups.get(accelerator.type, accelerator.type),
         ranks=torch.accelerator.device_count(),
         start_method="spawn",
-        persistent=True,
     )
 
 

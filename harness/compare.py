@@ -144,5 +144,8 @@ def _values(got: Tensor, want: Tensor, path: str, allowance: Allowance) -> Diffe
 
 
 def _index(place: int, shape: torch.Size) -> str:
-    coordinates = torch.unravel_index(torch.tensor(place), shape)
-    return str([int(c) for c in coordinates])
+    coordinates: list[int] = []
+    for size in reversed(shape):
+        place, coordinate = divmod(place, size)
+        coordinates.insert(0, coordinate)
+    return str(coordinates)

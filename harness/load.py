@@ -35,6 +35,12 @@ class Subject:
     implementation: str = "torch"
     backend: str = "auto"
 
+    @property
+    def modules(self) -> list[str]:
+        """The names of the modules that define them."""
+        pairs = ((self.implementation, Implementation), (self.backend, Backend))
+        return [_target(spec, kind, kind.__name__.lower())[0] for spec, kind in pairs]
+
 
 def load_implementation(spec: str) -> Implementation:
     """The implementation that ``spec`` names. Raises ValueError that says what is wrong with it and what to do."""

@@ -118,7 +118,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         config.stash[JOURNAL] = Journal(option(config, "record"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    preload_programs(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
+    modules = sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)})
+    preload_programs([*modules, *judged.subject.modules])
     profile = settings._current_profile
     config.stash[JOURNAL].write(
         Header(

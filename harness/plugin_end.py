@@ -12,6 +12,7 @@ from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, STARTED, TRIAL, 
 from harness.requirement import requirement_of
 from harness.verdict import Footer, Verdict
 from harness.worlds import hosts
+from harness.worlds.base import describe, first_cause
 
 # Time limits. pytest-timeout asks who sets its timer: we do, and end the ranks, not the run.
 
@@ -58,12 +59,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     tried = [r for r in records if r.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)]
     if not tried:
         problems.append("no requirement was tried")
+    left = hosts.shutdown_pool()
+    if first_cause(left) is not None:
+        problems.append(f"after the last test, {describe(left)}")
     if problems and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     seconds = time.time() - config.stash[STARTED]
     journal.write(Footer(now(), round(seconds, 3), int(session.exitstatus), problems))
     journal.close()
-    hosts.shutdown_pool()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ and runs ``pytest suites --backend my_vendor.conformance:backend``.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -109,6 +110,29 @@ class Strategies:
     state_dict_type: Callable[[nn.Module], str]
 
 
+def _of_torch(name: str) -> Callable[..., Any]:
+    """A function of torch's, which is looked for when it is called: not every run needs its module."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module("torch.distributed.checkpoint.state_dict"), name)(*args, **options)
+
+    return call
+
+
+@dataclass(frozen=True)
+class StateDicts:
+    """How the state of a module and its optimizer, keyed by parameters' names, is asked for and loaded.
+
+    The names and signatures are those of ``torch.distributed.checkpoint.state_dict``, options too. What is not given is
+    torch's own function, which then has to work on the implementation's modules.
+    """
+
+    get_model_state_dict: Callable[..., Any] = field(default=_of_torch("get_model_state_dict"))
+    get_optimizer_state_dict: Callable[..., Any] = field(default=_of_torch("get_optimizer_state_dict"))
+    set_model_state_dict: Callable[..., Any] = field(default=_of_torch("set_model_state_dict"))
+    set_optimizer_state_dict: Callable[..., Any] = field(default=_of_torch("set_optimizer_state_dict"))
+
+
 @dataclass(frozen=True)
 class Implementation:
     """The functions under judgement, with torch's public names and signatures, and the features they claim.
@@ -138,6 +162,7 @@ class Implementation:
     shard_mesh_info: Callable[..., Any] | None = None
     data_parallel_mesh_dims: Callable[..., Any] | None = None
     introspection: Introspection | None = None
+    state_dicts: StateDicts = StateDicts()
     not_claimed: Mapping[Feature, str] = field(default_factory=dict)
 
 
@@ -149,7 +174,8 @@ class Backend:
     ``thread_ranks`` how many ranks the thread world may put on one device, 0 when it cannot run there.
     ``imports`` are imported in every rank before anything else. ``start_method`` is ``"forkserver"``, or
     ``"spawn"`` when importing the backend touches the device. ``persistent`` keeps rank processes alive from one
-    test to the next, always with a fresh process group. ``environment`` is set in every rank. ``lacks`` declares
+    test to the next, always with a fresh process group, and until anything fails; False is for backends that make no
+    second group in one process. ``environment`` is set in every rank. ``lacks`` declares
     limits by the names of ``Limit``, each with a reason that the report shows.
     """
 
@@ -160,7 +186,7 @@ class Backend:
     thread_ranks: int = 64
     imports: tuple[str, ...] = ()
     start_method: str = "forkserver"
-    persistent: bool = False
+    persistent: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.worlds import hosts
 from harness.worlds.make import open_world
 from tests import programs
 from tests.worlds import TORCH_ON_GLOO
@@ -63,12 +64,14 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("worlds")))
         with open_world("processes", 1, TORCH_ON_GLOO) as world:
             world.run(programs.add_up)
+        hosts.shutdown_pool()
         yield Path(tempfile.gettempdir())
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(temporary: Path) -> Iterator[None]:
-    """After each test: the processes, threads, open files and directories of before."""
+    """After each test, and when no world is to follow: the processes, threads, open files, directories of before."""
     before = surroundings()
     yield
+    hosts.shutdown_pool()
     assert surroundings() == before

@@ -22,7 +22,6 @@ from harness.vendor import Backend
 FAULTY = 1
 
 spawned = Backend(name="spawned", start_method="spawn")
-kept = Backend(name="kept", persistent=True)
 without_group = Backend(name="without group", process_group="nonsense")
 
 

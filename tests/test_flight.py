@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.load import Subject
 from harness.rank import Rank
 from harness.worlds import desync, flight, hosts
 from harness.worlds.base import Fate, Outcome, first_cause
@@ -170,12 +169,11 @@ def test_a_rank_without_a_flight_is_judged_as_ever(program: Any) -> None:
 
 def test_a_process_that_is_used_again_has_forgotten_its_last_world() -> None:
     """The flight of a rank process that is kept starts with its present process group."""
-    kept = Subject("torch", "tests.programs:kept")
-    with open_world("processes", 2, kept) as world:
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
         before = world.run(programs.shows_surroundings)
         check_that_it_works(world)
         check_that_it_works(world)
-    with open_world("processes", 2, kept) as world:
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
         assert [end.value["pid"] for end in world.run(programs.shows_surroundings)] == [e.value["pid"] for e in before]
         told = world.run(programs.raises_on_all)[0].traceback
         check_that_it_works(world)

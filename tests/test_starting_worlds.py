@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
 from typing import Any
 
 import pytest
@@ -132,18 +132,11 @@ def pids(world: World) -> list[int]:
     return [outcome.value["pid"] for outcome in world.run(programs.shows_surroundings)]
 
 
-@pytest.fixture
-def kept() -> Iterator[Subject]:
-    """A subject whose backend keeps its processes; they are ended after the test."""
-    yield Subject("torch", "tests.programs:kept")
-    hosts.shutdown_pool()
-
-
-def test_a_persistent_backend_keeps_its_processes(kept: Subject) -> None:
+def test_a_persistent_backend_keeps_its_processes() -> None:
     """Processes are used again by the next world of the same subject and size, with a group that works."""
     seen = []
     for _ in range(2):
-        with open_world("processes", 2, kept) as world:
+        with open_world("processes", 2, TORCH_ON_GLOO) as world:
             check_that_it_works(world)
             seen.append(pids(world))
     assert seen[0] == seen[1]
@@ -151,20 +144,46 @@ def test_a_persistent_backend_keeps_its_processes(kept: Subject) -> None:
     assert all(is_gone(pid) for pid in seen[0])
 
 
-def test_a_failure_ends_persistent_processes(kept: Subject) -> None:
+def test_a_failure_ends_persistent_processes() -> None:
     """After a failure no process is used again."""
-    with open_world("processes", 2, kept) as world:
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
         first = pids(world)
         world.run(programs.raises_on_one)
-    with open_world("processes", 2, kept) as world:
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
         assert not set(first) & set(pids(world))
 
 
-def test_a_program_that_leaves_traces_ends_persistent_processes(kept: Subject) -> None:
+def test_a_process_that_died_while_it_waited_is_replaced() -> None:
+    """The next world has live processes, and says why they are new."""
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
+        first = pids(world)
+    os.kill(first[1], signal.SIGKILL)
+    assert is_gone(first[1])
+    with open_world("processes", 2, TORCH_ON_GLOO) as world:
+        assert not set(first) & set(pids(world))
+        assert world.notes == ["a rank process died while it waited for its next world"]  # type: ignore[attr-defined]
+
+
+def test_only_so_many_processes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that were used longest ago make room for those of other worlds."""
+    monkeypatch.setattr(hosts, "MOST_KEPT", 3)
+    seen = []
+    for size in (2, 1, 1, 2):
+        with open_world("processes", size, TORCH_ON_GLOO) as world:
+            seen.append(pids(world))
+    with open_world("threads", 2, TORCH_ON_GLOO) as world:
+        pids(world)
+    assert seen[1] == seen[2]
+    assert seen[0] == seen[3]
+    assert is_gone(seen[1][0])
+    assert not is_gone(seen[0][0], seconds=0)
+
+
+def test_a_program_that_leaves_traces_ends_persistent_processes() -> None:
     """A process whose default dtype a program changed is not used again, and the seed is a fresh one's."""
     found = []
     for _ in range(2):
-        with open_world("processes", 1, kept) as world:
+        with open_world("processes", 1, TORCH_ON_GLOO) as world:
             found.append(world.run(programs.seeds_and_default_dtype)[0].value)
         assert "default dtype" in world.notes[0]  # type: ignore[attr-defined]
     assert found[0] == found[1]

@@ -14,7 +14,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,10 @@ class HostHandle:
         self._connection: Connection | None = connection
         self._pidfd = _pidfd(self._process.pid, method)
         self.pid: int = self._process.pid
+
+    def is_idle(self) -> bool:
+        """Whether the process lives and has nothing to say."""
+        return not self.is_dead and not wait(self.waitables(), 0)
 
     def waitables(self) -> list[Any]:
         """What becomes readable when this host says something or dies."""

@@ -14,8 +14,9 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.vendor import Backend
@@ -28,6 +29,9 @@ from harness.worlds.watch import CannotStart, Watch
 #: How long hosts may take to start and to take their roles, and how long to leave.
 START_SECONDS = 120.0
 LEAVE_SECONDS = 5.0
+
+#: How many processes may wait for their next world: more than a run uses, fewer than many runs in one process would.
+MOST_KEPT = 32
 
 _pool: dict[Hashable, Team] = {}
 _fork_refused = ""
@@ -94,9 +98,11 @@ class HostedWorld(World):
         if team is None:
             return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
         try:
-            if self._key is not None and _return_to_pool(self._key, team, self.notes):
+            errors = release(team, self.notes) if self._key is not None else {}
+            if self._key is not None and not team.has_role:
+                _keep(self._key, team)
                 return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
-            outcomes = leave(team)
+            outcomes = leave(team, errors)
         except BaseException:
             team.end()
             raise
@@ -129,9 +135,12 @@ class HostedWorld(World):
         return Watch(self._team, limit, START_SECONDS, self._bell, lambda: self._reason, self.notes).run(roles, pickled)
 
     def _start(self) -> Team:
-        pooled = _pool.pop(self._key, None)
-        if pooled is not None:
-            return pooled
+        kept = _pool.pop(self._key, None)
+        if kept is not None and all(host.is_idle() for host in kept.hosts):
+            return kept
+        if kept is not None:
+            kept.end()
+            self.notes.append("a rank process died while it waited for its next world")
         method = "spawn" if _fork_refused else self._backend.start_method
         if _fork_refused and self._backend.start_method == "forkserver":
             self._note_spawn()
@@ -165,16 +174,16 @@ class HostedWorld(World):
             team.end()
 
 
-def leave(team: Team) -> list[Outcome]:
-    """Ask every host to leave, and say how each one did."""
+def leave(team: Team, errors: Mapping[int, str] = MappingProxyType({})) -> list[Outcome]:
+    """Ask every host to leave, and say how each one did; ``errors`` has what went wrong before, by process."""
     for host in team.hosts:
         host.send("leave")
     until = time.monotonic() + LEAVE_SECONDS
-    errors: dict[int, str] = {}
+    errors = dict(errors)
     dead = {host for host in team.hosts if host.is_dead}
     for host, (tag, *rest) in team.listen(lambda: until):
         if tag == "left":
-            errors[host.pid] = str(rest[0])
+            errors[host.pid] = errors.get(host.pid) or str(rest[0])
         elif tag == "died":
             dead.add(host)
         if len(dead) == len(team.hosts):
@@ -194,32 +203,52 @@ def leave(team: Team) -> list[Outcome]:
     return ends
 
 
-def shutdown_pool() -> tuple[Outcome, ...]:
-    """End the rank processes that persistent backends keep between worlds; how each one left."""
-    ends: list[Outcome] = []
-    while _pool:
-        _, team = _pool.popitem()
-        try:
-            ends += leave(team)
-        finally:
-            team.end()
-    return tuple(ends)
+# Hosts that wait for their next world.
 
 
-def _return_to_pool(key: Hashable, team: Team, notes: list[str]) -> bool:
-    """Have the hosts give up their roles and keep them for the next world, unless a program left traces in one."""
+def release(team: Team, notes: list[str]) -> dict[int, str]:
+    """Have the hosts give up their roles, and say what went wrong in which.
+
+    Afterwards the team has no role, and can be used again; or it has, because something went wrong or a program has
+    left traces in a process, and then it cannot.
+    """
     for host in team.hosts:
         host.send("release")
     until = time.monotonic() + LEAVE_SECONDS
+    errors: dict[int, str] = {}
     for host, (tag, *rest) in team.listen(lambda: until):
-        if tag != "released" or any(rest):
-            notes.append(f"rank processes were not kept: {tag} {rest}")
-            return False
+        if tag != "released":
+            return errors
+        error, changed = rest
+        if error:
+            errors[host.pid] = str(error)
+        if changed:
+            notes.append(f"rank processes were not kept: a program changed their {', '.join(map(str, changed))}")
+        if error or changed:
+            return errors
         host.is_ready = False
-        if not any(host.is_ready for host in team.hosts):
-            _pool[key] = team
-            return True
-    return False
+        if not team.has_role:
+            return {}
+    return errors
+
+
+def _keep(key: Hashable, team: Team) -> None:
+    """Keep a team for the next world of its key; those that were used longest ago make room."""
+    _pool[key] = team
+    while sum(len(kept.hosts) for kept in _pool.values()) > MOST_KEPT:
+        _end(_pool.pop(next(iter(_pool))))
+
+
+def shutdown_pool() -> tuple[Outcome, ...]:
+    """End the rank processes that persistent backends keep between worlds; how each one left."""
+    return tuple(end for key in list(_pool) for end in _end(_pool.pop(key)))
+
+
+def _end(team: Team) -> list[Outcome]:
+    try:
+        return leave(team)
+    finally:
+        team.end()
 
 
 def _pickled(program: Program, args: tuple[Any, ...]) -> bytes:

@@ -16,6 +16,7 @@ import logging
 import os
 import warnings
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
@@ -27,7 +28,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 #: Set by ``handle.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
-#: Likewise: the modules that programs come from, between commas.
+#: Likewise: the modules that programs and subjects come from, between commas.
 _PROGRAMS = "FSDP_CONFORMANCE_PROGRAMS"
 
 
@@ -112,14 +113,31 @@ def _prepare() -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _import_all()
-            for name in filter(None, os.environ.pop(_PROGRAMS, "").split(",")):
-                with suppress(ImportError):  # a module that only the controller's path has; hosts will say so
-                    importlib.import_module(name)
+            _import_programs()
             if not torch.accelerator.is_available():
                 _one_step()
     except Exception as error:
         return f"warming up failed with {type(error).__name__}: {error}"
     return ""
+
+
+def _import_programs() -> None:
+    """The modules of programs and subjects, if that leaves forking safe; a copy of this process tries it first."""
+    names = [name for name in os.environ.pop(_PROGRAMS, "").split(",") if name]
+    trying = os.fork()
+    if trying == 0:
+        with suppress(BaseException):
+            _import(names)
+            os._exit(1 if _hazard() else 0)
+        os._exit(1)
+    if os.waitpid(trying, 0)[1] == 0:
+        _import(names)
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        with suppress(ImportError):  # a module that only the controller's path has; hosts will say so
+            importlib.import_module(name)
 
 
 def _settle() -> None:

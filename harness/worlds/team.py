@@ -30,7 +30,6 @@ class Team:
     def __init__(self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fsdp-conformance-"))
         self.hosts: list[HostHandle] = []
-        self.has_role = False
         self._worlds_served = 0
         self._owner = os.getpid()
         _alive.add(self)
@@ -40,6 +39,11 @@ class Team:
         except BaseException:
             self.end()
             raise
+
+    @property
+    def has_role(self) -> bool:
+        """Whether any host has taken a role and not given it up."""
+        return any(host.is_ready for host in self.hosts)
 
     def new_store(self) -> Path:
         """A path where ranks can meet that nobody has met at before."""

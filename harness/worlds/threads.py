@@ -37,6 +37,8 @@ from harness.worlds.meetings import Hall
 
 BACKEND = "lockstep"
 _here = threading.local()
+#: The threads of worlds that have ended, by how many, for the next world in this process: see ``Crew``.
+_idle: dict[int, Crew] = {}
 
 
 class ThreadRole:
@@ -56,7 +58,7 @@ class ThreadRole:
         return self._ranks.run(program, *args, seed=seed, deadline=deadline)
 
     def leave(self) -> None:
-        """Destroy the process groups and end the threads."""
+        """Destroy the process groups."""
         self._ranks.close()
 
 
@@ -67,7 +69,7 @@ class ThreadRanks:
     """
 
     def __init__(self, size: int, implementation: Implementation, backend: Backend) -> None:
-        self._crew = Crew(size)
+        self._crew = _idle.pop(size, None) or Crew(size)
         self._implementation, self._backend = implementation, backend
         module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
         self._lockstep = Lockstep(self._crew, module)
@@ -86,10 +88,13 @@ class ThreadRanks:
         return outcomes
 
     def close(self) -> None:
-        """Destroy the process groups and end the threads."""
+        """Destroy the process groups, and end the threads unless they are as they were."""
         with _thread_isolation():
-            self._lockstep.run([functools.partial(self._bury, number) for number in range(self._crew.size)])
-        self._crew.close()
+            ends = self._lockstep.run([functools.partial(self._bury, number) for number in range(self._crew.size)])
+        if self._crew.size in _idle or any(end.value != _UNTOUCHED for end in ends):
+            self._crew.close()
+        else:
+            _idle[self._crew.size] = self._crew
 
     def _start_afresh(self) -> None:
         self._hall = Hall(self._lockstep)
@@ -110,10 +115,20 @@ class ThreadRanks:
         device = torch.device(self._backend.device_type)
         return Rank(number, self._crew.size, device, self._implementation, self._backend, ledger.by_group)
 
-    def _bury(self, number: int) -> None:
+    def _bury(self, number: int) -> list[Any]:
         if number in self._ranks:
             dist.destroy_process_group()
         _forget_groups()
+        return _thread_state()
+
+
+def _thread_state() -> list[Any]:
+    """What a program may change on its thread for good; a thread that outlives a test must not carry it on."""
+    modes = [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")]
+    return [*modes, str(torch.get_default_device())]
+
+
+_UNTOUCHED = [True, False, False, "cpu"]
 
 
 def _stay_on_one_core() -> None:

@@ -81,13 +81,13 @@ class Watch:
     # What hosts say.
 
     def _take(self, host: HostHandle, tag: str, *rest: Any) -> None:
-        words = str(rest[0]) if rest else ""
         if host.is_ready and tag == "done":
             self._results(host, rest)
         elif host.is_ready:
-            self._died(host, words if tag == "died" else f"{_FORGED}: {tag[:80]!r}")
+            self._died(host, str(rest[0]) if tag == "died" else f"{_FORGED}: {tag[:80]!r}")
         elif tag == "ready":
             host.is_ready = True
+            words = str(rest[0])
             self._note(f"rank processes start cold: {words}" if words else "")
             self._order_run(host)
             self._start_clock()
