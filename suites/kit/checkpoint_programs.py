@@ -13,18 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import save as write_files
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.rank import Rank
+from harness.vendor import StateDicts
 from suites.kit.chains import Chain, CheckpointCase, Layout
 from suites.kit.programs import local
 from suites.kit.state_dicts import own
@@ -124,9 +119,25 @@ def writer(path: str) -> FileSystemWriter:
     return FileSystemWriter(path, sync_files=False)
 
 
-def whole(net: nn.Module, optimizer: torch.optim.Optimizer) -> Facts:
+def states(rank: Rank) -> StateDicts:
+    """The implementation's own functions for state by names, or torch's."""
+    return rank.implementation.state_dicts
+
+
+def both(
+    rank: Rank, net: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions | None = None
+) -> Facts:
     """The state of both, by names."""
-    return {"net": get_model_state_dict(net), "optimizer": get_optimizer_state_dict(net, optimizer)}
+    return {
+        "net": states(rank).get_model_state_dict(net, options=options),
+        "optimizer": states(rank).get_optimizer_state_dict(net, optimizer, options=options),
+    }
+
+
+def give(rank: Rank, net: nn.Module, optimizer: Any, state: Facts, options: StateDictOptions | None = None) -> None:
+    """Load the state of both."""
+    states(rank).set_model_state_dict(net, state["net"], options=options)
+    states(rank).set_optimizer_state_dict(net, optimizer, state["optimizer"], options=options)
 
 
 def remember(net: nn.Module, optimizer: torch.optim.Optimizer, case: CheckpointCase, part: Any) -> None:
@@ -155,7 +166,7 @@ def laid_out(rank: Rank, case: CheckpointCase) -> tuple[Chain, torch.optim.Optim
 def save(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Save the net and its optimizer; what this rank holds of both."""
     net, optimizer = laid_out(rank, case)
-    write_files(whole(net, optimizer), storage_writer=writer(path))
+    write_files(both(rank, net, optimizer), storage_writer=writer(path))
     return {"net": held(net), "optimizer": kept(net, optimizer)}
 
 
@@ -163,14 +174,13 @@ def load(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Load both into a net of other values and a new optimizer of another rate; what this rank holds then."""
     net = spread(rank, case, case.loaded, case.other())
     optimizer = case.make_optimizer(net.parameters(), rate=1.0)
-    read(net, optimizer, path)
+    read(rank, net, optimizer, path)
     return {"net": held(net), "optimizer": kept(net, optimizer), "rate": optimizer.param_groups[0]["lr"]}
 
 
-def read(net: nn.Module, optimizer: torch.optim.Optimizer, path: str, partly: bool = False) -> None:
+def read(rank: Rank, net: nn.Module, optimizer: torch.optim.Optimizer, path: str, partly: bool = False) -> None:
     """Load what was saved. ``partly`` leaves alone what was not: an unused parameter has no optimizer state."""
-    state = whole(net, optimizer)
+    state = both(rank, net, optimizer)
     planner = DefaultLoadPlanner(allow_partial_load=partly)
     read_files(state, storage_reader=FileSystemReader(path), planner=planner)
-    set_model_state_dict(net, state["net"])
-    set_optimizer_state_dict(net, optimizer, state["optimizer"], options=StateDictOptions(strict=not partly))
+    give(rank, net, optimizer, state, StateDictOptions(strict=not partly))

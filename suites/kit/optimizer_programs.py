@@ -7,18 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
 from suites.kit.chains import Chain, CheckpointCase, make_optimizer
-from suites.kit.checkpoint_programs import Facts, held, kept, laid_out, plain, remember, spread
+from suites.kit.checkpoint_programs import Facts, both, give, held, kept, laid_out, plain, remember, spread, states
 from suites.kit.compose import Unit
 from suites.kit.optimizer_states import KeptCase, sorted_keys
 
@@ -61,7 +55,7 @@ def trained(rank: Rank, case: KeptCase, plan: str) -> tuple[nn.Sequential, torch
 def named(rank: Rank, case: KeptCase, plan: str) -> Facts:
     """What the optimizer keeps, put together by all ranks; and whose of it does not lie as its parameter."""
     net, optimizer = trained(rank, case, plan)
-    state = get_optimizer_state_dict(net, optimizer)
+    state = states(rank).get_optimizer_state_dict(net, optimizer)
     return {**described(state), "strays": strays(net, state)}
 
 
@@ -94,7 +88,9 @@ def reloaded(rank: Rank, case: KeptCase, plan: str) -> Facts:
     """An optimizer's own state dict, and that of a new one of another rate that was given the state by names."""
     net, optimizer = trained(rank, case, plan)
     fresh = make_optimizer(case.optimizer, net.parameters(), 1.0)
-    set_optimizer_state_dict(net, fresh, copy.deepcopy(get_optimizer_state_dict(net, optimizer)))
+    states(rank).set_optimizer_state_dict(
+        net, fresh, copy.deepcopy(states(rank).get_optimizer_state_dict(net, optimizer))
+    )
     return {"original": numbered(optimizer), "reloaded": numbered(fresh)}
 
 
@@ -108,20 +104,6 @@ def numbered(optimizer: torch.optim.Optimizer) -> Facts:
 # Nets whose optimizers keep known numbers.
 
 
-def both(net: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions | None = None) -> Facts:
-    """The state of both."""
-    return {
-        "net": get_model_state_dict(net, options=options),
-        "optimizer": get_optimizer_state_dict(net, optimizer, options=options),
-    }
-
-
-def give(net: nn.Module, optimizer: Any, state: Facts, options: StateDictOptions | None = None) -> None:
-    """Load the state of both."""
-    set_model_state_dict(net, state["net"], options=options)
-    set_optimizer_state_dict(net, optimizer, state["optimizer"], options=options)
-
-
 def others(rank: Rank, case: CheckpointCase) -> tuple[Chain, torch.optim.Optimizer]:
     """A net of other values, laid out in the same way, and a new optimizer of another rate."""
     net = spread(rank, case, case.saved, case.other())
@@ -131,7 +113,7 @@ def others(rank: Rank, case: CheckpointCase) -> tuple[Chain, torch.optim.Optimiz
 def on_rank_zero(rank: Rank, case: CheckpointCase) -> Facts:
     """The full state of both, on the CPU of rank 0 alone."""
     net, optimizer = laid_out(rank, case)
-    state = both(net, optimizer, ON_RANK_ZERO)
+    state = both(rank, net, optimizer, ON_RANK_ZERO)
     kind = {str(value.device) for value in state["net"].values()} | {type(v).__name__ for v in state["net"].values()}
     moments = described(state["optimizer"])["state"] if state["optimizer"] else {}
     return {"net": state["net"], "optimizer": moments, "kinds": sorted(kind)}
@@ -139,26 +121,26 @@ def on_rank_zero(rank: Rank, case: CheckpointCase) -> Facts:
 
 def through_full(rank: Rank, case: CheckpointCase) -> Facts:
     """Give another net and optimizer the full state, which every rank has."""
-    state = both(*laid_out(rank, case), FULL)
+    state = both(rank, *laid_out(rank, case), FULL)
     net, optimizer = others(rank, case)
-    give(net, optimizer, state, FULL)
+    give(rank, net, optimizer, state, FULL)
     return facts(net, optimizer)
 
 
 def from_rank_zero(rank: Rank, case: CheckpointCase) -> Facts:
     """Give another net and optimizer the full state, which rank 0 alone has."""
-    state = both(*laid_out(rank, case), ON_RANK_ZERO)
+    state = both(rank, *laid_out(rank, case), ON_RANK_ZERO)
     net, optimizer = others(rank, case)
-    give(net, optimizer, state, FROM_RANK_ZERO)
+    give(rank, net, optimizer, state, FROM_RANK_ZERO)
     return facts(net, optimizer)
 
 
 def through_flat(rank: Rank, case: CheckpointCase) -> Facts:
     """Give another net's optimizer the state in the form in which it is one flat dict."""
     options = StateDictOptions(flatten_optimizer_state_dict=True)
-    state = both(*laid_out(rank, case), options)
+    state = both(rank, *laid_out(rank, case), options)
     net, optimizer = others(rank, case)
-    give(net, optimizer, state, options)
+    give(rank, net, optimizer, state, options)
     depth = sum(isinstance(value, dict) for value in state["optimizer"].values())
     return {**facts(net, optimizer), "dicts inside": depth}
 
@@ -170,10 +152,10 @@ def facts(net: nn.Module, optimizer: torch.optim.Optimizer) -> Facts:
 
 def without_a_key(rank: Rank, case: CheckpointCase) -> None:
     """Give another net the full state, which rank 0 alone has, without its last entry."""
-    state = get_model_state_dict(laid_out(rank, case)[0], options=ON_RANK_ZERO)
+    state = states(rank).get_model_state_dict(laid_out(rank, case)[0], options=ON_RANK_ZERO)
     if state:
         del state[list(state)[-1]]
-    set_model_state_dict(others(rank, case)[0], state, options=FROM_RANK_ZERO)
+    states(rank).set_model_state_dict(others(rank, case)[0], state, options=FROM_RANK_ZERO)
 
 
 def missing(rank: Rank, case: CheckpointCase) -> Any:
@@ -193,14 +175,14 @@ def leniently(rank: Rank, case: CheckpointCase) -> Facts:
 
 def load_otherwise(rank: Rank, case: CheckpointCase, strict: bool, lose: bool) -> Facts:
     """Load a state dict whose first weight is called ``other`` too, or by that name only, or by none."""
-    state = get_model_state_dict(laid_out(rank, case)[0])
+    state = states(rank).get_model_state_dict(laid_out(rank, case)[0])
     first = "layers.0.weight"
     if not strict or not lose:
         state["other"] = state[first]
     if lose:
         del state[first]
     net, _ = others(rank, case)
-    said = set_model_state_dict(net, state, options=StateDictOptions(strict=strict))
+    said = states(rank).set_model_state_dict(net, state, options=StateDictOptions(strict=strict))
     return {"missing": said.missing_keys, "unexpected": said.unexpected_keys, "net": held(net)}
 
 
@@ -209,9 +191,9 @@ def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
     net = spread(rank, case, case.saved, case.build())
     optimizer = grouped(net, case, rate=1 / 16, initial=0.25)
     remember(net, optimizer, case, lambda name, full: case.saved.part(rank.number, name, full))
-    state: Facts = get_optimizer_state_dict(net, optimizer)
+    state: Facts = states(rank).get_optimizer_state_dict(net, optimizer)
     fresh = grouped(net, case, rate=1.0, initial=1.0)
-    set_optimizer_state_dict(net, fresh, copy.deepcopy(state))
+    states(rank).set_optimizer_state_dict(net, fresh, copy.deepcopy(state))
     names = [group["params"] for group in state["param_groups"]]
     return {"names": names, "original": numbered(optimizer), "reloaded": numbered(fresh)}
 
@@ -229,14 +211,14 @@ def grouped(net: nn.Module, case: CheckpointCase, rate: float, initial: float) -
 def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
     """The names in the state dict that leaves frozen parameters out."""
     net, _ = laid_out(rank, case)
-    return list(get_model_state_dict(net, options=StateDictOptions(ignore_frozen_params=True)))
+    return list(states(rank).get_model_state_dict(net, options=StateDictOptions(ignore_frozen_params=True)))
 
 
 def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
     """Ask for the state of an optimizer that has never stepped."""
     net = spread(rank, case, case.saved, case.build())
     optimizer = case.make_optimizer(net.parameters())
-    state: Facts = get_optimizer_state_dict(net, optimizer)
+    state: Facts = states(rank).get_optimizer_state_dict(net, optimizer)
     moments = {
         name: {k: plain(v) for k, v in sorted(found.items()) if k != "step"} for name, found in state["state"].items()
     }

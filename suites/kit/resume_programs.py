@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.state_dict_saver import save as write_files
@@ -17,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
 from suites.kit.chains import CheckpointCase
-from suites.kit.checkpoint_programs import Facts, held, kept, laid_out, read, spread, step, whole, writer
+from suites.kit.checkpoint_programs import Facts, both, held, kept, laid_out, read, spread, states, step, writer
 from suites.kit.state_dicts import own
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
@@ -27,12 +26,12 @@ PATIENCE = 60.0
 def restore(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Save, take a step, load into the same net: what is held each time, and on which meshes and placements."""
     net, optimizer = laid_out(rank, case)
-    write_files(whole(net, optimizer), storage_writer=writer(path))
+    write_files(both(rank, net, optimizer), storage_writer=writer(path))
     saved: Facts = {"net": held(net), "optimizer": kept(net, optimizer)}
     before = lies(net.state_dict())
     step(rank, case, case.saved, net, optimizer, 0)
     stepped = {name: own(value).clone() for name, value in net.state_dict().items()}
-    read(net, optimizer, path)
+    read(rank, net, optimizer, path)
     loaded = {"net": held(net), "optimizer": kept(net, optimizer)}
     changed = {name: not torch.equal(stepped[name], saved["net"][name]) for name in dict(net.named_parameters())}
     return {"saved": saved, "changed": changed, "loaded": loaded, "lies as before": lies(net.state_dict()) == before}
@@ -49,7 +48,7 @@ def train_and_save(rank: Rank, case: CheckpointCase, path: str) -> int:
     optimizer = case.make_optimizer(net.parameters())
     for number in range(case.steps):
         step(rank, case, case.saved, net, optimizer, number)
-    write_files(whole(net, optimizer), storage_writer=writer(path))
+    write_files(both(rank, net, optimizer), storage_writer=writer(path))
     return case.steps
 
 
@@ -58,7 +57,7 @@ def resume(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     net = spread(rank, case, case.loaded, case.other())
     optimizer = case.make_optimizer(net.parameters(), rate=1.0)
     net(case.inputs(0, 0).to(rank.device, getattr(torch, case.dtype)))
-    read(net, optimizer, path, partly=case.net.unused)
+    read(rank, net, optimizer, path, partly=case.net.unused)
     loss = step(rank, case, case.loaded, net, optimizer, case.steps)
     return {"loss": loss, "net": held(net), "optimizer": kept(net, optimizer)}
 
@@ -66,12 +65,12 @@ def resume(rank: Rank, case: CheckpointCase, path: str) -> Facts:
 def load_the_net_alone(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Of what was saved load the net alone, asking for its entries in another order on every rank."""
     net = spread(rank, case, case.loaded, case.other())
-    state = get_model_state_dict(net)
+    state = states(rank).get_model_state_dict(net)
     names = list(state)
     turn = rank.number % len(names)
     asked = {name: state[name] for name in names[turn:] + names[:turn]}
     read_files({"net": asked}, storage_reader=FileSystemReader(path))
-    set_model_state_dict(net, asked)
+    states(rank).set_model_state_dict(net, asked)
     return held(net)
 
 
@@ -96,7 +95,7 @@ def save_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> Facts
     net, optimizer = laid_out(rank, case)
     patient, group = Patient(path), dist.new_group(backend="gloo")
     before = held(net)
-    done: Any = async_save(whole(net, optimizer), storage_writer=patient, process_group=group)
+    done: Any = async_save(both(rank, net, optimizer), storage_writer=patient, process_group=group)
     try:
         step(rank, case, case.saved, net, optimizer, 0)
     finally:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import Shard
 
 from harness.rank import Rank
@@ -104,12 +103,12 @@ def kept_through_training(rank: Rank, case: TrainingCase) -> dict[str, Any]:
 
 def asked_in_two_ways(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]:
     """The entries by the module's own method and by ``get_model_state_dict``, before and after a forward."""
-    net = prepared(rank, case)
-    found = []
+    net, found = prepared(rank, case), []
+    ask = rank.implementation.state_dicts.get_model_state_dict
     for _ in range(2):
-        found.append({"asked": described(net.state_dict()), "got": described(get_model_state_dict(net))})
+        found.append({"asked": described(net.state_dict()), "got": described(ask(net))})
         net(case.inputs(0, rank.number).to(rank.device))
-        found.append({"got": described(get_model_state_dict(net)), "asked": described(net.state_dict())})
+        found.append({"got": described(ask(net)), "asked": described(net.state_dict())})
     return found
 
 
