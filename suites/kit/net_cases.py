@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.case import Case
-from suites.kit.cases import CaseOnMesh, draw, mixed
+from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
 from suites.kit.layout import shard
 from suites.kit.nets import Named, Net, each_tensor, fill, tensors_in
 
@@ -23,7 +23,7 @@ class Group(Case):
     """One call of ``fully_shard``: of a module by name, the root being ``""``, or of several as a list."""
 
     modules: tuple[str, ...] = ("",)
-    reshard_after_forward: bool | None = None
+    reshard_after_forward: Reshard = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class GeneratedCase(CaseOnMesh):
         place = iter(range(9))
 
         def numbers(shape: tuple[int, ...]) -> Tensor:
-            return draw(shape, mixed(self.seed, 1, step, rank, micro, next(place)), exact=False)
+            return self.numbers(shape, 1, step, rank, micro, next(place))
 
         def rounded(tensor: Tensor) -> Tensor:
             return tensor.to(self.torch_dtype).to(dtype) if tensor.is_floating_point() else tensor
@@ -83,9 +83,17 @@ class GeneratedCase(CaseOnMesh):
         found = tensors_in(outputs)
         losses = []
         for place, tensor in enumerate(found):
-            weights = draw(tuple(tensor.shape), mixed(self.seed, 2, step, rank, micro, place), exact=False)
-            losses.append((tensor * weights.to(self.torch_dtype).to(tensor)).mean())
+            weights = self.numbers(tuple(tensor.shape), 2, step, rank, micro, place)
+            losses.append(self.total(tensor * weights.to(self.torch_dtype).to(tensor)))
         return torch.stack(losses).sum()
+
+    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
+        """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
+        return draw(shape, mixed(self.seed, *salt), exact=False)
+
+    def total(self, losses: Tensor) -> Tensor:
+        """One loss of many: the mean."""
+        return losses.mean()
 
     def cut_dim(self, full: Tensor) -> int:
         """The dim along which a parameter is cut."""

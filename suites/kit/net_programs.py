@@ -21,8 +21,12 @@ def mesh_of(rank: Rank, case: GeneratedCase) -> DeviceMesh:
 
 
 def shard_net(rank: Rank, case: GeneratedCase) -> Any:
-    """Build the net and do all that the case says: checkpoint, shard group by group, tell what to gather ahead."""
-    net: Any = case.build().to(rank.device)
+    """Build the net and do all that the case says."""
+    return spread_net(rank, case, case.build().to(rank.device))
+
+
+def spread_net(rank: Rank, case: GeneratedCase, net: Any) -> Any:
+    """Do to a net all that the case says: checkpoint, shard group by group, tell what to gather ahead."""
     for name in case.checkpointed:
         assert rank.implementation.checkpoint is not None
         rank.implementation.checkpoint(net.get_submodule(name))

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -29,20 +30,30 @@ from suites.kit.net_cases import GeneratedCase
 from suites.kit.tolerance import FACTOR, STEPS_FACTOR
 
 V = torch.finfo(torch.float32).eps / 2
+#: Tensors and what they are called; one name may come several times.
+Named = Iterable[tuple[str, Tensor]]
 
 
 def allowed(case: GeneratedCase, oracle: list[NetStep]) -> Allowance:
-    """What each part of a trace may differ from the float64 ``oracle``; the last name on its path says which bound."""
+    """What each part of a trace may differ from the float64 ``oracle``."""
     rounded = net_baseline.train(case, torch.float32)
-    u = torch.finfo(case.torch_dtype).eps / 2
+    near, far = (chain.from_iterable(map(_named, steps)) for steps in (rounded, oracle))
+    return magnified(case, near, far, (pair for step in oracle for pair in step.magnitudes.items()))
+
+
+def magnified(case: GeneratedCase, near: Named, far: Named, magnitudes: Named) -> Allowance:
+    """The bound of the note from all tensors in float32 and float64, under the names that end their paths in a trace.
+
+    ``magnitudes`` count among the sizes m only.
+    """
     errors: dict[str, float] = defaultdict(float)
     sizes: dict[str, float] = defaultdict(float)
-    for near, far in zip(rounded, oracle, strict=True):
-        for (name, one), (_, other) in zip(_named(near), _named(far), strict=True):
-            errors[name] = max(errors[name], _most(one.double() - other.double()))
-            sizes[name] = max(sizes[name], _most(other))
-        for name, magnitude in far.magnitudes.items():
-            sizes[name] = max(sizes[name], _most(magnitude))
+    for (name, one), (_, other) in zip(near, far, strict=True):
+        errors[name] = max(errors[name], _most(one.double() - other.double()))
+        sizes[name] = max(sizes[name], _most(other))
+    for name, magnitude in magnitudes:
+        sizes[name] = max(sizes[name], _most(magnitude))
+    u = torch.finfo(case.torch_dtype).eps / 2
 
     def allowance(path: str, want: Tensor) -> float:
         name = re.findall(r"'([^']*)'", path)[-1]

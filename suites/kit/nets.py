@@ -52,18 +52,20 @@ AROUND = ("sequence", "residual", "twice", "branches")
 
 
 class Sequence(nn.Module):
-    """Blocks one after the other, each followed by tanh; with ``residual``, what came in is added at the end."""
+    """Blocks one after the other, each followed by tanh unless ``plain``; with ``residual`` what came in is added."""
 
-    def __init__(self, blocks: list[nn.Module], residual: bool = False) -> None:
+    def __init__(self, blocks: list[nn.Module], residual: bool = False, plain: bool = False) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.residual = residual
+        self.plain = plain
 
     def forward(self, x: Tensor, tokens: Tensor | None = None, which: int = 0) -> Tensor:
         """``(batch, length, dim)`` to the same."""
         y = x
         for block in self.blocks:
-            y = torch.tanh(self.step(block, y, tokens, which))
+            y = self.step(block, y, tokens, which)
+            y = y if self.plain else torch.tanh(y)
         return x + y if self.residual else y
 
     def step(self, block: nn.Module, x: Tensor, tokens: Tensor | None, which: int) -> Tensor:
@@ -77,8 +79,8 @@ class Sequence(nn.Module):
 class Whole(Sequence):
     """The root: blocks whose last output is put into a structure."""
 
-    def __init__(self, blocks: list[nn.Module], output: str) -> None:
-        super().__init__(blocks)
+    def __init__(self, blocks: list[nn.Module], output: str, plain: bool = False) -> None:
+        super().__init__(blocks, plain=plain)
         self.output = output
 
     def forward(self, x: Tensor, tokens: Tensor | None = None, which: int = 0) -> Any:
@@ -98,7 +100,8 @@ OUTPUTS: dict[str, Callable[[Tensor], Any]] = {
 class Net(Case):
     """A tree of blocks. ``shared`` are pairs of places of which the first holds the very object that the second holds.
 
-    ``frozen`` are modules and parameters that take no gradient, by name.
+    ``frozen`` are modules and parameters that take no gradient, by name. With ``plain`` there is no tanh after blocks:
+    of linear blocks alone, such a net is exact on integers.
     """
 
     dim: int
@@ -106,10 +109,11 @@ class Net(Case):
     output: str = "tensor"
     shared: tuple[tuple[str, str], ...] = ()
     frozen: tuple[str, ...] = ()
+    plain: bool = False
 
     def make(self) -> nn.Module:
         """The net, on the default device."""
-        net = Whole([self._made(block) for block in self.blocks], self.output)
+        net = Whole([self._made(block) for block in self.blocks], self.output, self.plain)
         for place, source in self.shared:
             share(net, place, source)
         for name in self.frozen:
@@ -122,7 +126,9 @@ class Net(Case):
         inner = [self._made(each) for each in block.inner]
         if block.kind == "twice":
             return nets.Twice(inner[0])
-        return nets.Branches(inner) if block.kind == "branches" else Sequence(inner, block.kind == "residual")
+        return (
+            nets.Branches(inner) if block.kind == "branches" else Sequence(inner, block.kind == "residual", self.plain)
+        )
 
     def inputs(self, batch: int, numbers: Numbers, which: int) -> dict[str, Any]:
         """A batch, by the names that forward gives them."""
