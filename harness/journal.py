@@ -24,7 +24,7 @@ class Journal:
     def write(self, line: Header | Record | Footer) -> None:
         """Write one line and flush it."""
         if self._file is not None:
-            self._file.write(json.dumps(_readable(line.as_json()), allow_nan=False, ensure_ascii=False) + "\n")
+            self._file.write(as_line(line) + "\n")
             self._file.flush()
 
     def close(self) -> None:
@@ -32,6 +32,11 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def as_line(line: Header | Record | Footer) -> str:
+    """A line of a record file, without its end."""
+    return json.dumps(_readable(line.as_json()), allow_nan=False, ensure_ascii=False)
 
 
 def _readable(value: Any) -> Any:

@@ -38,8 +38,8 @@ class Subject:
     @property
     def modules(self) -> list[str]:
         """The names of the modules that define them."""
-        pairs = ((self.implementation, Implementation), (self.backend, Backend))
-        return [_target(spec, kind, kind.__name__.lower())[0] for spec, kind in pairs]
+        implementation = _target(self.implementation, Implementation, "implementation")
+        return [implementation[0], _target(self.backend, Backend, "backend")[0]]
 
 
 def load_implementation(spec: str) -> Implementation:

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
 
-from harness import __version__, profiles
 from harness import case as cases
-from harness.environment import environment
-from harness.journal import Journal
+from harness import profiles
 from harness.load import Subject
-from harness.options import END, JOURNAL, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, now, option
+from harness.options import END, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, option
+from harness.recorder import Recorder, is_worker
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
 from harness.requirement import WORLDS, Requirement, requirement_of
 from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
-from harness.verdict import LEVELS, Header, Record, Verdict
+from harness.verdict import LEVELS, Record, Verdict
 from harness.waivers import read_waivers, unmatched
 from harness.worlds.handle import preload_programs
 
+RECORDER = pytest.StashKey[Recorder]()
 #: The name of our pytest-html hooks, registered where pytest-html is.
 HTML = "fsdp-conformance-html"
 
@@ -48,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--{name} {option(config, name)!r}: expected one of {', '.join(values)}")
     config.addinivalue_line("markers", "requirement(…): a conformance requirement, see harness/requirement.py")
     config.stash[RECORDS], config.stash[PROBLEMS], config.stash[STARTED] = [], [], time.time()
+    config.stash[RECORDER] = Recorder(config)
+    config.pluginmanager.register(config.stash[RECORDER])
     if config.pluginmanager.hasplugin("html"):
         config.pluginmanager.register(pytest_html_columns, HTML)
 
@@ -109,35 +110,15 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Open the record file and write the header: who, where, and every row that is planned."""
+    """Have ranks know what they will run; open the record file."""
     config = session.config
     judged = config.stash.get(JUDGED, None)
     if judged is None or config.option.collectonly:
         return
-    try:
-        config.stash[JOURNAL] = Journal(option(config, "record"))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
     modules = sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)})
     preload_programs([*modules, *judged.subject.modules])
-    profile = settings._current_profile
-    config.stash[JOURNAL].write(
-        Header(
-            implementation=f"{judged.implementation.name} {judged.implementation.version}".strip(),
-            backend=judged.backend.name,
-            worlds=[kind for kind in WORLDS if option(config, "world") in (kind, "both")],
-            profile=str(profile),
-            level=option(config, "level"),
-            plan=planned([item for item in session.items if requirement_of(item) is not None]),
-            suite_version=__version__,
-            claims=sorted(map(str, judged.implementation.claims)),
-            not_claimed={str(key): reason for key, reason in judged.implementation.not_claimed.items()},
-            environment=environment(),
-            command=" ".join(["pytest", *map(str, config.invocation_params.args)]),
-            started=now(),
-            seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
-        )
-    )
+    if not is_worker(config):
+        config.stash[RECORDER].start(judged, planned([i for i in session.items if requirement_of(i) is not None]))
 
 
 # Running one test.
@@ -229,8 +210,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         call.duration,
         draws=hasattr(item.obj, "hypothesis"),
     )
-    item.config.stash[RECORDS].append(record)
-    item.config.stash[JOURNAL].write(record)
     _show(report, record, found)
     if item.config.pluginmanager.hasplugin(HTML):
         report.extras = [*getattr(report, "extras", []), *extras_of(record)]

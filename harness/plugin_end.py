@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, STARTED, TRIAL, WATCH, now, option
+from harness.recorder import is_worker, tell_problems
 from harness.requirement import requirement_of
 from harness.verdict import Footer, Verdict
 from harness.worlds import hosts
@@ -52,16 +53,18 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Zero requirements tried, or a waiver that matches nothing, fails the run; the footer closes the record file."""
     config = session.config
-    journal = config.stash.get(JOURNAL, None)
-    if journal is None:
-        return
     records, problems = config.stash[RECORDS], config.stash[PROBLEMS]
-    tried = [r for r in records if r.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)]
-    if not tried:
-        problems.append("no requirement was tried")
     left = hosts.shutdown_pool()
     if first_cause(left) is not None:
         problems.append(f"after the last test, {describe(left)}")
+    if is_worker(config):
+        tell_problems(config)
+    journal = config.stash.get(JOURNAL, None)
+    if journal is None:
+        return
+    tried = [r for r in records if r.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)]
+    if not tried:
+        problems.append("no requirement was tried")
     if problems and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     seconds = time.time() - config.stash[STARTED]

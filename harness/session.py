@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+import torch
 from hypothesis.errors import Flaky
 
 from harness.case import Case
@@ -55,9 +56,10 @@ class Judged:
         return None
 
     def waiver(self, requirement: str, nodeid: str) -> Waiver | None:
-        """The waiver that covers a row, if any."""
-        subject = (self.implementation.name, self.implementation.version)
-        return next((w for w in self.waivers if w.covers(requirement, nodeid, *subject)), None)
+        """The waiver that covers a row, if any: of the implementation, or of the backend, which is torch's version."""
+        subjects = [(self.implementation.name, self.implementation.version), (self.backend.name, torch.__version__)]
+        covering = (w for w in self.waivers for subject in subjects if w.covers(requirement, nodeid, *subject))
+        return next(covering, None)
 
     def reproduction(self, nodeid: str, case: Any) -> str:
         """A shell line that runs this very case again."""

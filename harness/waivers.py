@@ -2,7 +2,7 @@
 
 [[waiver]]
 requirement = "offload/pinned"        # or nodeid = "suites/test_offload.py::test_x[threads]"
-subject = "torch"
+subject = "torch"                     # the implementation, or the backend
 issue = "https://github.com/…/issues/1"
 reason = "pinning happens on the wrong device"
 expires = 2027-03-01

@@ -36,6 +36,7 @@ both_ways = Implementation(
 )
 not_an_implementation = "torch"
 backend = Backend(name="small", ranks=2, thread_ranks=2, lacks={"pinned memory": "there is none to pin"})
+device = Backend(name="device", device_type="cuda", process_group="nccl", start_method="spawn")
 
 ENDS = {
     "passes": (Verdict.PASS, "", ""),

@@ -28,13 +28,17 @@ def pytest_run(*args: str) -> Completed:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Completed, Run]:
-    """The samples, run once in both worlds with their waivers."""
-    there = tmp_path_factory.mktemp("plugin")
+def samples_run(there: Path, *args: str) -> tuple[Completed, Run]:
+    """The samples, run in both worlds with their waivers."""
     (there / "waivers.toml").write_text(WAIVERS)
     files = ["--waivers", str(there / "waivers.toml"), "--record", str(there / "record.jsonl")]
-    return pytest_run("tests/plugin_samples.py", *SUBJECT, *files), read_run(there / "record.jsonl")
+    return pytest_run("tests/plugin_samples.py", *SUBJECT, *files, *args), read_run(there / "record.jsonl")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Completed, Run]:
+    """The samples, run once in one process."""
+    return samples_run(tmp_path_factory.mktemp("plugin"))
 
 
 def one(run: Run, name: str, world: str) -> Record:
@@ -60,6 +64,32 @@ def test_every_planned_row_is_recorded(whole: tuple[Completed, Run]) -> None:
     assert len(run.records) == 2 * len(ENDS)
     assert run.footer is not None
     assert (run.footer.exit_status, len(run.footer.problems)) == (1, 1)
+
+
+def test_workers_come_to_the_same_rows(whole: tuple[Completed, Run], tmp_path: Path) -> None:
+    """Under pytest-xdist there is one record file with the same plan, rows, problems and status, and one terminal."""
+    ended, run = samples_run(tmp_path, "--numprocesses", "2")
+    assert run.header is not None
+    assert whole[1].header is not None
+    assert run.header.plan == whole[1].header.plan
+    assert {_told(record) for record in run.records} == {_told(record) for record in whole[1].records}
+    assert len(run.records) == len(whole[1].records)
+    assert run.footer is not None
+    assert whole[1].footer is not None
+    assert (run.footer.exit_status, run.footer.problems) == (1, whole[1].footer.problems)
+    assert "pass: 6  fail: 8  waived: 2  stale waiver: 4  not claimed: 4  not run: 4  broken: 6" in ended.stdout
+
+
+def _told(record: Record) -> tuple[str, ...]:
+    first = (record.message.splitlines() or [""])[0]
+    return record.requirement, record.world, record.verdict, record.cause, first, record.reproduce
+
+
+def test_workers_do_not_share_a_device() -> None:
+    """On an accelerator a run with several workers is refused in one sentence."""
+    ended = pytest_run("tests/plugin_samples.py", *SUBJECT[:3], "tests.plugin_samples:device", "--numprocesses", "2")
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--numprocesses 2: workers would share cuda devices" in ended.stdout + ended.stderr
 
 
 def test_the_terminal_names_what_is_red_and_what_matches_nothing(whole: tuple[Completed, Run]) -> None:

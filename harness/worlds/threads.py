@@ -69,7 +69,7 @@ class ThreadRanks:
     """
 
     def __init__(self, size: int, implementation: Implementation, backend: Backend) -> None:
-        self._crew = _idle.pop(size, None) or Crew(size)
+        self._crew = _idle.pop(size) if size in _idle else Crew(size)
         self._implementation, self._backend = implementation, backend
         module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
         self._lockstep = Lockstep(self._crew, module)

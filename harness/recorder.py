@@ -1,0 +1,123 @@
+"""Keeping the records of a run: in the one process that runs the tests, or in the one that pytest-xdist's workers tell.
+
+worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ controller: record ─▶ record file
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from harness import __version__
+from harness.environment import environment
+from harness.journal import Journal, as_line
+from harness.load import Subject
+from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, now, option
+from harness.requirement import WORLDS
+from harness.session import Judged
+from harness.verdict import Header, Record
+
+#: The key under which a worker's problems travel.
+_PROBLEMS = "fsdp_conformance_problems"
+#: Every requirement has the kind of its world among its parameters.
+_REQUIREMENT = re.compile(rf"\[(.*-)?({'|'.join(WORLDS)})(-.*)?\]$")
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process runs tests for another one, which keeps the records."""
+    return hasattr(config, "workerinput")
+
+
+class Recorder:
+    """The hooks that know of records. Registered once a session, since a report does not say whose it is."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def start(self, judged: Judged, plan: Sequence[str]) -> None:
+        """Open the record file and write the header: who, where, and every row that is planned."""
+        config = self._config
+        try:
+            config.stash[JOURNAL] = Journal(option(config, "record"))
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[JOURNAL].write(
+            Header(
+                implementation=f"{judged.implementation.name} {judged.implementation.version}".strip(),
+                backend=judged.backend.name,
+                worlds=[kind for kind in WORLDS if option(config, "world") in (kind, "both")],
+                profile=str(settings._current_profile),
+                level=option(config, "level"),
+                plan=list(plan),
+                suite_version=__version__,
+                claims=sorted(map(str, judged.implementation.claims)),
+                not_claimed={str(key): reason for key, reason in judged.implementation.not_claimed.items()},
+                environment=environment(),
+                command=" ".join(["pytest", *map(str, config.invocation_params.args)]),
+                started=now(),
+                seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
+            )
+        )
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep the record that a report carries."""
+        record = getattr(report, "fsdp_record", None)
+        if record is not None and not is_worker(self._config):
+            self._config.stash[RECORDS].append(record)
+            self._config.stash[JOURNAL].write(record)
+
+    # Between the processes of pytest-xdist.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self, report: Any) -> Generator[None, Any, Any]:
+        """A record travels as a line of the record file."""
+        data = yield
+        if data is not None and data.get("fsdp_record") is not None:
+            data["fsdp_record"] = as_line(report.fsdp_record)
+        return data
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_from_serializable(self, data: dict[str, Any]) -> Generator[None, Any, Any]:
+        """And is made of it again."""
+        report = yield
+        if report is not None and isinstance(data.get("fsdp_record"), str):
+            report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
+        return report
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        """The first worker to say what it has collected starts the record file."""
+        config, plan = self._config, [nodeid for nodeid in ids if _REQUIREMENT.search(nodeid)]
+        if JUDGED in config.stash or not plan:
+            return
+        try:
+            judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), ())
+            _check(judged, config)
+            self.start(judged, plan)
+        except (ValueError, pytest.UsageError) as error:
+            pytest.exit(str(error), returncode=int(pytest.ExitCode.USAGE_ERROR))
+        config.stash[JUDGED] = judged
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """Hear of a worker's problems: that a waiver matches nothing all of them say."""
+        problems = self._config.stash[PROBLEMS]
+        told = getattr(node, "workeroutput", {}).get(_PROBLEMS, [])
+        problems += [problem for problem in told if problem not in problems]
+
+
+def tell_problems(config: Any) -> None:
+    """Send a worker's problems to the process that keeps the records."""
+    config.workeroutput[_PROBLEMS] = list(config.stash[PROBLEMS])
+
+
+def _check(judged: Judged, config: pytest.Config) -> None:
+    """Workers on one accelerator would take its memory and time from each other without a word."""
+    count, kind = config.getoption("numprocesses", None), judged.backend.device_type
+    if kind != "cpu" and (count or 0) > 1:
+        raise ValueError(f"--numprocesses {count}: workers would share {kind} devices; give 1, or leave the option out")
