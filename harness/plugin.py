@@ -23,7 +23,7 @@ from harness.requirement import WORLDS, Requirement, requirement_of
 from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
 from harness.verdict import LEVELS, Record, Verdict
-from harness.waivers import read_waivers, unmatched
+from harness.waivers import Waiver, read_waivers, unmatched
 from harness.worlds.handle import preload_programs
 
 RECORDER = pytest.StashKey[Recorder]()
@@ -82,10 +82,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[JUDGED] = judged
     torch.set_num_threads(1)  # what is worked out here is small, and the cores are the ranks'
     rows = [(found.id, item.nodeid) for item, found in wanted]
-    whole = not any("::" in arg or arg.endswith(".py") for arg in config.args)
-    for waiver in unmatched(waivers, judged.implementation.name, rows, whole):
+    for waiver in _waivers_of_nothing(config, judged, rows):
         config.stash[PROBLEMS].append(f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement")
     _leave_out(config, items)
+
+
+def _waivers_of_nothing(config: pytest.Config, judged: Judged, rows: list[tuple[str, str]]) -> list[Waiver]:
+    """Waivers of the subject that match no row; where single tests were picked, the others were not looked for."""
+    if any("::" in arg for arg in config.args):
+        return []
+    whole = not any(arg.endswith(".py") for arg in config.args)
+    names = dict.fromkeys((judged.implementation.name, judged.backend.name))
+    return [waiver for name in names for waiver in unmatched(judged.waivers, name, rows, whole)]
 
 
 def _waiver_files(config: pytest.Config, wanted: Sequence[tuple[pytest.Item, Requirement]]) -> list[Path]:

@@ -31,6 +31,7 @@ from suites.kit.collective_strategies import (
     SUMMED,
     collective_cases,
     groups_of,
+    in_each_group,
     often,
     overlapping,
     strided,
@@ -163,7 +164,7 @@ def test_a_group_of_some_ranks_is_right_among_itself(trial: Trial, case: Collect
 
 
 @requirement("collectives/two-groups", ranks=2, source="22 W-AG")
-@given(case=collective_cases(ALL, FLOATS, groups=overlapping, most_calls=8))
+@given(case=in_each_group(collective_cases(ALL, FLOATS, groups=overlapping, most_calls=3)))
 def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: CollectiveCase) -> None:
     """Calls in flight at once in groups that share ranks, or have the same ranks, each have their own results."""
     is_right_in_flight(trial, case)

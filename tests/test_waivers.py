@@ -155,6 +155,13 @@ def test_a_failure_of_another_version_is_a_failure() -> None:
     assert judged((waiver(versions="<2"),)).waiver("a/b", "t.py::x[threads]") is None
 
 
+def test_a_waiver_may_be_about_the_backend() -> None:
+    """A defect of the backend is waived for every implementation that is judged on it; its version is torch's."""
+    of_gloo = waiver(subject="gloo", versions=">=2.0")
+    assert judged((of_gloo,)).waiver("a/b", "t.py::x[threads]") == of_gloo
+    assert judged((waiver(subject="nccl"),)).waiver("a/b", "t.py::x[threads]") is None
+
+
 def judged(waivers: tuple[Waiver, ...]) -> Judged:
     """torch as it is installed, under these waivers."""
     return Judged(Subject("torch", "gloo"), waivers)

@@ -97,6 +97,11 @@ def often(draw: st.DrawFn, cases: st.SearchStrategy[CollectiveCase], times: int 
     return replace(case, calls=case.calls[:1] * times)
 
 
+def in_each_group(cases: st.SearchStrategy[CollectiveCase]) -> st.SearchStrategy[CollectiveCase]:
+    """Each call of a case in each of its groups."""
+    return cases.map(lambda case: replace(case, calls=tuple(call for call in case.calls for _ in case.groups)))
+
+
 def unusual() -> st.SearchStrategy[CollectiveCase]:
     """Nothing at all, rare dtypes, averages of integers: what a backend may refuse."""
     integers = ("int64", "int32", "int8", "uint8")

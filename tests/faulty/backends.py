@@ -56,8 +56,8 @@ class OverGloo(dist.ProcessGroup):
 
 
 def _handing_on(name: str) -> Callable[..., Any]:
-    def hand_on(self: OverGloo, *args: Any) -> Any:
-        return getattr(self.inner, name)(*args)
+    def hand_on(self: OverGloo, *args: Any, **more: Any) -> Any:
+        return getattr(self.inner, name)(*args, **more)
 
     return hand_on
 
