@@ -25,21 +25,21 @@ def shard_net(rank: Rank, case: GeneratedCase) -> Any:
     return spread_net(rank, case, case.build().to(rank.device))
 
 
-def spread_net(rank: Rank, case: GeneratedCase, net: Any) -> Any:
+def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any:
     """Do to a net all that the case says: checkpoint, shard group by group, tell what to gather ahead."""
     for name in case.checkpointed:
         assert rank.implementation.checkpoint is not None
         rank.implementation.checkpoint(net.get_submodule(name))
     for group in case.groups:
-        call(rank, case, net, group)
+        call(rank, case, net, group, **options)
     for name, ahead in case.ahead:
         net.get_submodule(name).set_modules_to_forward_prefetch([net.get_submodule(each) for each in ahead])
     return net
 
 
-def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group) -> None:
+def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group, **options: Any) -> None:
     """One call of ``fully_shard``; what is left at its default is not given."""
-    options: dict[str, Any] = {"mesh": mesh_of(rank, case)}
+    options["mesh"] = mesh_of(rank, case)
     if group.reshard_after_forward is not None:
         options["reshard_after_forward"] = group.reshard_after_forward
     if case.dim:

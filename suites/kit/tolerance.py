@@ -10,6 +10,15 @@ of 2**-5 (learning rate and mean), so products of four of them are multiples of 
 Float32 has 24 bits. There a net has one block and runs one step: activations stay below 2**13, losses below 2**19,
 gradients below 2**16 and are multiples of 2**-2, updated parameters multiples of 2**-5, and every sum fits again.
 
+[Note: exact scripts]
+Scripts take at most ten acts, of which two are steps, and so at most three backwards a step, or five before one of two.
+Their exact nets have two linear layers of dim 3 at most, each perhaps with its input added; a batch is three rows, and
+momentum 2**-1. Let W bound the weights, then hidden values are at most 2 + 7W, outputs (2 + 7W)(1 + 3W) + W, and
+gradients, summed over rows, 6(2 + 7W). From W = 2, three backwards at a rate of 2**-3 lead to W = 38, and three more
+without zeroing to W = 695: outputs stay below 2**24, losses, which are sums of 9 outputs weighted by 2, below 2**28. At
+the lower rate of 2**-4 and with the mean over four ranks, weights are multiples of 2**-6 and then 2**-12, products of
+two of them of 2**-24. So 52 bits hold every sum; and 24 bits hold weights, gradients and momenta.
+
 [Note: general cases]
 The oracle is the unsharded model in float64. Let e be the error of the unsharded model in the working dtype. Sharding
 may differ from it in the mean over n ranks only: another order of n additions, and one more or one less rounding
