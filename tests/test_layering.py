@@ -129,6 +129,7 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
         "suites.kit.tolerance",
         "suites.kit.resume",
         "suites.kit.optimizer_states",
+        "suites.kit.collective_oracle",
     ],
 )
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:
