@@ -26,7 +26,7 @@ class Told(CollectiveCase):
 
     def brought(self, place: int, member: int) -> Tensor:
         """One row a member."""
-        return torch.tensor(self.rows[member], dtype=self.calls[place].torch_dtype)
+        return torch.tensor(self.rows[member], dtype=self.steps[place].torch_dtype)
 
 
 @pytest.mark.parametrize(

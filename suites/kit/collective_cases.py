@@ -12,7 +12,7 @@ Imports no ``torch.distributed``: ranks and oracle make their numbers here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -97,7 +97,8 @@ class Collective(Case):
 class CollectiveCase(Case):
     """Calls in order, each on the next of ``groups``, round and round; on all ranks if there are none.
 
-    ``rank_order`` is the thread world's: another number, another order in which ranks run.
+    Each of ``calls`` is made in so many ``sizes``: of its numel, of one more, and so on. ``rank_order`` is the thread
+    world's: another number, another order in which ranks run.
     """
 
     world_size: int
@@ -105,6 +106,12 @@ class CollectiveCase(Case):
     groups: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
     rank_order: int = 0
+    sizes: int = 1
+
+    @property
+    def steps(self) -> tuple[Collective, ...]:
+        """Every single call."""
+        return tuple(replace(call, numel=call.numel + more) for call in self.calls for more in range(self.sizes))
 
     def members(self, place: int) -> tuple[int, ...]:
         """The ranks of the group that makes a call."""
@@ -112,7 +119,7 @@ class CollectiveCase(Case):
 
     def brought(self, place: int, member: int) -> Tensor:
         """What a member, by its place in the group, brings to a call: one dim, on CPU."""
-        call, members = self.calls[place], len(self.members(place))
+        call, members = self.steps[place], len(self.members(place))
         seed = mixed(self.seed, place, member)
         return numbers(call.brings(members, member), seed, call.torch_dtype, call.data, members)
 
@@ -143,7 +150,7 @@ def _bits(count: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
 
 def inputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     """The tensors that a member gives to a call that is not in place."""
-    call, brought = case.calls[place], case.brought(place, member)
+    call, brought = case.steps[place], case.brought(place, member)
     if call.kind == "reduce_scatter":
         return parts(brought, len(case.members(place)))
     if call.kind == "scatter":
@@ -153,7 +160,7 @@ def inputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
 
 def outputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     """What a member's outputs hold before the call: nothing yet, or what it brings to one in place."""
-    call, size = case.calls[place], len(case.members(place))
+    call, size = case.steps[place], len(case.members(place))
     if call.kind == "all_gather_in_place":
         whole = unwritten(size * call.numel, call.torch_dtype)
         whole[member * call.numel : (member + 1) * call.numel] = case.brought(place, member)

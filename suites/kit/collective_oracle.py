@@ -27,7 +27,7 @@ from suites.kit.collective_cases import (
 
 def wanted(case: CollectiveCase, place: int, rank: int) -> Memory:
     """The memory of a rank after a call. Rounded reductions are in float64, the rest in the dtype of the call."""
-    call, members = case.calls[place], case.members(place)
+    call, members = case.steps[place], case.members(place)
     if rank not in members:
         return {}
     member = members.index(rank)
@@ -40,7 +40,7 @@ def wanted(case: CollectiveCase, place: int, rank: int) -> Memory:
 
 def results(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     """The values of a member's outputs after the call."""
-    call, size = case.calls[place], len(case.members(place))
+    call, size = case.steps[place], len(case.members(place))
     rows = [case.brought(place, each) for each in range(size)]
     if call.kind in ("all_gather_single", "all_gather_in_place"):
         return [torch.cat(rows)]
@@ -78,7 +78,7 @@ def scale(call: Collective, members: int) -> float:
 
 def allowance(case: CollectiveCase, place: int, rank: int) -> Allowance:
     """How far results may be off: not at all, but for sums that are rounded."""
-    call, members = case.calls[place], case.members(place)
+    call, members = case.steps[place], case.members(place)
     if call.kind not in REDUCING or call.data != "rounded" or call.op in ("MAX", "MIN") or rank not in members:
         return exact
     rows = [case.brought(place, each).double().abs() for each in range(len(members))]

@@ -84,11 +84,11 @@ CALLS: dict[str, Callable[[Prepared, dict[str, Any]], Any]] = {
 def prepared(rank: Rank, case: CollectiveCase) -> list[Prepared | None]:
     """This rank's part in each call, None where it is no member of the group."""
     groups = [rank.group(ranks, copy) for copy, ranks in enumerate(case.groups)]
-    return [_prepare(rank, case, place, groups) for place in range(len(case.calls))]
+    return [_prepare(rank, case, place, groups) for place in range(len(case.steps))]
 
 
 def _prepare(rank: Rank, case: CollectiveCase, place: int, groups: list[dist.ProcessGroup | None]) -> Prepared | None:
-    call, members = case.calls[place], case.members(place)
+    call, members = case.steps[place], case.members(place)
     if rank.number not in members:
         return None
     member = members.index(rank.number)
