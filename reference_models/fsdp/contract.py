@@ -1,6 +1,7 @@
 """Which of our functions has been applied to which module: each at most once, and never two that exclude each other.
 
-Kept beside the modules, not on them, so that a user's module looks as it did::
+Kept in each module's ``__dict__``, so that it goes with the module: a table of modules beside them, even a weak one,
+would keep every module alive that its own state speaks of::
 
     net.0    {"checkpoint": {…}, "fully_shard": state 1}
     net.1    {"fully_shard": state 1}                       one call on the list [net.0, net.1]: one state
@@ -12,26 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from reference_models.fsdp.errors import NotAllowed
 
-_applied: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+_KEY = "_composed"
 #: These take over a module's parameters: at most one of them on one module.
 _EXCLUSIVE = ("fully_shard", "replicate")
 
 
 def state_of(module: nn.Module, function: str) -> Any:
     """What ``function`` keeps of ``module``; None if it has not been applied to it."""
-    return _applied.get(module, {}).get(function)
+    return module.__dict__.get(_KEY, {}).get(function)
 
 
 def check_free(modules: Iterable[nn.Module], function: str) -> None:
     """Raise NotAllowed for a function that has been applied before, RuntimeError for two that exclude each other."""
     for module in modules:
-        there = _applied.get(module, {})
+        there = module.__dict__.get(_KEY, {})
         if function in there:
             raise NotAllowed(
                 "Each distinct composable distributed API can only be applied to a module once, but "
@@ -45,7 +45,7 @@ def check_free(modules: Iterable[nn.Module], function: str) -> None:
 def claim(modules: Iterable[nn.Module], function: str, state: Any) -> None:
     """Note that ``function`` is applied to the modules, with its state."""
     for module in modules:
-        _applied.setdefault(module, {})[function] = state
+        module.__dict__.setdefault(_KEY, {})[function] = state
 
 
 def check_names(before: list[str], after: list[str], function: str) -> None:
