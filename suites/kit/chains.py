@@ -66,6 +66,14 @@ class ChainNet(Case):
         """The net with weights drawn from the seed, then rounded to the dtype."""
         net = Chain(self.widths, self.bias, self.tied, self.unused, self.buffer).double()
         fill(net, seed, exact=False)
+        return self._made_of(net, dtype)
+
+    def empty(self, dtype: torch.dtype) -> Chain:
+        """The net on meta."""
+        with torch.device("meta"):
+            return self._made_of(Chain(self.widths, self.bias, self.tied, self.unused, self.buffer), dtype)
+
+    def _made_of(self, net: Chain, dtype: torch.dtype) -> Chain:
         net.layers[0].requires_grad_(not self.frozen)
         return net.to(dtype)
 
@@ -112,7 +120,8 @@ class Layout(Case):
 class CheckpointCase(Case):
     """A net that is saved as it lies on some ranks, and loaded as it lies on others.
 
-    ``sharded`` are the layers sharded before the whole. ``steps`` are trained before it is saved.
+    ``sharded`` are the layers sharded before the whole. ``steps`` are trained before it is saved. With ``meta`` what is
+    loaded into was sharded without memory.
     """
 
     net: ChainNet
@@ -124,6 +133,7 @@ class CheckpointCase(Case):
     optimizer: str = "Adam"
     steps: int = 1
     seed: int = 0
+    meta: bool = False
 
     @property
     def world_size(self) -> int:

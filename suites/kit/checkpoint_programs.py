@@ -7,6 +7,7 @@ Saved on two ranks and loaded on three, a weight of five rows moves so::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ Facts = dict[str, Any]
 
 def spread(rank: Rank, case: CheckpointCase, layout: Layout, net: Chain) -> Chain:
     """Lay the net out: cut by tensor parallelism, then layer by layer and as a whole by the implementation."""
-    net.to(rank.device)
+    if not on_meta(net):
+        net.to(rank.device)
     subject = rank.implementation
     if layout.kind == "unsharded":
         return net
@@ -48,6 +50,36 @@ def spread(rank: Rank, case: CheckpointCase, layout: Layout, net: Chain) -> Chai
     for module in [*(net.layers[place] for place in case.sharded), net]:
         call(module, mesh=mesh)
     return net
+
+
+def on_meta(net: nn.Module) -> bool:
+    """Whether a net has no memory yet."""
+    return any(parameter.is_meta for parameter in net.parameters())
+
+
+def fresh(rank: Rank, case: CheckpointCase) -> Chain:
+    """A net to be loaded into: of other values, or made on meta and then given memory that is full of 1337.
+
+    Who needs memory before anything is applied, as whole replicas without DTensors do, is given it first.
+    """
+    if not case.meta:
+        return spread(rank, case, case.loaded, case.other())
+    net = case.net.empty(getattr(torch, case.loaded_dtype))
+    at_once = case.loaded.kind in ("unsharded", "replicate")
+    if at_once:
+        net.to_empty(device=rank.device)
+    spread(rank, case, case.loaded, net)
+    if not at_once:
+        net.to_empty(device=rank.device)
+    overwrite([*net.parameters(), *net.buffers()])
+    return net
+
+
+@torch.no_grad()
+def overwrite(tensors: Iterable[Tensor]) -> None:
+    """Lose this rank's part of all values."""
+    for tensor in tensors:
+        own(tensor).fill_(1337)
 
 
 def data_mesh(rank: Rank, layout: Layout) -> Any:
@@ -172,7 +204,7 @@ def save(rank: Rank, case: CheckpointCase, path: str) -> Facts:
 
 def load(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Load both into a net of other values and a new optimizer of another rate; what this rank holds then."""
-    net = spread(rank, case, case.loaded, case.other())
+    net = fresh(rank, case)
     optimizer = case.make_optimizer(net.parameters(), rate=1.0)
     read(rank, net, optimizer, path)
     return {"net": held(net), "optimizer": kept(net, optimizer), "rate": optimizer.param_groups[0]["lr"]}

@@ -6,6 +6,7 @@ Two ranks with gradients 1 and 3 before the stop, three with 0, 1 and 2 after it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,17 @@ class Twin:
     losses: list[Tensor]
     net: dict[str, Tensor]
     optimizer: dict[str, dict[str, Tensor]]
+
+    def on_rank(self, case: CheckpointCase, number: int) -> dict[str, Any]:
+        """What one rank that loads must see of it: the loss of its batch, and its part of everything else."""
+        layout, buffers = case.loaded, dict(case.build().named_buffers())
+
+        def part(name: str, full: Tensor) -> Tensor:
+            return full if name in buffers or full.dim() == 0 else layout.part(number, name, full)
+
+        kept = {n: {key: part(n, value) for key, value in entries.items()} for n, entries in self.optimizer.items()}
+        net = {name: part(name, full) for name, full in self.net.items()}
+        return {"loss": self.losses[number // layout.tp], "net": net, "optimizer": kept}
 
 
 def never_stopped(case: CheckpointCase, further: int = 1) -> Twin:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
 from suites.kit.chains import CheckpointCase
-from suites.kit.checkpoint_programs import Facts, both, held, kept, laid_out, read, spread, states, step, writer
+from suites.kit.checkpoint_programs import Facts, both, fresh, held, kept, laid_out, read, spread, states, step, writer
 from suites.kit.state_dicts import own
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
@@ -53,10 +53,14 @@ def train_and_save(rank: Rank, case: CheckpointCase, path: str) -> int:
 
 
 def resume(rank: Rank, case: CheckpointCase, path: str) -> Facts:
-    """Load into a net of other values, which has run forward already, and a new optimizer; then take one more step."""
-    net = spread(rank, case, case.loaded, case.other())
+    """Load into a net of other values, which has run forward already, and a new optimizer; then take one more step.
+
+    What was made on meta has run nothing yet.
+    """
+    net = fresh(rank, case)
     optimizer = case.make_optimizer(net.parameters(), rate=1.0)
-    net(case.inputs(0, 0).to(rank.device, getattr(torch, case.dtype)))
+    if not case.meta:
+        net(case.inputs(0, 0).to(rank.device, getattr(torch, case.dtype)))
     read(rank, net, optimizer, path, partly=case.net.unused)
     loss = step(rank, case, case.loaded, net, optimizer, case.steps)
     return {"loss": loss, "net": held(net), "optimizer": kept(net, optimizer)}

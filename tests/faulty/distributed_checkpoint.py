@@ -146,11 +146,19 @@ def wraps_what_it_recomputes(module: nn.Module) -> None:
     module.register_state_dict_post_hook(rename)
 
 
-def gathers_once_beside_tp(module: Any) -> None:
-    """Uses what was gathered first ever after, where tensor parallelism cuts too."""
-    meshes = [p.device_mesh for p in module.parameters() if isinstance(p, DTensor)]
-    if any("tp" in (mesh.mesh_dim_names or ()) for mesh in meshes):
-        module.set_custom_all_gather(GathersOnce())
+def gathers_once_where(mesh_is: Callable[[DeviceMesh], bool]) -> Change:
+    """Uses what was gathered first ever after, where parameters lie on such a mesh."""
+
+    def change(module: Any) -> None:
+        if any(mesh_is(p.device_mesh) for p in module.parameters() if isinstance(p, DTensor)):
+            module.set_custom_all_gather(GathersOnce())
+
+    return change
+
+
+def beside_tp(mesh: DeviceMesh) -> bool:
+    """Whether tensor parallelism cuts, too."""
+    return "tp" in (mesh.mesh_dim_names or ())
 
 
 turned = faulty("turned", after=where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
@@ -169,7 +177,7 @@ loads_one_replica = replace(
 keeps_the_step = faulty("keeps the step", after=copies_and_loses(keep_the_first))
 keeps_the_step_on_replicas = faulty("keeps the step on replicas", after=copies_and_loses(lose_on_other_replicas))
 resumes_with_old_weights = faulty("resumes with old weights", gather=GathersOnce)
-resumes_with_old_weights_2d = faulty("resumes with old weights, 2-D", after=gathers_once_beside_tp)
+resumes_with_old_weights_2d = faulty("resumes with old weights, 2-D", after=gathers_once_where(beside_tp))
 loads_a_net_in_part = faulty("loads a net in part", after=copies_and_loses(keep_the_first))
 saves_what_comes_later = faulty("saves what comes later", after=stages_nothing)
 forgets_its_placements = faulty("forgets its placements", after=pickles_as_replicated)
@@ -181,16 +189,16 @@ enters_all_buffers = faulty("enters all buffers", after=saves(enter_all_buffers)
 names_its_wrapper = replace(right, name="names its wrapper", checkpoint=wraps_what_it_recomputes)
 
 CAUGHT_BY = {
-    "turned": "distributed-checkpoint/elsewhere",
-    "turned_replicas": "distributed-checkpoint/elsewhere-hsdp",
-    "turned_among_others": "distributed-checkpoint/elsewhere-mixed",
-    "cut_in_the_wrong_order": "distributed-checkpoint/elsewhere-2d",
+    "turned": "state-matrix/shards",
+    "turned_replicas": "state-matrix/replicas-of-shards",
+    "turned_among_others": "state-matrix/mixed",
+    "cut_in_the_wrong_order": "state-matrix/tensor-parallel",
     "cut_in_the_wrong_order_3d": "distributed-checkpoint/elsewhere-3d",
-    "loads_one_replica": "distributed-checkpoint/elsewhere-replicas",
+    "loads_one_replica": "state-matrix/replicas",
     "keeps_the_step": "distributed-checkpoint/restores",
     "keeps_the_step_on_replicas": "distributed-checkpoint/restores-hsdp",
-    "resumes_with_old_weights": "distributed-checkpoint/resumes",
-    "resumes_with_old_weights_2d": "distributed-checkpoint/resumes-on-two-axes",
+    "resumes_with_old_weights": "state-matrix/resumes",
+    "resumes_with_old_weights_2d": "state-matrix/resumes-tensor-parallel",
     "loads_a_net_in_part": "distributed-checkpoint/in-part",
     "saves_what_comes_later": "distributed-checkpoint/in-background",
     "forgets_its_placements": "distributed-checkpoint/through-bytes",
