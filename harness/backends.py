@@ -14,6 +14,7 @@ def _cpu_limits() -> dict[str, str]:
         "second device type": "this machine has no accelerator",
         "pinned memory": "pinning host memory needs an accelerator",
         "premul_sum": "gloo has no PREMUL_SUM",
+        "allocator statistics": "torch counts no memory of CPUs",
     }
 
 

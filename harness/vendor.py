@@ -196,6 +196,7 @@ LIMITS = {
     "second device type": "parameters on one device type and a mesh on another",
     "pinned memory": "page-locked host memory",
     "premul_sum": "ReduceOp.PREMUL_SUM",
+    "allocator statistics": "torch.accelerator's counts of a device's memory",
 }
 
 #: The attribute of ``Implementation`` without which a claim is empty.

@@ -82,7 +82,7 @@ def test_gradients_are_reduced_once_all_have_come(trial: Trial, case: GeneratedC
 
 
 @requirement("events/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2, source="ACC-01 ACC-02")
-@costly(4)
+@costly(8)
 @example(case=ADDED_UP)
 @given(case=event_cases(reduced=st.sampled_from([(False, True), (False, False, True)])))
 def test_quiet_passes_live_as_others_and_reduce_nothing(trial: Trial, case: GeneratedCase) -> None:
@@ -91,7 +91,7 @@ def test_quiet_passes_live_as_others_and_reduce_nothing(trial: Trial, case: Gene
 
 
 @requirement("events/replicas", SHARDED, Feature.HSDP, ranks=2, source="COM-07 ACC-06")
-@costly(4)
+@costly(8)
 @example(case=REPLICATED)
 @given(case=event_cases(hybrid=True))
 def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCase) -> None:
@@ -100,7 +100,7 @@ def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCa
 
 
 @requirement("events/replicas-quiet", SHARDED, Feature.HSDP, Feature.ACCUMULATION, ranks=2, source="ACC-07")
-@costly(4)
+@costly(8)
 @example(case=replace(REPLICATED, reduced=(False, True)))
 @given(case=event_cases(hybrid=True, reduced=st.just((False, True))))
 def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) -> None:
@@ -110,7 +110,7 @@ def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) 
 
 
 @requirement("events/ahead", SHARDED, Feature.PREFETCH, ranks=2, source="PF-07")
-@costly(4)
+@costly(8)
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], ahead=(("", ("blocks.1", "blocks.0")),)))
 @given(case=ahead_cases())
 def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) -> None:
@@ -119,7 +119,7 @@ def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) 
 
 
 @requirement("events/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="COM-11 PF-04")
-@costly(4)
+@costly(8)
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], checkpointed=("blocks.1",)))
 @given(case=checkpointed_cases())
 def test_what_runs_again_is_there_and_is_freed_once_it_is_reduced(trial: Trial, case: GeneratedCase) -> None:
@@ -128,7 +128,7 @@ def test_what_runs_again_is_there_and_is_freed_once_it_is_reduced(trial: Trial, 
 
 
 @requirement("events/to-group", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4, source="COM-02 SHD-21")
-@costly(4)
+@costly(8)
 @given(case=to_group_cases())
 def test_groups_kept_in_part_are_gathered_again_and_full_memory_is_freed(trial: Trial, case: GeneratedCase) -> None:
     """What is resharded to some ranks is out of memory as a whole, and gathered among them before backward uses it."""

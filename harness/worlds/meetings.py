@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.worlds.arithmetic import PERFORM, Call
 from harness.worlds.lockstep import Gate, Lockstep, Mismatch
@@ -39,10 +40,11 @@ class Meeting:
             return
         del self.hall.meetings[self.key]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _disable_current_modes():  # a backend's own work is heard by no rank's modes
                 PERFORM[call.name]([self.calls[i] for i in range(len(self.ranks))])
         except Exception as error:
             self._fail(error)
+        self.calls.clear()  # a rank that has yet to wake holds no tensors of others
         self.hall.lockstep.open(self.gate)
 
     def wait(self) -> None:

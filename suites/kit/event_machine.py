@@ -110,12 +110,19 @@ class _Machine:
             return
         self._still_there(event["alive"], "backward is over")
         self._there.clear()
-        for words in self._under_way.values():
-            self._against(REDUCED if words.startswith("reduction") else WAITS, f"{words} was never waited for")
-        self._under_way.clear()
+        self._all_over()
         for name, group in self._groups.items():
             if self._pass["reduces"] and self.plan.groups[name].trained and group.used:
                 self._ended(name, group)
+
+    def _all_over(self) -> None:
+        """Nothing is under way, but for sums of one replica, which nobody may look at yet."""
+        partial = self._pass["reduces"] and not self._pass["spans"]
+        for place, words in list(self._under_way.items()):
+            reduction = words.startswith("reduction")
+            if not (reduction and partial):
+                self._against(REDUCED if reduction else WAITS, f"{words} was never waited for")
+                del self._under_way[place]
 
     def _ended(self, name: str, group: _Group) -> None:
         if self.plan.shards > 1 and not group.reduced:
