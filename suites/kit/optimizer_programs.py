@@ -63,10 +63,10 @@ def strays(net: nn.Module, state: Any) -> list[str]:
     """The entries that do not lie on ranks as their sharded parameters do, but for numbers."""
     parameters = dict(net.named_parameters())
     entries = [(name, key, value) for name, found in state["state"].items() for key, value in found.items()]
-    return [f"{name}: {key}" for name, key, value in entries if value.dim() and not alike(value, parameters[name])]
+    return [f"{name}: {key}" for name, key, value in entries if value.dim() and not alike(value, parameters.get(name))]
 
 
-def alike(value: Tensor, parameter: Tensor) -> bool:
+def alike(value: Tensor, parameter: Tensor | None) -> bool:
     """Whether two tensors are DTensors on one mesh with the same placements."""
     if not isinstance(value, DTensor) or not isinstance(parameter, DTensor):
         return False

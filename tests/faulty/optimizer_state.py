@@ -6,6 +6,7 @@ Right is: for each parameter by its name what the unsharded optimizer keeps, of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from tests.faulty.composition import strategic, strategies
 from tests.faulty.distributed_checkpoint import keep_the_first, lose_values
 from tests.faulty.hooking import each_gradient, instead
-from tests.faulty.making import Reduction, faulty
+from tests.faulty.making import Reduction, faulty, right
 from tests.faulty.state_chapters import State, loads, on_tensor_parallel, present, saves
 
 Change = Callable[[Any], None]
@@ -81,6 +82,12 @@ def doubles_what_policies_choose(module: Any, policy: Any = None, *rest: Any, **
     return sharded
 
 
+def named_within_their_units(module: nn.Module, optimizer: Any, **options: Any) -> State:
+    """State under the last two words of each name, of which units have the same."""
+    state: State = right.state_dicts.get_optimizer_state_dict(module, optimizer, **options)
+    return {**state, "state": {".".join(name.split(".")[-2:]): kept for name, kept in state["state"].items()}}
+
+
 doubles_gradients = faulty("doubles gradients", reduce=TwiceOver)
 doubles_in_units = faulty("doubles in units", after=in_units(doubles))
 doubles_in_units_alone = faulty("doubles in units alone", after=in_units(doubles))
@@ -96,8 +103,14 @@ drops_the_last_of_flat = faulty("drops the last of flat", after=freezes_the_last
 drops_the_last_of_groups = faulty("drops the last of groups", after=freezes_the_last)
 forgets_what_is_frozen = faulty("forgets what is frozen", after=thaws)
 starts_with_gradients = faulty("starts with gradients", after=has_gradients)
+forgets_outer_names = replace(
+    right,
+    name="forgets outer names",
+    state_dicts=replace(right.state_dicts, get_optimizer_state_dict=named_within_their_units),
+)
 
 CAUGHT_BY = {
+    "forgets_outer_names": "optimizer-state/by-name",
     "doubles_gradients": "optimizer-state/by-name",
     "doubles_in_units": "optimizer-state/plans-agree",
     "doubles_by_policy": "optimizer-state/by-policy",
