@@ -16,7 +16,7 @@ from harness import case as cases
 from harness import profiles
 from harness.load import Subject
 from harness.options import END, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, option
-from harness.recorder import Recorder, is_worker
+from harness.recorder import Recorder, workers_of
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
 from harness.requirement import WORLDS, Requirement, requirement_of
@@ -76,7 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     try:
         waivers = tuple(waiver for path in _waiver_files(config, wanted) for waiver in read_waivers(path))
-        judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), waivers)
+        judged = Judged(
+            Subject(option(config, "implementation"), option(config, "backend")), waivers, workers_of(config)
+        )
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[JUDGED] = judged
@@ -125,8 +127,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     modules = sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)})
     preload_programs([*modules, *judged.subject.modules])
-    if not is_worker(config):
-        config.stash[RECORDER].start(judged, planned([i for i in session.items if requirement_of(i) is not None]))
+    config.stash[RECORDER].start(judged, planned([i for i in session.items if requirement_of(i) is not None]))
 
 
 # Running one test.

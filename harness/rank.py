@@ -60,8 +60,9 @@ class Rank:
         return self._groups[key]
 
     def forget_groups(self) -> None:
-        """Keep no group alive that is about to be destroyed."""
+        """Keep no group or mesh alive that is about to be destroyed."""
         self._groups.clear()
+        self._meshes.clear()
 
     @contextmanager
     def ledger(self, waits: bool = False) -> Iterator[list[Entry]]:

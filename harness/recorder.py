@@ -6,7 +6,6 @@ worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ c
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from harness.verdict import Header, Record
 
 #: The key under which a worker's problems travel.
 _PROBLEMS = "fsdp_conformance_problems"
-#: Every requirement has the kind of its world among its parameters.
-_REQUIREMENT = re.compile(rf"\[(.*-)?({'|'.join(WORLDS)})(-.*)?\]$")
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -33,15 +30,24 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+def workers_of(config: Any) -> int:
+    """How many processes run the tests of this run."""
+    return int(config.workerinput["workercount"]) if is_worker(config) else 1
+
+
 class Recorder:
     """The hooks that know of records. Registered once a session, since a report does not say whose it is."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._plan: list[str] = []
 
     def start(self, judged: Judged, plan: Sequence[str]) -> None:
-        """Open the record file and write the header: who, where, and every row that is planned."""
+        """Open the record file and write the header: who, where, and every row that is planned; a worker only knows."""
         config = self._config
+        if is_worker(config):
+            self._plan = list(plan)
+            return
         try:
             config.stash[JOURNAL] = Journal(option(config, "record"))
         except ValueError as error:
@@ -75,33 +81,26 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self, report: Any) -> Generator[None, Any, Any]:
-        """A record travels as a line of the record file."""
+        """A record travels as a line of the record file, and with the first one the plan."""
         data = yield
         if data is not None and data.get("fsdp_record") is not None:
             data["fsdp_record"] = as_line(report.fsdp_record)
+            data["fsdp_plan"], self._plan = self._plan, []
         return data
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> Generator[None, Any, Any]:
-        """And is made of it again."""
+        """And is made of it again; the first worker to send one starts the record file."""
+        plan = data.pop("fsdp_plan", [])
         report = yield
         if report is not None and isinstance(data.get("fsdp_record"), str):
             report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
+            if plan and JUDGED not in self._config.stash:
+                config = self._config
+                judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), ())
+                config.stash[JUDGED] = judged
+                self.start(judged, plan)
         return report
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """The first worker to say what it has collected starts the record file."""
-        config, plan = self._config, [nodeid for nodeid in ids if _REQUIREMENT.search(nodeid)]
-        if JUDGED in config.stash or not plan:
-            return
-        try:
-            judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), ())
-            _check(judged, config)
-            self.start(judged, plan)
-        except (ValueError, pytest.UsageError) as error:
-            pytest.exit(str(error), returncode=int(pytest.ExitCode.USAGE_ERROR))
-        config.stash[JUDGED] = judged
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: Any) -> None:
@@ -114,10 +113,3 @@ class Recorder:
 def tell_problems(config: Any) -> None:
     """Send a worker's problems to the process that keeps the records."""
     config.workeroutput[_PROBLEMS] = list(config.stash[PROBLEMS])
-
-
-def _check(judged: Judged, config: pytest.Config) -> None:
-    """Workers on one accelerator would take its memory and time from each other without a word."""
-    count, kind = config.getoption("numprocesses", None), judged.backend.device_type
-    if kind != "cpu" and (count or 0) > 1:
-        raise ValueError(f"--numprocesses {count}: workers would share {kind} devices; give 1, or leave the option out")

@@ -25,10 +25,11 @@ from harness.worlds.base import NotRun, SubjectFailure
 
 @dataclass
 class Judged:
-    """The subject of this run, loaded, with the waivers that speak of it."""
+    """The subject of this run, loaded, with the waivers that speak of it. ``workers`` is how many processes run it."""
 
     subject: Subject
     waivers: tuple[Waiver, ...]
+    workers: int = 1
     today: date = field(default_factory=date.today)
     implementation: Implementation = field(init=False)
     backend: Backend = field(init=False)
@@ -47,6 +48,9 @@ class Judged:
             if feature not in self.implementation.claims:
                 reason = self.implementation.not_claimed.get(feature, "not mentioned by the implementation")
                 return Verdict.NOT_CLAIMED, f"{feature}: {reason}"
+        kind = self.backend.device_type
+        if self.workers > 1 and kind != "cpu":
+            return Verdict.NOT_RUN, f"{self.workers} workers would share {kind} devices: run without --numprocesses"
         for limit in requirement.limits:
             if limit in self.backend.lacks:
                 return Verdict.NOT_RUN, f"needs {limit} ({LIMITS[limit]}): {self.backend.lacks[limit]}"

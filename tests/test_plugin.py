@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.load import Subject
 from harness.report.read import Run, missing, read_run
+from harness.requirement import Requirement
+from harness.session import Judged
 from harness.verdict import Record, Verdict
 from tests.plugin_samples import ENDS, WAIVERS
 
@@ -86,10 +89,12 @@ def _told(record: Record) -> tuple[str, ...]:
 
 
 def test_workers_do_not_share_a_device() -> None:
-    """On an accelerator a run with several workers is refused in one sentence."""
-    ended = pytest_run("tests/plugin_samples.py", *SUBJECT[:3], "tests.plugin_samples:device", "--numprocesses", "2")
-    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--numprocesses 2: workers would share cuda devices" in ended.stdout + ended.stderr
+    """On an accelerator nothing is tried by several workers, and the reason is told."""
+    here = Subject(SUBJECT[1], "tests.plugin_samples:device")
+    found = Requirement("samples/any", (), "must", 1, (), ("threads",), "")
+    verdict, why = Judged(here, (), workers=2).why_not(found, "threads") or (None, "")
+    assert (verdict, why) == (Verdict.NOT_RUN, "2 workers would share cuda devices: run without --numprocesses")
+    assert Judged(here, (), workers=1).why_not(found, "threads") is None
 
 
 def test_the_terminal_names_what_is_red_and_what_matches_nothing(whole: tuple[Completed, Run]) -> None:

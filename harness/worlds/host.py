@@ -47,8 +47,8 @@ class Role(Protocol):
         """Run ``program(rank, *args)`` on the ranks of this host; one outcome each, and never an exception."""
         ...
 
-    def leave(self) -> None:
-        """Tear down what the role set up, without waiting for other hosts."""
+    def leave(self) -> list[str]:
+        """Tear down what the role set up, without waiting for other hosts; in words, what is left all the same."""
         ...
 
 
@@ -132,23 +132,21 @@ class _Host:
         _send_outcomes(self._connection, outcomes)
 
     def _release(self) -> None:
-        error = self._leave()
-        changed = [name for name, value in _process_state().items() if value != self._state[name]]
+        error, left = self._leave()
+        changed = [*left, *(name for name, value in _process_state().items() if value != self._state[name])]
         _send(self._connection, ["released", error, changed])
 
     def _exit(self) -> None:
-        _send(self._connection, ["left", self._leave()])
+        _send(self._connection, ["left", self._leave()[0]])
         atexit._run_exitfuncs()  # a forked child would skip them, and with them a subject's aborts
         _flush()
 
-    def _leave(self) -> str:
+    def _leave(self) -> tuple[str, list[str]]:
         role, self._role = self._role, None
         try:
-            if role is not None:
-                role.leave()
+            return "", role.leave() if role is not None else []
         except BaseException as error:
-            return told(error)
-        return ""
+            return told(error), []
 
 
 def attempt(number: int, call: Callable[[], Any]) -> Outcome:

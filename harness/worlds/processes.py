@@ -20,6 +20,7 @@ from harness.vendor import Backend
 from harness.worlds import flight
 from harness.worlds.base import Outcome, Program
 from harness.worlds.host import attempt
+from harness.worlds.leaving import destroy_groups, left_of
 
 #: Longer than any deadline: time is judged by the supervisor, which shows stacks, and not by the process group.
 _GROUP_TIMEOUT = datetime.timedelta(hours=6)
@@ -50,11 +51,10 @@ class ProcessRole:
         seed_like_a_new_process(self._rank.device.type)
         return [attempt(self._rank.number, lambda: program(self._rank, *args))]
 
-    def leave(self) -> None:
+    def leave(self) -> list[str]:
         """Destroy the process group, as a program of a user would; waits for nobody."""
         self._rank.forget_groups()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        return left_of(destroy_groups())
 
 
 def _set_environment(rank: int, size: int, backend: Backend) -> None:

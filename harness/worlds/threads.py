@@ -30,6 +30,7 @@ from harness.load import Subject, load_backend, load_implementation
 from harness.rank import Rank, seed_like_a_new_process
 from harness.vendor import Backend, Implementation
 from harness.worlds.base import Fate, Outcome, Program
+from harness.worlds.leaving import Group, destroy_groups, left_of
 from harness.worlds.lockstep import Crew, Lockstep
 from harness.worlds.lockstep_group import LockstepGroup
 from harness.worlds.lockstep_store import LockstepStore
@@ -57,9 +58,9 @@ class ThreadRole:
         seed = int(getattr(args[0], "rank_order", self._seed)) if args else self._seed
         return self._ranks.run(program, *args, seed=seed, deadline=deadline)
 
-    def leave(self) -> None:
+    def leave(self) -> list[str]:
         """Destroy the process groups."""
-        self._ranks.close()
+        return self._ranks.close()
 
 
 class ThreadRanks:
@@ -87,14 +88,17 @@ class ThreadRanks:
             self._start_afresh()
         return outcomes
 
-    def close(self) -> None:
-        """Destroy the process groups, and end the threads unless they are as they were."""
+    def close(self) -> list[str]:
+        """Destroy the process groups, and end the threads unless they are as they were; what is left, in words."""
         with _thread_isolation():
             ends = self._lockstep.run([functools.partial(self._bury, number) for number in range(self._crew.size)])
-        if self._crew.size in _idle or any(end.value != _UNTOUCHED for end in ends):
+        self._start_afresh()
+        left = left_of([group for end in ends for group in end.value or ()])
+        if left or self._crew.size in _idle or any(end.value is None for end in ends):
             self._crew.close()
         else:
             _idle[self._crew.size] = self._crew
+        return left
 
     def _start_afresh(self) -> None:
         self._hall = Hall(self._lockstep)
@@ -115,11 +119,14 @@ class ThreadRanks:
         device = torch.device(self._backend.device_type)
         return Rank(number, self._crew.size, device, self._implementation, self._backend, ledger.by_group)
 
-    def _bury(self, number: int) -> list[Any]:
+    def _bury(self, number: int) -> list[Group] | None:
+        """Weak references to what is buried; None on a thread that a program has changed for good."""
+        groups: list[Group] = []
         if number in self._ranks:
-            dist.destroy_process_group()
+            self._ranks[number].forget_groups()
+            groups = destroy_groups()
         _forget_groups()
-        return _thread_state()
+        return groups if _thread_state() == _UNTOUCHED else None
 
 
 def _thread_state() -> list[Any]:

@@ -1,0 +1,52 @@
+"""Leaving a process group so that the next one in this process is not mistaken for it.
+
+torch keeps what it has worked out for DTensors by mesh, and a mesh keeps its process groups. The next world's mesh of
+the same ranks equals this one's: what is kept of this one would be used there, with groups that are gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.tensor import DTensor, _collective_utils, _redistribute, debug
+
+Group = weakref.ReferenceType[dist.ProcessGroup]
+
+
+def destroy_groups() -> list[Group]:
+    """Destroy the process groups of this rank, with what torch keeps by mesh; what may still be left of the groups."""
+    groups = [weakref.ref(group) for group in distributed_c10d._world.pg_map]
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _forget_meshes()
+    return groups
+
+
+def left_of(groups: Sequence[Group]) -> list[str]:
+    """What is left of groups that were destroyed, in words: somebody keeps them, where we do not know."""
+    gc.collect()
+    return ["process groups"] if any(group() is not None for group in groups) else []
+
+
+def _forget_meshes() -> None:
+    """Empty torch's caches, those of this thread and those of the process, as far as this torch has them."""
+    debug._clear_python_sharding_prop_cache()
+    debug._clear_fast_path_sharding_prop_cache()
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    _forget(propagator, "_propagate_tensor_meta_cached")
+    _forget(_redistribute, "_gen_transform_infos")
+    _forget(_collective_utils.MeshTopoInfo, "build_from_mesh")
+    planners = getattr(_redistribute, "_planner_cache", None)
+    if planners is not None:
+        planners.clear()
+
+
+def _forget(owner: Any, name: str) -> None:
+    clear = getattr(getattr(owner, name, None), "cache_clear", None)
+    if clear is not None:
+        clear()
