@@ -45,7 +45,7 @@ ALL: tuple[Kind, ...] = (*OUT_OF_PLACE, *IN_PLACE)
 EVERY_SIZE = CollectiveCase(2, (Collective("reduce_scatter_single", 1, op="AVG", data="rounded"),), sizes=36)
 
 
-@requirement("collectives/all-gather", ranks=2, source="K7 W-AG")
+@requirement("collectives/all-gather", ranks=2, source="F-K7 W-AG")
 @given(case=collective_cases(GATHERS, MOVED, data="bits"))
 def test_an_all_gather_brings_the_bits_of_all_ranks_in_their_order(trial: Trial, case: CollectiveCase) -> None:
     """An all-gather, into one tensor or a list, gives every rank the bits that each rank has, in the order of ranks."""
@@ -59,35 +59,35 @@ def test_an_all_gather_may_have_its_input_within_its_output(trial: Trial, case: 
     is_right(trial, case)
 
 
-@requirement("collectives/from-one", ranks=2, source="K9 W-BC")
+@requirement("collectives/from-one", ranks=2, source="F-K9 W-BC")
 @given(case=collective_cases(FROM_ONE, MOVED, data="bits"))
 def test_broadcast_and_scatter_bring_what_the_source_has(trial: Trial, case: CollectiveCase) -> None:
     """Broadcast and scatter give every rank the bits that the source has for it, whichever rank that is."""
     is_right(trial, case)
 
 
-@requirement("collectives/all-to-all", level="should", ranks=2, source="I10 K8")
+@requirement("collectives/all-to-all", level="should", ranks=2, source="F-I10 F-K8")
 @given(case=collective_cases(EXCHANGES, MOVED, data="bits"))
 def test_an_exchange_brings_each_rank_its_part_of_every_other(trial: Trial, case: CollectiveCase) -> None:
     """All-to-all of one tensor gives every rank its part of each rank's tensor, in parts of equal or of given sizes."""
     is_right(trial, case)
 
 
-@requirement("collectives/exact", ranks=2, source="A13 A14")
+@requirement("collectives/exact", ranks=2, source="F-A13 F-A14")
 @given(case=collective_cases(REDUCING, SUMMED, op=st.sampled_from(["SUM", "MAX", "MIN"])))
 def test_reductions_of_whole_numbers_are_exact(trial: Trial, case: CollectiveCase) -> None:
     """SUM, MAX and MIN of whole numbers that a dtype can hold are exact in all-reduce and reduce-scatter."""
     is_right(trial, case)
 
 
-@requirement("collectives/sum", ranks=2, source="A17 A18")
+@requirement("collectives/sum", ranks=2, source="F-A17 F-A18")
 @given(case=collective_cases(REDUCING, FLOATS, data="rounded"))
 def test_sums_are_off_by_some_roundings_of_their_dtype_at_most(trial: Trial, case: CollectiveCase) -> None:
     """A SUM of fractions is off by no more than adding once per rank in the dtype of the tensors, in any order."""
     is_right(trial, case)
 
 
-@requirement("collectives/average", ranks=2, source="A1 A2 A3 A4 A12")
+@requirement("collectives/average", ranks=2, source="F-A1 F-A2 F-A3 F-A4 F-A12")
 @example(case=EVERY_SIZE)
 @given(case=collective_cases(REDUCING, FLOATS, op="AVG", data="rounded"))
 def test_averages_are_sums_divided_by_the_number_of_ranks(trial: Trial, case: CollectiveCase) -> None:
@@ -95,7 +95,7 @@ def test_averages_are_sums_divided_by_the_number_of_ranks(trial: Trial, case: Co
     is_right(trial, case)
 
 
-@requirement("collectives/premul-sum", ranks=2, limits=("premul_sum",), source="A7 A8 A9 A11")
+@requirement("collectives/premul-sum", ranks=2, limits=("premul_sum",), source="F-A7 F-A8 F-A9 F-A11")
 @given(
     case=collective_cases(
         REDUCING, FLOATS, op="PREMUL_SUM", data="rounded", factor=st.sampled_from([0.5, 0.25, 1 / 3, 1.0, 3.0])
@@ -106,7 +106,7 @@ def test_a_premultiplied_sum_is_a_sum_times_its_factor(trial: Trial, case: Colle
     is_right(trial, case)
 
 
-@requirement("collectives/replicas", ranks=2, source="B1")
+@requirement("collectives/replicas", ranks=2, source="F-B1")
 @given(case=collective_cases(["all_reduce"], FLOATS, op=st.sampled_from(["SUM", "AVG"]), data="rounded"))
 def test_an_all_reduce_gives_all_ranks_the_same_bits(trial: Trial, case: CollectiveCase) -> None:
     """An all-reduce gives all ranks the same bits, however it rounds: replicas would drift apart."""
@@ -115,7 +115,7 @@ def test_an_all_reduce_gives_all_ranks_the_same_bits(trial: Trial, case: Collect
         trial.agree(f"rank {number}, as rank 0", [each["got"] for each in got], [each["got"] for each in first])
 
 
-@requirement("collectives/repeatable", level="should", ranks=2, source="C14 DET")
+@requirement("collectives/repeatable", level="should", ranks=2, source="F-C14 DET")
 @given(case=collective_cases(REDUCING, FLOATS, op=st.sampled_from(["SUM", "AVG"]), data="rounded"))
 def test_a_reduction_gives_the_same_bits_again(trial: Trial, case: CollectiveCase) -> None:
     """A reduction of the same numbers in the same group gives the same bits when it is made again."""
@@ -123,21 +123,21 @@ def test_a_reduction_gives_the_same_bits_again(trial: Trial, case: CollectiveCas
         trial.agree(f"rank {number}, again", again, first)
 
 
-@requirement("collectives/fresh", ranks=2, source="C2 W-AG")
+@requirement("collectives/fresh", ranks=2, source="F-C2 W-AG")
 @given(case=often(collective_cases(ALL, FLOATS)))
 def test_every_call_sends_what_tensors_hold_by_then(trial: Trial, case: CollectiveCase) -> None:
     """Many calls in a row with the same tensors each give what those hold at the time, and nothing of earlier calls."""
     is_right(trial, case, programs.in_the_same_memory)
 
 
-@requirement("collectives/untouched", ranks=2, source="A7 K1")
+@requirement("collectives/untouched", ranks=2, source="F-A7 F-K1")
 @given(case=collective_cases(ALL, FLOATS, layout="inside", op=st.sampled_from(["SUM", "AVG", "MAX"]), data="rounded"))
 def test_nothing_but_outputs_is_written(trial: Trial, case: CollectiveCase) -> None:
     """Collectives on parts of larger buffers are right, and change neither inputs nor what lies beside outputs."""
     is_right(trial, case)
 
 
-@requirement("collectives/async", ranks=2, source="C3 W-AG")
+@requirement("collectives/async", ranks=2, source="F-C3 W-AG")
 @given(case=collective_cases(ALL, FLOATS, most_calls=7))
 def test_results_are_there_once_they_were_waited_for(trial: Trial, case: CollectiveCase) -> None:
     """Of calls in flight at once each has its result once it was waited for, in whatever order, with inputs let go."""
@@ -154,7 +154,7 @@ def test_work_that_was_waited_for_says_that_it_is_done(trial: Trial, case: Colle
             trial.holds(got[place]["completed"], f"{where}: is_completed() is False after wait()")
 
 
-@requirement("collectives/sub-groups", ranks=2, source="K9 22")
+@requirement("collectives/sub-groups", ranks=2, source="F-K9 22")
 @given(case=collective_cases(ALL, FLOATS, groups=groups_of))
 def test_a_group_of_some_ranks_is_right_among_itself(trial: Trial, case: CollectiveCase) -> None:
     """Collectives in a group of some ranks, which need not include rank 0, are right by the places of ranks in it."""
@@ -177,7 +177,7 @@ def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: Barri
             trial.agree(f"rank {number}, marks", got, users.wanted_marks(case, number))
 
 
-@requirement("collectives/objects", ranks=2, source="C11")
+@requirement("collectives/objects", ranks=2, source="F-C11")
 @given(case=object_cases())
 def test_objects_arrive_whole(trial: Trial, case: ObjectCase) -> None:
     """Objects, which ranks have in different sizes, are gathered, broadcast and scattered whole, as checkpoints do."""
@@ -196,21 +196,21 @@ def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: MoveCa
         trial.agree(f"rank {number}, {mean}", got[mean], want[mean], within=users.rounded_mean(case))
 
 
-@requirement("collectives/unusual", ranks=2, source="A4 K7 K8 K12")
+@requirement("collectives/unusual", ranks=2, source="F-A4 F-K7 F-K8 F-K12")
 @given(case=unusual())
 def test_what_a_backend_may_lack_is_right_or_refused(trial: Trial, case: CollectiveCase) -> None:
     """Empty tensors, rare dtypes and averages of integers give the right result, or an error on every rank."""
     is_right_or_refused(trial, case)
 
 
-@requirement("collectives/strided", level="should", ranks=2, source="K2 K3 K4")
+@requirement("collectives/strided", level="should", ranks=2, source="F-K2 F-K3 F-K4")
 @given(case=strided((*GATHERS, "reduce_scatter_single")))
 def test_strided_tensors_are_gathered_and_reduced_rightly_or_refused(trial: Trial, case: CollectiveCase) -> None:
     """All-gather, and reduce-scatter of one tensor, are right where tensors are strided, or an error on every rank."""
     is_right_or_refused(trial, case)
 
 
-@requirement("collectives/strided-others", level="should", ranks=2, source="K1")
+@requirement("collectives/strided-others", level="should", ranks=2, source="F-K1")
 @given(case=strided(("reduce_scatter", "all_reduce", *FROM_ONE, "all_to_all_single")))
 def test_strided_tensors_are_sent_rightly_or_refused(trial: Trial, case: CollectiveCase) -> None:
     """Other collectives are right where tensors are strided, or an error on every rank."""

@@ -23,7 +23,7 @@ from harness.report.read import read_run
 from harness.session import verdict_of
 from harness.trial import Trial
 from harness.verdict import Verdict
-from tests.catalogue import entries
+from suites.catalogue import entries
 from tests.faulty import Fault, all_faults
 
 ROOT = Path(__file__).resolve().parent.parent

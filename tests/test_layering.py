@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.case import Case
-from tests.catalogue import Entry, entries
+from suites.catalogue import Entry, entries
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("harness", "suites", "reference_models", "tests")
