@@ -99,12 +99,10 @@ def test_quiet_passes_keep_gradients_once(trial: Trial, case: MemoryCase) -> Non
         at_most(trial, number, got, {**quiet, **loud})
 
 
-@requirement("memory/replicas", SHARDED, Feature.HSDP, ranks=2, source="MEM-03")
-@costly(8)
-@example(case=REPLICATED)
-@given(case=memory_cases(hybrid=True))
-def test_replicas_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> None:
+@requirement("memory/replicas", SHARDED, Feature.HSDP, ranks=4, source="MEM-03")
+def test_replicas_hold_their_parts_and_no_more(trial: Trial) -> None:
     """On replicas of shards a rank holds its rows of its replica at rest, and no more blocks at once than on shards."""
+    case = REPLICATED
     built, rest = case.rest + case.room, memory.at_rest(case, gradients=True)
     bounds = {"built": built, "registered": built, "in forward": memory.in_forward(case)}
     bounds |= {"in backward": memory.in_backward(case), "after backward": rest, "after zero_grad": memory.at_rest(case)}
@@ -132,7 +130,7 @@ def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
 @requirement("memory/steps", SHARDED, ranks=2, source="MEM-06 AG-02")
 @costly(8)
 @example(case=SMALL)
-@given(case=memory_cases(blocks=2, dim=7))
+@given(case=memory_cases(blocks=2, dim=7, world_size=2))
 def test_steps_leave_nothing_behind(trial: Trial, case: MemoryCase) -> None:
     """Steps of several forwards, and forwards without gradients, leave nothing in memory, nor in cycles of objects."""
     does_not_grow(trial, case, programs.many_steps)
@@ -141,7 +139,7 @@ def test_steps_leave_nothing_behind(trial: Trial, case: MemoryCase) -> None:
 @requirement("memory/failures", SHARDED, Feature.RESET, ranks=2, source="MEM-06 AG-13")
 @costly(8)
 @example(case=SMALL)
-@given(case=memory_cases(blocks=2, dim=7))
+@given(case=memory_cases(blocks=2, dim=7, world_size=2))
 def test_failed_steps_leave_nothing_behind(trial: Trial, case: MemoryCase) -> None:
     """Steps interrupted by an exception and followed by reset_iter_state() leave nothing in memory."""
     does_not_grow(trial, case, programs.many_failures)

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from harness.case import Case
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
-from suites.kit.hsdp import hsdp_meshes
 from suites.kit.ledgers import padded
 from suites.kit.strategies import world_sizes
 
@@ -109,14 +108,12 @@ def quiet(case: MemoryCase) -> int:
 
 
 @st.composite
-def memory_cases(draw: st.DrawFn, /, hybrid: bool = False, **fixed: Any) -> MemoryCase:
+def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
     """Two to four ranks; rows that they may not divide."""
-    mesh = draw(hsdp_meshes(fewest_replicas=2)) if hybrid else ()
     return MemoryCase(**{
-        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2)),
+        "world_size": draw(world_sizes(2)),
         "blocks": draw(st.integers(8, 9)),
         "dim": draw(st.integers(56, 72)),
-        "mesh": mesh,
         "reshard_after_forward": draw(st.sampled_from([True, None])),
         **fixed,
     })  # fmt: skip
