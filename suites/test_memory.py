@@ -128,21 +128,15 @@ def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
 
 
 @requirement("memory/steps", SHARDED, ranks=2, source="MEM-06 AG-02")
-@costly(8)
-@example(case=SMALL)
-@given(case=memory_cases(blocks=2, dim=7, world_size=2))
-def test_steps_leave_nothing_behind(trial: Trial, case: MemoryCase) -> None:
+def test_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps of several forwards, and forwards without gradients, leave nothing in memory, nor in cycles of objects."""
-    does_not_grow(trial, case, programs.many_steps)
+    does_not_grow(trial, SMALL, programs.many_steps)
 
 
 @requirement("memory/failures", SHARDED, Feature.RESET, ranks=2, source="MEM-06 AG-13")
-@costly(8)
-@example(case=SMALL)
-@given(case=memory_cases(blocks=2, dim=7, world_size=2))
-def test_failed_steps_leave_nothing_behind(trial: Trial, case: MemoryCase) -> None:
+def test_failed_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps interrupted by an exception and followed by reset_iter_state() leave nothing in memory."""
-    does_not_grow(trial, case, programs.many_failures)
+    does_not_grow(trial, SMALL, programs.many_failures)
 
 
 @requirement("memory/deleted", SHARDED, ranks=2, source="MEM-07")
