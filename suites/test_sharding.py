@@ -13,6 +13,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import baseline
 from suites.kit.cases import Stack
+from suites.kit.checkpoint_strategies import costly
 from suites.kit.empties import EmptyCase, empty_cases
 from suites.kit.layout import shard
 from suites.kit.parallel import ParallelCase, local_part, parallel_cases, placements, shard_in_two_ways
@@ -74,6 +75,7 @@ EMPTY = EmptyCase(2, Stack(3, ("linear", "linear")), (1, 2), "float64", exact=Tr
 
 
 @requirement("sharding/zero-elements", Feature.FULLY_SHARD, level="should", ranks=2, source="SHD-04")
+@costly()
 @example(case=EMPTY)
 @given(case=empty_cases())
 def test_a_parameter_without_elements_is_sharded_as_any_other(trial: Trial, case: EmptyCase) -> None:

@@ -32,7 +32,7 @@ IN_BACKGROUND = MatrixCase(replace(SMALL, tied=True, buffer=True), ON_TWO, ON_TW
 #: What is tried first: all that a net may have, rows that ranks divide or not, and another dtype where it is loaded.
 RICH = ChainNet((3, 8, 5), tied=True, frozen=True, unused=True, buffer=True)
 SHARDS = MatrixCase(RICH, (ON_TWO[0],), (Layout("1-D", 1, 3),), (1,), "float32", "float64")
-BY_HYBRID = replace(SHARDS, net=ChainNet((5, 10, 15, 30, 5)), saved=(ON_FOUR[1],), loaded=(ON_FOUR[0],))
+BY_HYBRID = replace(SHARDS, net=ChainNet((5, 10, 15, 30, 5), bias=False), saved=(ON_FOUR[1],), loaded=(ON_FOUR[0],))
 INTO_HYBRID = replace(SHARDS, loaded=(ON_FOUR[1],), loaded_dtype="bfloat16")
 BY_PARALLEL = replace(SHARDS, saved=(ON_FOUR[2],))
 BY_REPLICAS = replace(SHARDS, saved=(ON_TWO[3],), loaded=(Layout("replicate", 3), Layout("1-D", 1, 3)))
