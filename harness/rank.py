@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from harness.failing import Fuse
 from harness.ledger import Entry, Listen, by_dispatcher
 from harness.vendor import Backend, Implementation
 
@@ -73,3 +74,9 @@ class Rank:
         entries: list[Entry] = []
         with self._listen(entries, waits):
             yield entries
+
+    @contextmanager
+    def failing(self, at: int) -> Iterator[None]:
+        """Have this rank's collective number ``at`` of the block, counted from 0, raise ``CollectiveFailed``."""
+        with self._listen(Fuse(at), False):
+            yield
