@@ -119,8 +119,7 @@ def _tensors(got: Any, want: Tensor, path: str, allowance: Allowance) -> Differe
         return _unbounded(path, f"of dtype {got.dtype}", f"dtype {want.dtype}")
     if want.numel() == 0:
         return Difference(path, "empty", "empty", leaves=1)
-    alike = got.dtype == want.dtype and got.device == want.device
-    if alike and torch.equal(got, want):  # which is soon said, and mostly so
+    if got.device == want.device and torch.equal(got.to(want.dtype), want):  # which is soon said, and mostly so
         return Difference(path, "equal", "equal", leaves=1)
     return _values(got, want, path, allowance)
 

@@ -31,6 +31,7 @@ from suites.kit.script_strategies import (
     SETTING,
     STATE,
     exact_scripts,
+    pure,
     scripts,
     without_buffers,
 )
@@ -43,7 +44,7 @@ LINEAR = Block("linear")
 PLAIN = ScriptCase(
     world_size=2,
     net=Net(3, (LINEAR, LINEAR), plain=True),
-    groups=(Group(("blocks.0",)), Group(("blocks.1",)), Group()),
+    groups=(Group(("blocks.0",)), Group()),
     batch=1,
 )
 
@@ -60,11 +61,11 @@ def follows(trial: Trial, case: ScriptCase) -> None:
 
 
 def plain(*acts: str, **changes: Any) -> ScriptCase:
-    """A script for two blocks, each sharded by itself, on two ranks that do not divide their rows."""
+    """A script for two blocks, of which the first is sharded by itself, on two ranks that do not divide their rows."""
     return replace(PLAIN, acts=acts, **changes)
 
 
-@requirement("scripts/train", SHARDED, ranks=2)
+@requirement("scripts/train", SHARDED, ranks=2, source="PAR-12 PAR-30 AG-07")
 @example(case=plain("forward", "evaluate", "forward", "backward newest", "look", "backward oldest", "step", "forward"))
 @given(case=scripts(LOOKING, SETTING))
 def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
@@ -72,23 +73,20 @@ def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     follows(trial, case)
 
 
-BY_HAND = ("unshard blocks.0", "forward", "begin blocks.1", "backward oldest", "unshard blocks.0", "step", "reshard")
-KEPT = ("keep forward", "keep backward", "forward", "backward oldest", "reshard", "free backward")
+GO = ("forward", "backward oldest")
 
 
-@requirement("scripts/gather", SHARDED, ranks=2)
-@example(case=plain(*BY_HAND, "forward", "backward oldest"))
-@example(case=plain(*KEPT, "forward", "backward oldest", "look"))
+@requirement("scripts/gather", SHARDED, ranks=2, source="REG-03 REG-05 REG-06 REG-17 COM-05")
+@example(case=plain("unshard blocks.0", *GO, "unshard blocks.0", "step", "reshard", *GO))
+@example(case=plain("keep backward", *GO, "reshard", "free backward", *GO, "look"))
+@example(case=plain("free forward", "forward", "begin", "backward oldest", "begin blocks.0", "wait", "reshard", "look"))
 @given(case=exact_scripts(LOOKING, GATHERING, KEEPING))
 def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
     """Gathering and freeing by hand, and changing when parameters are freed, change no result, whenever it is done."""
     follows(trial, case)
 
 
-GO = ("forward", "backward oldest")
-
-
-@requirement("scripts/state", *STATES, ranks=2)
+@requirement("scripts/state", *STATES, ranks=2, source="SD-01 SD-02 SD-05 DCP-01")
 @example(case=plain("keep forward", *GO, "save", "step", "look", "load sharded", "look", "recall full", "load full"))
 @given(case=exact_scripts(LOOKING, KEEPING, STATE))
 def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: ScriptCase) -> None:
@@ -96,7 +94,7 @@ def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: Scrip
     follows(trial, case)
 
 
-@requirement("scripts/meta", *STATES, Feature.META_DEVICE, ranks=2)
+@requirement("scripts/meta", *STATES, Feature.META_DEVICE, ranks=2, source="META-08 DCP-04")
 @example(case=plain(*GO, "step", "save", "restart full", *GO, "step", "restart sharded", "look"))
 @given(case=exact_scripts(LOOKING, KEEPING, META))
 def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) -> None:
@@ -104,7 +102,7 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
     follows(trial, case)
 
 
-@requirement("scripts/freeze", SHARDED, ranks=2)
+@requirement("scripts/freeze", SHARDED, ranks=2, source="FRZ-02 FRZ-04")
 @example(case=plain(*GO, "freeze blocks.0", *GO, "step", "drop", "thaw blocks.0", *GO))
 @given(case=scripts(LOOKING, FREEZING))
 def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
@@ -112,7 +110,7 @@ def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case:
     follows(trial, case)
 
 
-@requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2)
+@requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2, source="ACC-01")
 @example(case=plain("accumulate", "save", "look", "accumulate", *GO, "step", *GO))
 @given(case=exact_scripts(LOOKING, KEEPING, STATE, ACCUMULATING))
 def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
@@ -120,7 +118,7 @@ def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: 
     follows(trial, case)
 
 
-@requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
+@requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2, source="PAR-18 ACC-01")
 @example(case=plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)))
 @given(case=exact_scripts(LOOKING, GATHERING, STATE, ACCUMULATING, IN_SHARDS, replicas=True))
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
@@ -132,7 +130,7 @@ def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> No
 WIDER: dict[str, Any] = {"dtype": "float32", "computed": "float64"}
 
 
-@requirement("scripts/precision", *STATES, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2)
+@requirement("scripts/precision", *STATES, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2, source="MP-01")
 @example(case=plain(*GO, "step", "accumulate", "save", "look", *GO, "step", "load full", "look", **WIDER))
 @given(case=exact_scripts(LOOKING, KEEPING, STATE, ACCUMULATING, **WIDER))
 def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCase) -> None:
@@ -140,7 +138,7 @@ def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCa
     follows(trial, case)
 
 
-@requirement("scripts/thawed-precision", SHARDED, Feature.MIXED_PRECISION, ranks=2)
+@requirement("scripts/thawed-precision", SHARDED, Feature.MIXED_PRECISION, ranks=2, source="FRZ-04 MP-01")
 @example(case=plain("freeze blocks.0", *GO, "step", "thaw blocks.0", *GO, "step", **WIDER))
 @given(case=exact_scripts(LOOKING, FREEZING, **WIDER))
 def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCase) -> None:
@@ -148,8 +146,8 @@ def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCas
     follows(trial, case)
 
 
-@requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2)
-@example(case=plain(*GO, "save", "step", "look", "load full", "look", "recall sharded", *GO, offloaded=True))
+@requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2, source="OFF-01")
+@example(case=plain(*GO, "save", "step", "look", "load sharded", "look", "recall full", *GO, offloaded=True))
 @given(case=exact_scripts(LOOKING, GATHERING, STATE, offloaded=True))
 def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With parameters that rest on the CPU, scripts lead where they lead without sharding."""
@@ -159,9 +157,9 @@ def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> 
 AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "keep forward", *GO)
 
 
-@requirement("scripts/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
+@requirement("scripts/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="PAR-11 PAR-12")
 @example(case=plain(*AGAIN, "step", checkpointed=("blocks.0", "blocks.1")))
-@given(case=scripts(LOOKING, GATHERING, KEEPING, cases=checkpointed_cases()))
+@given(case=scripts(LOOKING, GATHERING, KEEPING, cases=checkpointed_cases(pure)))
 def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With blocks that run again in backward, scripts lead where they lead unsharded."""
     follows(trial, case)
@@ -170,7 +168,7 @@ def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> Non
 ALL = (LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING)
 
 
-@requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2)
+@requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2, source="PAR-01")
 @example(case=plain("accumulate", "unshard blocks.0", "reshard", *GO, "freeze blocks.1", "save", "restart full", *GO))
 @given(case=scripts(*ALL, cases=generated_cases(nets=without_buffers, batch=1)))
 def test_all_acts_mix(trial: Trial, case: ScriptCase) -> None:

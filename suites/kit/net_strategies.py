@@ -237,9 +237,9 @@ def branched_cases(draw: st.DrawFn, apart: bool) -> GeneratedCase:
 
 
 @st.composite
-def checkpointed_cases(draw: st.DrawFn) -> GeneratedCase:
+def checkpointed_cases(draw: st.DrawFn, nets: st.SearchStrategy[Net] | None = None) -> GeneratedCase:
     """Some blocks run again in backward: not those with running statistics, which would be moved again."""
-    case = draw(generated_cases(nets=nets_with(kinds=PURE), lists=False))
+    case = draw(generated_cases(nets=nets_with(kinds=PURE) if nets is None else nets, lists=False))
     built = skeleton(case.net)
     blocks = [name for name, module in built.named_modules() if name.count(".") == 1 and runs(module)]
     again = draw(st.lists(st.sampled_from(blocks), min_size=1, max_size=2, unique=True))

@@ -17,21 +17,22 @@ from hypothesis import strategies as st
 
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.net_cases import GeneratedCase
-from suites.kit.net_strategies import generated_cases, leaves, nests, nets_with
+from suites.kit.net_strategies import PURE, generated_cases, leaves, nets_with
 from suites.kit.nets import LEAVES, Block, Net
 from suites.kit.script_acts import Play
 from suites.kit.scripts import ScriptCase, owners
 from suites.kit.strategies import world_sizes
 
-#: Acts by what they are about; ``{group}`` and its like stand for each of them.
+#: Acts by what they are about. ``group#1`` stands for the second of the case's groups, or, if there is none, for the
+#: first again; so the same wishes fit any net.
 TRAINING = ("forward", "backward oldest", "step", "drop", "step", "backward newest", "zero", "backward all", "step")
 LOOKING = ("look", "evaluate")
 SETTING = ("rate 0.0625", "rate 0.125", "clip 0.125")
-GATHERING = ("unshard {group}", "begin {group}", "wait", "reshard")
+GATHERING = ("unshard group#0", "begin group#0", "wait", "reshard", "unshard group#1", "begin group#1")
 KEEPING = ("keep forward", "free forward", "keep backward", "free backward")
-STATE = ("save", "load {form}", "recall {form}")
-META = ("save", "restart {form}")
-FREEZING = ("freeze {module}", "thaw {module}")
+STATE = ("save", "load full", "load sharded", "recall full", "recall sharded")
+META = ("save", "restart full", "restart sharded")
+FREEZING = ("freeze module#0", "thaw module#0", "freeze module#1", "thaw module#1", "freeze module#2")
 ACCUMULATING = ("accumulate",)
 IN_SHARDS = ("accumulate shards",)
 #: How many wishes a script comes of, and how many acts at most.
@@ -40,41 +41,55 @@ WISHES, ACTS = 7, 10
 LINEAR = Block("linear")
 #: Two linear layers one after the other at most, since results must stay exact.
 PLAIN = (
+    (LINEAR,),
     (LINEAR, LINEAR),
     (Block("sequence", (LINEAR, LINEAR)),),
     (LINEAR, Block("residual", (LINEAR,))),
     (Block("residual", (LINEAR,)), Block("sequence", (LINEAR,))),
-    (LINEAR,),
+    (LINEAR, LINEAR),
 )
 
 
 @cache
 def small_nets(kinds: tuple[str, ...] = tuple(LEAVES)) -> st.SearchStrategy[Net]:
-    """One or two blocks."""
-    return nets_with(leaves(kinds) | nests(kinds), kinds=kinds)
+    """One or two blocks, of which one at most has blocks in it."""
+    return nets_with(leaves(kinds), kinds=kinds)
 
 
 #: Of which every rank has the same state.
 without_buffers = small_nets(tuple(kind for kind in LEAVES if kind != "norms"))
+pure = small_nets(PURE)
 plain_nets = st.builds(Net, st.integers(1, 3), st.sampled_from(PLAIN), plain=st.just(True))
 
 
-def acts(case: ScriptCase, kinds: tuple[str, ...]) -> list[str]:
-    """The acts of these kinds that there are for the case's groups and modules."""
-    groups = sorted(set(owners(case).values()))
-    blocks = [f"blocks.{place}" for place in range(len(case.net.blocks))] if isinstance(case.net, Net) else []
-    words = {"group": groups, "module": sorted({*blocks, *groups} - {""}), "form": ["sharded", "full"]}
-    found = []
-    for kind in kinds:
-        field = kind.partition("{")[2].rstrip("}")
-        found += [kind.format(**{field: word}).strip() for word in words[field]] if field else [kind]
-    return found
+def act_of(case: ScriptCase, wish: str) -> str:
+    """A wish in words that fit the case: ``unshard group#1`` may be ``unshard blocks.0``, or ``unshard``, the root."""
+    kind, _, what = wish.partition(" ")
+    word, _, number = what.partition("#")
+    if not number:
+        return wish
+    named = sorted(set(owners(case).values())) if word == "group" else modules(case)
+    return f"{kind} {named[int(number) % len(named)]}".strip()
+
+
+def modules(case: ScriptCase) -> list[str]:
+    """The blocks, and all modules but the root that are sharded by themselves."""
+    blocks = {f"blocks.{place}" for place in range(len(case.net.blocks))} if isinstance(case.net, Net) else set()
+    return sorted(blocks | set(owners(case).values()) - {""})
 
 
 def walk(case: ScriptCase, wishes: list[str]) -> tuple[str, ...]:
     """What becomes of wishes: see the top of this file."""
     play = Play(case)
-    return tuple(act for wish in wishes if wish for act in play.pursue(wish))[:ACTS]
+    return tuple(act for wish in wishes if wish for act in play.pursue(act_of(case, wish)))[:ACTS]
+
+
+@cache
+def wishes(*kinds: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+    """Wishes of these kinds; about half of them are for training. They shrink to none."""
+    others: tuple[str, ...] = sum(kinds, ())
+    training = TRAINING * max(1, round(len(others) / len(TRAINING)))
+    return st.lists(st.sampled_from(("", *training, *others)), min_size=WISHES, max_size=WISHES)
 
 
 @st.composite
@@ -82,12 +97,10 @@ def scripts(
     draw: st.DrawFn, /, *kinds: tuple[str, ...], cases: st.SearchStrategy[GeneratedCase] | None = None, **fixed: Any
 ) -> ScriptCase:
     """A net, a plan, and a script of acts of these kinds, besides training; ``fixed`` are fields as they must be."""
+    wished = draw(wishes(*kinds))
     drawn = draw(cases if cases is not None else generated_cases(nets=small_nets(), batch=1))
     case = ScriptCase(**{**vars(drawn), "steps": 0, **fixed})
-    others = acts(case, sum(kinds, ()))
-    wish = st.sampled_from(("", *TRAINING)) | st.sampled_from(others or TRAINING)
-    wishes = draw(st.lists(wish, min_size=WISHES, max_size=WISHES))
-    return replace(case, acts=walk(case, wishes))
+    return replace(case, acts=walk(case, wished))
 
 
 def exact_scripts(*kinds: tuple[str, ...], replicas: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:
