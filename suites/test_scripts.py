@@ -16,7 +16,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.net_cases import Group
-from suites.kit.net_strategies import checkpointed_cases, generated_cases
+from suites.kit.net_strategies import checkpointed_cases
 from suites.kit.nets import Block, Net
 from suites.kit.script_baseline import expected
 from suites.kit.script_programs import play
@@ -31,9 +31,9 @@ from suites.kit.script_strategies import (
     SETTING,
     STATE,
     exact_scripts,
-    pure,
     scripts,
-    without_buffers,
+    small_cases,
+    small_nets,
 )
 from suites.kit.scripts import ScriptCase
 
@@ -67,7 +67,7 @@ def plain(*acts: str, **changes: Any) -> ScriptCase:
 
 @requirement("scripts/train", SHARDED, ranks=2, source="PAR-12 PAR-30 AG-07")
 @example(case=plain("forward", "evaluate", "forward", "backward newest", "look", "backward oldest", "step", "forward"))
-@given(case=scripts(LOOKING, SETTING))
+@given(case=scripts(small_cases("embedding", "norms"), LOOKING, SETTING))
 def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """Forwards, backwards, steps and zeroing in any order, and looking at outputs between, train as unsharded."""
     follows(trial, case)
@@ -104,7 +104,7 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
 
 @requirement("scripts/freeze", SHARDED, ranks=2, source="FRZ-02 FRZ-04")
 @example(case=plain(*GO, "freeze blocks.0", *GO, "step", "drop", "thaw blocks.0", *GO))
-@given(case=scripts(LOOKING, FREEZING))
+@given(case=scripts(small_cases("frozen"), LOOKING, FREEZING))
 def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
     """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
     follows(trial, case)
@@ -159,7 +159,7 @@ AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "ke
 
 @requirement("scripts/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="PAR-11 PAR-12")
 @example(case=plain(*AGAIN, "step", checkpointed=("blocks.0", "blocks.1")))
-@given(case=scripts(LOOKING, GATHERING, KEEPING, cases=checkpointed_cases(pure)))
+@given(case=scripts(checkpointed_cases(small_nets("uneven")), LOOKING, GATHERING, KEEPING))
 def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With blocks that run again in backward, scripts lead where they lead unsharded."""
     follows(trial, case)
@@ -170,7 +170,7 @@ ALL = (LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING
 
 @requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2, source="PAR-01")
 @example(case=plain("accumulate", "unshard blocks.0", "reshard", *GO, "freeze blocks.1", "save", "restart full", *GO))
-@given(case=scripts(*ALL, cases=generated_cases(nets=without_buffers, batch=1)))
+@given(case=scripts(small_cases("embedding", "uneven", "frozen"), *ALL))
 def test_all_acts_mix(trial: Trial, case: ScriptCase) -> None:
     """All of this together, in any order that is legal, leads where it leads unsharded."""
     follows(trial, case)

@@ -15,7 +15,6 @@ from torch import Tensor
 from harness.case import from_json
 from harness.compare import difference
 from suites.kit.net_cases import Group
-from suites.kit.net_strategies import generated_cases
 from suites.kit.nets import Block, Net
 from suites.kit.script_acts import ACTS, MOST_EXACT_STEPS, Play
 from suites.kit.script_baseline import Expected, expected, played, tensors_of
@@ -31,15 +30,15 @@ from suites.kit.script_strategies import (
     STATE,
     exact_scripts,
     scripts,
+    small_cases,
     walk,
     wishes,
-    without_buffers,
 )
 from suites.kit.scripts import ScriptCase, owners
 from tests.test_layering import reached, users
 
 ALL = (LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING)
-GENERAL = scripts(*ALL, cases=generated_cases(nets=without_buffers, batch=1))
+GENERAL = scripts(small_cases("embedding", "uneven", "frozen"), *ALL)
 EXACT = exact_scripts(*ALL, IN_SHARDS, replicas=True) | exact_scripts(*ALL)
 ANY_SCRIPT = GENERAL | EXACT
 
@@ -217,7 +216,11 @@ def off(want: Expected, entries: list[dict[str, Any]], place: int) -> bool:
     return difference(got, want.on_rank(place, 0), want.within).too_much
 
 
-@given(case=scripts(LOOKING, SETTING, FREEZING).filter(lambda case: case.dtype == "float32"))
+@given(
+    case=scripts(small_cases("frozen", "norms"), LOOKING, SETTING, FREEZING).filter(
+        lambda case: case.dtype == "float32"
+    )
+)
 def test_rounding_is_allowed_in_scripts(case: ScriptCase) -> None:
     """Played in float32, a script agrees with its oracle after every act."""
     want, (entries, _) = expected(case), played(case, torch.float32)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.net_cases import GeneratedCase
-from suites.kit.net_strategies import PURE, generated_cases, leaves, nets_with
-from suites.kit.nets import LEAVES, Block, Net
+from suites.kit.net_strategies import generated_cases, leaves, nets_with
+from suites.kit.nets import Block, Net
 from suites.kit.script_acts import Play
 from suites.kit.scripts import ScriptCase, owners
 from suites.kit.strategies import world_sizes
@@ -51,14 +51,18 @@ PLAIN = (
 
 
 @cache
-def small_nets(kinds: tuple[str, ...] = tuple(LEAVES)) -> st.SearchStrategy[Net]:
-    """One or two blocks, of which one at most has blocks in it."""
-    return nets_with(leaves(kinds), kinds=kinds)
+def small_nets(*kinds: str) -> st.SearchStrategy[Net]:
+    """One or two blocks of few parameters, of which one at most has blocks in it; these kinds come besides."""
+    every = ("linear", "mlp", "root parameters", *kinds)
+    return nets_with(leaves(every), kinds=every)
 
 
-#: Of which every rank has the same state.
-without_buffers = small_nets(tuple(kind for kind in LEAVES if kind != "norms"))
-pure = small_nets(PURE)
+@cache
+def small_cases(*kinds: str) -> st.SearchStrategy[GeneratedCase]:
+    """Such nets, and their plans."""
+    return generated_cases(nets=small_nets(*kinds), batch=1)
+
+
 plain_nets = st.builds(Net, st.integers(1, 3), st.sampled_from(PLAIN), plain=st.just(True))
 
 
@@ -94,18 +98,17 @@ def wishes(*kinds: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
 
 @st.composite
 def scripts(
-    draw: st.DrawFn, /, *kinds: tuple[str, ...], cases: st.SearchStrategy[GeneratedCase] | None = None, **fixed: Any
+    draw: st.DrawFn, cases: st.SearchStrategy[GeneratedCase], /, *kinds: tuple[str, ...], **fixed: Any
 ) -> ScriptCase:
-    """A net, a plan, and a script of acts of these kinds, besides training; ``fixed`` are fields as they must be."""
+    """Nets and plans as ``cases`` draw them, and acts of these kinds, besides training; ``fixed`` are other fields."""
     wished = draw(wishes(*kinds))
-    drawn = draw(cases if cases is not None else generated_cases(nets=small_nets(), batch=1))
-    case = ScriptCase(**{**vars(drawn), "steps": 0, **fixed})
+    case = ScriptCase(**{**vars(draw(cases)), "steps": 0, **fixed})
     return replace(case, acts=walk(case, wished))
 
 
 def exact_scripts(*kinds: tuple[str, ...], replicas: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:
     """The same on plain nets, whose results are exact; on replicas of shards, if asked for."""
-    return scripts(*kinds, cases=plain_cases(replicas), **{"dtype": "float64", **fixed})
+    return scripts(plain_cases(replicas), *kinds, **{"dtype": "float64", **fixed})
 
 
 @st.composite
