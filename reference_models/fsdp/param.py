@@ -172,28 +172,28 @@ class ManagedParameter:
             return tensor
         return tensor.to(self.mesh.device, non_blocking=self.offload.pin_memory)
 
-    def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy) -> list[tuple[Tensor, Tensor]]:
-        """Take what all ranks have sent of this parameter, row by row: what is still to be copied, and from where.
+    def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy, cut: Cut) -> list[tuple[Tensor, Tensor]]:
+        """Take what those have sent who ``cut`` this parameter so, row by row: what is still to be copied, and whence.
 
         Hooks of its own copy by themselves.
         """
         dtype = self.compute_dtype(precision.param_dtype)
         if self.extension is None:
-            return [(self._allocated(dtype), self.cut.joined(next(columns).reshape(self.cut.parts, -1)))]
+            full = self._allocated(dtype).view(-1)[: cut.joined_shape.numel()]
+            return [(full.view(cut.joined_shape), cut.joined(next(columns).reshape(cut.parts, -1)))]
         if self.unsharded is None:
             self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
         else:
             self.extension.fill(self._local, columns, dtype, self.unsharded)
         return []
 
-    def parts(self) -> Tensor:
-        """The unsharded form as all ranks' parts, ``(ranks, padded_numel)``."""
+    def whole(self) -> Tensor:
+        """The numbers of the unsharded form."""
         assert self._full is not None
-        whole = self._full if self.cut.dim == 0 else self.cut.stacked(self._full.view(self.cut.shape))
-        return whole.view(self.cut.parts, -1)
+        return self._full.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
 
     def _allocated(self, dtype: torch.dtype) -> Tensor:
-        """The unsharded form's memory, in the shape that ``Cut.joined`` fills."""
+        """The unsharded form's memory, for all ranks' parts with their padding."""
         if self._full is None or self._full.dtype != dtype:
             self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
             whole = self._full.data.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)

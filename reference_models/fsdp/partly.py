@@ -1,7 +1,7 @@
 """Resharding to a smaller mesh after forward: backward then gathers among few neighbours instead of all ranks.
 
 Four ranks, ``reshard_after_forward=2``, rows [1 2 3 4]: after forward ranks 0 and 2 keep [1 2], ranks 1 and 3 keep
-[3 4], and backward gathers among 0 1 and among 2 3.
+[3 4], and backward gathers among 0 1 and among 2 3. Of rows [1 2 3 4 5] they keep [1 2 3] and [4 5].
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from reference_models.fsdp.collectives import Gathering, Own, Piece, gather
 from reference_models.fsdp.comms import AllGather
 from reference_models.fsdp.mesh import DataMesh
 from reference_models.fsdp.param import ManagedParameter
+from reference_models.fsdp.sharding import Cut
 from reference_models.fsdp.tensor_parallel import Layout
 
 
@@ -27,7 +28,7 @@ class Partly:
         self._pieces: list[Tensor] = []
 
     def keep(self, parameters: Sequence[ManagedParameter]) -> None:
-        """Copy this rank's stretch of every unsharded parameter, free the rest, and show the stretches."""
+        """Copy this rank's rows of every unsharded parameter, free the rest, and show the rows."""
         for parameter in parameters:
             if parameter.extension is not None:
                 raise NotImplementedError("reshard_after_forward as int is not supported with all-gather extensions")
@@ -38,21 +39,18 @@ class Partly:
                 )
         with torch.no_grad():
             for parameter in parameters:
-                self._pieces.append(self._stretch(parameter).clone())
+                cut = self.cut(parameter)
+                self._pieces.append(cut.padded(cut.take(parameter.whole(), self.mesh.shard.rank)))
                 parameter.free()
                 parameter.register(self._shown(parameter, self._pieces[-1]))
 
-    def _stretch(self, parameter: ManagedParameter) -> Tensor:
-        """Equal stretches of the padded whole, one a member of the smaller mesh."""
-        return parameter.parts().chunk(self.mesh.shard.size)[self.mesh.shard.rank].reshape(-1)
+    def cut(self, parameter: ManagedParameter) -> Cut:
+        """How members of the smaller mesh cut a parameter."""
+        return Cut(parameter.cut.shape, parameter.cut.dim, self.mesh.shard.size)
 
     def _shown(self, parameter: ManagedParameter, piece: Tensor) -> nn.Parameter:
-        cut, member = parameter.cut, self.mesh.shard
-        step = cut.parts // member.size * cut.step
-        start = min(member.rank * step, cut.shape[cut.dim])
-        shape = (*cut.shape[: cut.dim], step, *cut.shape[cut.dim + 1 :])
-        blocks = piece.view(-1, *cut.padded_shape).movedim(0, cut.dim).reshape(shape)
-        local = blocks.narrow(cut.dim, 0, min(step, cut.shape[cut.dim] - start))
+        cut = self.cut(parameter)
+        local = cut.unpadded(piece, cut.rows(self.mesh.shard.rank)[1])
         placements = self.mesh.placements(Shard(cut.dim))
         layout = Layout(self.mesh.mesh, placements, parameter.layout.shape, parameter.layout.stride)
         return nn.Parameter(layout.wrap(local), parameter.sharded.requires_grad)
