@@ -30,6 +30,7 @@ from suites.kit.script_strategies import (
     META,
     SETTING,
     STATE,
+    TRAINING,
     exact_scripts,
     scripts,
     small_cases,
@@ -65,9 +66,14 @@ def plain(*acts: str, **changes: Any) -> ScriptCase:
     return replace(PLAIN, acts=acts, **changes)
 
 
+#: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.
+BASIC = ("forward", "backward oldest", "step")
+FORWARDS = ("forward",) * 3
+
+
 @requirement("scripts/train", SHARDED, ranks=2, source="PAR-12 PAR-30 AG-07")
 @example(case=plain("forward", "evaluate", "forward", "backward newest", "look", "backward oldest", "step", "forward"))
-@given(case=scripts(small_cases("embedding", "norms"), LOOKING, SETTING))
+@given(case=scripts(small_cases("embedding", "norms"), TRAINING, FORWARDS, LOOKING, SETTING))
 def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """Forwards, backwards, steps and zeroing in any order, and looking at outputs between, train as unsharded."""
     follows(trial, case)
@@ -80,7 +86,7 @@ GO = ("forward", "backward oldest")
 @example(case=plain("unshard blocks.0", *GO, "unshard blocks.0", "step", "reshard", *GO))
 @example(case=plain("keep backward", *GO, "reshard", "free backward", *GO, "look"))
 @example(case=plain("free forward", "forward", "begin", "backward oldest", "begin blocks.0", "wait", "reshard", "look"))
-@given(case=exact_scripts(LOOKING, GATHERING, KEEPING))
+@given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING))
 def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
     """Gathering and freeing by hand, and changing when parameters are freed, change no result, whenever it is done."""
     follows(trial, case)
@@ -88,7 +94,7 @@ def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: Scr
 
 @requirement("scripts/state", *STATES, ranks=2, source="SD-01 SD-02 SD-05 DCP-01")
 @example(case=plain("keep forward", *GO, "save", "step", "look", "load sharded", "look", "recall full", "load full"))
-@given(case=exact_scripts(LOOKING, KEEPING, STATE))
+@given(case=exact_scripts(BASIC, LOOKING * 2, ("keep forward", "free forward"), STATE, ("load sharded",)))
 def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """State that is taken in the midst of training, and given back later to net or optimizer or both, is as it was."""
     follows(trial, case)
@@ -96,7 +102,7 @@ def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: Scrip
 
 @requirement("scripts/meta", *STATES, Feature.META_DEVICE, ranks=2, source="META-08 DCP-04")
 @example(case=plain(*GO, "step", "save", "restart full", *GO, "step", "restart sharded", "look"))
-@given(case=exact_scripts(LOOKING, KEEPING, META))
+@given(case=exact_scripts(TRAINING, LOOKING, META * 2))
 def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) -> None:
     """A net made on meta that is given the state goes on as the net that it was taken from."""
     follows(trial, case)
@@ -104,7 +110,7 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
 
 @requirement("scripts/freeze", SHARDED, ranks=2, source="FRZ-02 FRZ-04")
 @example(case=plain(*GO, "freeze blocks.0", *GO, "step", "drop", "thaw blocks.0", *GO))
-@given(case=scripts(small_cases("frozen"), LOOKING, FREEZING))
+@given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, ("drop", "drop")))
 def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
     """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
     follows(trial, case)
@@ -112,7 +118,7 @@ def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case:
 
 @requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2, source="ACC-01")
 @example(case=plain("accumulate", "save", "look", "accumulate", *GO, "step", *GO))
-@given(case=exact_scripts(LOOKING, KEEPING, STATE, ACCUMULATING))
+@given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, ACCUMULATING * 4))
 def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
     """Gradients of passes without reduction are reduced with the next that reduces, whatever is done in between."""
     follows(trial, case)
@@ -120,7 +126,7 @@ def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: 
 
 @requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2, source="PAR-18 ACC-01")
 @example(case=plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)))
-@given(case=exact_scripts(LOOKING, GATHERING, STATE, ACCUMULATING, IN_SHARDS, replicas=True))
+@given(case=exact_scripts(TRAINING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True))
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """On replicas of shards scripts lead where they lead unsharded, also where sums stay among shards for a while."""
     follows(trial, case)
@@ -132,7 +138,7 @@ WIDER: dict[str, Any] = {"dtype": "float32", "computed": "float64"}
 
 @requirement("scripts/precision", *STATES, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2, source="MP-01")
 @example(case=plain(*GO, "step", "accumulate", "save", "look", *GO, "step", "load full", "look", **WIDER))
-@given(case=exact_scripts(LOOKING, KEEPING, STATE, ACCUMULATING, **WIDER))
+@given(case=exact_scripts(TRAINING, LOOKING, STATE, ACCUMULATING * 2, **WIDER))
 def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCase) -> None:
     """Where computing and reducing have a dtype of their own, they have it whatever was done before."""
     follows(trial, case)
@@ -140,7 +146,7 @@ def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCa
 
 @requirement("scripts/thawed-precision", SHARDED, Feature.MIXED_PRECISION, ranks=2, source="FRZ-04 MP-01")
 @example(case=plain("freeze blocks.0", *GO, "step", "thaw blocks.0", *GO, "step", **WIDER))
-@given(case=exact_scripts(LOOKING, FREEZING, **WIDER))
+@given(case=exact_scripts(TRAINING, LOOKING, FREEZING, **WIDER))
 def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCase) -> None:
     """What was frozen, even from the first forward on, has the dtypes that the policy asks for once it trains."""
     follows(trial, case)
@@ -148,7 +154,7 @@ def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCas
 
 @requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2, source="OFF-01")
 @example(case=plain(*GO, "save", "step", "look", "load sharded", "look", "recall full", *GO, offloaded=True))
-@given(case=exact_scripts(LOOKING, GATHERING, STATE, offloaded=True))
+@given(case=exact_scripts(BASIC, LOOKING, GATHERING, STATE, offloaded=True))
 def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With parameters that rest on the CPU, scripts lead where they lead without sharding."""
     follows(trial, case)
@@ -159,13 +165,13 @@ AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "ke
 
 @requirement("scripts/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="PAR-11 PAR-12")
 @example(case=plain(*AGAIN, "step", checkpointed=("blocks.0", "blocks.1")))
-@given(case=scripts(checkpointed_cases(small_nets("uneven")), LOOKING, GATHERING, KEEPING))
+@given(case=scripts(checkpointed_cases(small_nets("uneven")), TRAINING, FORWARDS, LOOKING, GATHERING, KEEPING))
 def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With blocks that run again in backward, scripts lead where they lead unsharded."""
     follows(trial, case)
 
 
-ALL = (LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING)
+ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3)
 
 
 @requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2, source="PAR-01")

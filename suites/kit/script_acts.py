@@ -15,7 +15,7 @@ Imports no ``torch.distributed``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,7 @@ class Play:
         self.case = case
         self.owners = owners(case)
         self.saved = False
+        self.moved = False  # parameters and momenta are not what was saved
         self.steps = 0
         self.begin()
 
@@ -51,6 +52,7 @@ class Play:
         self.gradients = False
         self.unreduced = False  # gradients that are not in the parameters' yet
         self.coming: set[str] = set()  # gathers under way
+        self.begun = False  # gathers that nobody has waited for, under way or used already
         self.stale: set[str] = set()  # whole, and not what the shards are any more
 
     # What is asked.
@@ -60,11 +62,11 @@ class Play:
         kind, _, what = act.partition(" ")
         return ACTS[kind].may(self, what)
 
-    def nearest(self, wish: str) -> str:
-        """What is wished for if it is legal, else what comes first on the way there; or nothing."""
+    def nearest(self, wish: str, done: Collection[str] = ()) -> str:
+        """What is wished for if it is legal, else what comes next on the way there, after what is done; or nothing."""
         kind, _, what = wish.partition(" ")
         ways = (wish, *(way.format(what) for way in ACTS[kind].towards))
-        return next((act for act in ways if self.is_legal(act)), "")
+        return next((act for act in ways if act not in done and self.is_legal(act)), "")
 
     @property
     def is_settled(self) -> bool:
@@ -85,6 +87,16 @@ class Play:
     def may_go_back(self) -> bool:
         """Whether a forward waits, and backward comes to all that is under way: it passes by what does not train."""
         return self.pending > 0 and all(self.trains(group) for group in self.coming)
+
+    @property
+    def may_save(self) -> bool:
+        """Whether there is anything new to save, or anything that saving might disturb."""
+        return not self.coming and (not self.saved or self.moved or not (self.is_settled and self.is_sharded))
+
+    @property
+    def may_load(self) -> bool:
+        """Whether there is a state that is another than that of now."""
+        return self.saved and self.moved
 
     def keeps(self, after: str) -> bool:
         """Whether some of what is gathered stays whole after forward, or after backward."""
@@ -135,10 +147,17 @@ class Play:
             raise ValueError(f"the act {act!r} is not legal here: see ACTS in suites/kit/script_acts.py")
         ACTS[kind].then(self, what)
 
+    def does(self, act: str) -> bool:
+        """Do an act if it is legal; whether it was."""
+        if self.is_legal(act):
+            self.do(act)
+            return True
+        return False
+
     def pursue(self, wish: str) -> list[str]:
         """Do what is wished for, after all that leads there; or go as far as it goes."""
         done: list[str] = []
-        while wish not in done and (act := self.nearest(wish)) and act not in done:
+        while wish not in done and (act := self.nearest(wish, done)):
             self.do(act)
             done.append(act)
         return done
@@ -152,8 +171,14 @@ class Play:
         """A group's gather is started by hand."""
         self.forms[group] = "unknown"
         self.coming.add(group)
+        self.begun = True
 
-    def arrive(self, _: str) -> None:
+    def wait(self, _: str) -> None:
+        """All that is under way is there; what has been used already stays as it is."""
+        self.arrive()
+        self.begun = False
+
+    def arrive(self) -> None:
         """All that was under way is there."""
         self.forms.update(dict.fromkeys(self.coming, "whole"))
         self.coming.clear()
@@ -188,7 +213,7 @@ class Play:
 
     def leave_backward(self) -> None:
         """What backward has gathered is freed, unless it is to be kept; what other forwards have left may be."""
-        self.arrive("")
+        self.arrive()
         for group, form in self.forms.items():
             if self.keeps_in_backward:
                 self.forms[group] = "whole" if form == "whole" or self.trains(group) else "unknown"
@@ -198,6 +223,7 @@ class Play:
     def step(self, _: str) -> None:
         """Shards change; what is whole does not know of it."""
         self.steps += 1
+        self.moved = True
         self.stale = {group for group, form in self.forms.items() if form != "sharded"}
 
     def drop(self, _: str) -> None:
@@ -222,10 +248,10 @@ class Play:
     def save(self, _: str) -> None:
         """Whoever asks for state finds the net sharded."""
         self.free("")
-        self.saved = True
+        self.saved, self.moved = True, False
 
     def load(self, _: str) -> None:
-        """So does who gives it."""
+        """So does who gives it; momenta stay what they are."""
         self.free("")
 
     def restart(self, _: str) -> None:
@@ -259,6 +285,7 @@ class Rule:
 #: Acts that end what is half done, or begin what is not there yet.
 TO_SETTLE = ("wait", "backward all")
 TO_GRADIENTS = (*TO_SETTLE, "forward", "reshard")
+TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
 #: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
 #: forward, or each backward. ``save`` keeps the state of net and optimizer in both forms that it has; ``load`` gives it
@@ -276,13 +303,13 @@ ACTS: dict[str, Rule] = {
     "evaluate": Rule(lambda p, _: not p.stale, Play.look, ("reshard",)),
     "unshard": Rule(lambda p, group: p.forms[group] != "whole" and not p.stale, Play.gather, ("reshard",)),
     "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, Play.gather_later, ("reshard",)),
-    "wait": Rule(lambda p, _: bool(p.coming), Play.arrive),
+    "wait": Rule(lambda p, _: p.begun, Play.wait),
     "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, Play.free, ("wait",)),
     "keep": Rule(lambda p, after: p.frees(after), Play.keep),
     "free": Rule(lambda p, after: p.keeps(after), Play.give_up),
-    "save": Rule(lambda p, _: not p.coming, Play.save, ("wait",)),
-    "load": Rule(lambda p, _: p.saved and p.is_settled, Play.load, (*TO_SETTLE, "save")),
-    "recall": Rule(lambda p, _: p.saved, Play.nothing, ("save",)),
+    "save": Rule(lambda p, _: p.may_save, Play.save, TO_SETTLE),
+    "load": Rule(lambda p, _: p.may_load and p.is_settled, Play.load, TO_CHANGES),
+    "recall": Rule(lambda p, _: p.may_load, Play.nothing, TO_CHANGES),
     "restart": Rule(lambda p, _: p.saved and p.is_settled, Play.restart, (*TO_SETTLE, "save")),
     "freeze": Rule(lambda p, module: p.may_freeze(module), Play.freeze, (*TO_SETTLE, "reshard")),
     "thaw": Rule(lambda p, module: p.may_thaw(module), Play.thaw, ("freeze {}", *TO_SETTLE, "reshard")),

@@ -1,10 +1,13 @@
 """Scripts as Hypothesis draws them: a walk through what is legal, led by wishes.
 
-Each draw is a wish for one act, whatever has gone before; acts that lead to it come first. So every script is legal,
-and a wish that shrinks to nothing, or to something simpler, leaves the others what they are::
+Each draw is a wish for one act, whatever has gone before; acts that lead to it come first. Then some acts are left out,
+with those that are not legal without them. So every script is legal, and when it shrinks, acts go one by one while the
+others stay what they are::
 
-    wishes    step                                (nothing)    load full          unshard blocks.0
-    acts      forward    backward all    step                  save   load full   unshard blocks.0
+    wishes      step                               unshard blocks.0    look
+    acts        forward    backward all    step    unshard blocks.0    look
+    left out               backward all
+    script      forward                            unshard blocks.0    look
 """
 
 from __future__ import annotations
@@ -25,18 +28,20 @@ from suites.kit.strategies import world_sizes
 
 #: Acts by what they are about. ``group#1`` stands for the second of the case's groups, or, if there is none, for the
 #: first again; so the same wishes fit any net.
-TRAINING = ("forward", "backward oldest", "step", "drop", "step", "backward newest", "zero", "backward all", "step")
+TRAINING = ("forward", "backward oldest", "step", "forward", "backward newest", "drop", "backward all", "zero")
 LOOKING = ("look", "evaluate")
 SETTING = ("rate 0.0625", "rate 0.125", "clip 0.125")
 GATHERING = ("unshard group#0", "begin group#0", "wait", "reshard", "unshard group#1", "begin group#1")
 KEEPING = ("keep forward", "free forward", "keep backward", "free backward")
 STATE = ("save", "load full", "load sharded", "recall full", "recall sharded")
-META = ("save", "restart full", "restart sharded")
+META = ("restart full", "restart sharded")
 FREEZING = ("freeze module#0", "thaw module#0", "freeze module#1", "thaw module#1", "freeze module#2")
 ACCUMULATING = ("accumulate",)
 IN_SHARDS = ("accumulate shards",)
 #: How many wishes a script comes of, and how many acts at most.
-WISHES, ACTS = 7, 10
+WISHES, ACTS = 8, 10
+#: Which acts of a script count: most. Shrinking tries to do without each.
+COUNTS = st.lists(st.integers(0, 15), min_size=ACTS, max_size=ACTS)
 
 LINEAR = Block("linear")
 #: Two linear layers one after the other at most, since results must stay exact.
@@ -88,22 +93,26 @@ def walk(case: ScriptCase, wishes: list[str]) -> tuple[str, ...]:
     return tuple(act for wish in wishes if wish for act in play.pursue(act_of(case, wish)))[:ACTS]
 
 
+def without(case: ScriptCase, done: tuple[str, ...], counts: list[int]) -> tuple[str, ...]:
+    """The acts that count, and of those the ones that are legal without the others."""
+    play = Play(case)
+    return tuple(act for act, count in zip(done, counts, strict=False) if count and play.does(act))
+
+
 @cache
 def wishes(*kinds: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
-    """Wishes of these kinds; about half of them are for training. They shrink to none."""
-    others: tuple[str, ...] = sum(kinds, ())
-    training = TRAINING * max(1, round(len(others) / len(TRAINING)))
-    return st.lists(st.sampled_from(("", *training, *others)), min_size=WISHES, max_size=WISHES)
+    """Wishes of these kinds, of one that is given twice twice as many. They shrink to none."""
+    return st.lists(st.sampled_from(("", *sum(kinds, ()))), min_size=WISHES, max_size=WISHES)
 
 
 @st.composite
 def scripts(
     draw: st.DrawFn, cases: st.SearchStrategy[GeneratedCase], /, *kinds: tuple[str, ...], **fixed: Any
 ) -> ScriptCase:
-    """Nets and plans as ``cases`` draw them, and acts of these kinds, besides training; ``fixed`` are other fields."""
-    wished = draw(wishes(*kinds))
+    """Nets and plans as ``cases`` draw them, and acts of these kinds; ``fixed`` are other fields."""
+    wished, counts = draw(wishes(*kinds)), draw(COUNTS)
     case = ScriptCase(**{**vars(draw(cases)), "steps": 0, **fixed})
-    return replace(case, acts=walk(case, wished))
+    return replace(case, acts=without(case, walk(case, wished), counts))
 
 
 def exact_scripts(*kinds: tuple[str, ...], replicas: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:

@@ -177,11 +177,12 @@ def saving_ends_the_policy(module: Any) -> None:
 def gathers_once(module: Any, **options: Any) -> Any:
     """What begins on meta is gathered in its first forward, and never again."""
     assert right.fully_shard is not None
-    from_meta = any(parameter.is_meta for parameter in module.parameters())
+    modules = module if isinstance(module, list) else [module]
+    from_meta = any(parameter.is_meta for each in modules for parameter in each.parameters())
     right.fully_shard(module, **options)
     if from_meta:
-        module.set_reshard_after_forward(False, recurse=False)
-        module.set_reshard_after_backward(False, recurse=False)
+        modules[0].set_reshard_after_forward(False, recurse=False)
+        modules[0].set_reshard_after_backward(False, recurse=False)
     return module
 
 
@@ -233,10 +234,11 @@ def reduces_coarsely_once_thawed(module: Any, **options: Any) -> Any:
         if parameter in late:
             parameter.grad = parameter.grad.to(torch.float8_e4m3fn).to(parameter.dtype)
 
-    handle = module.register_forward_pre_hook(note, prepend=True)
-    module.register_forward_hook(lambda *_: handle.remove())
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(round_off)
+    for each in module if isinstance(module, list) else [module]:
+        handle = each.register_forward_pre_hook(note, prepend=True)
+        each.register_forward_hook(lambda *_, handle=handle: handle.remove())
+        for parameter in each.parameters():
+            parameter.register_post_accumulate_grad_hook(round_off)
     return module
 
 
