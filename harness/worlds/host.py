@@ -254,4 +254,8 @@ def _process_state() -> dict[str, Any]:
 
 def _children() -> list[str]:
     """The processes that this one has started and that live; none where nobody can tell."""
-    return [child for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()]
+    found: list[str] = []
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended has no children
+            found += file.read_text().split()
+    return found
