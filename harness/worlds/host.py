@@ -133,7 +133,10 @@ class _Host:
 
     def _release(self) -> None:
         error, left = self._leave()
-        changed = [*left, *(name for name, value in _process_state().items() if value != self._state[name])]
+        try:
+            changed = [*left, *(name for name, value in _process_state().items() if value != self._state[name])]
+        except Exception as problem:  # such a process is not used again; it has done nothing wrong
+            changed = [f"state, which cannot be read ({said(problem)})"]
         _send(self._connection, ["released", error, changed])
 
     def _exit(self) -> None:
