@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.load import load_backend
 from harness.report.__main__ import main as report
 
 
@@ -57,7 +55,7 @@ def _run(implementations: list[str], backend: str, output: Path, rest: list[str]
     for name in implementations:
         record = output / f"{_file_name(name)}.jsonl"
         line = [sys.executable, "-m", "pytest", str(_suites()), "--implementation", name, "--backend", backend]
-        line += ["--record", str(record), *_workers(backend, rest), *rest]
+        line += ["--record", str(record), *_workers(rest), *rest]
         status = max(status, subprocess.run(line, check=False).returncode)
         if record.exists():
             records.append(str(record))
@@ -67,17 +65,12 @@ def _run(implementations: list[str], backend: str, output: Path, rest: list[str]
     return max(status, report([*records, "-o", str(output / "page.html")]))
 
 
-def _workers(backend: str, rest: list[str]) -> list[str]:
-    """A worker a core where pytest-xdist is there and ranks run on CPU, unless the user decides."""
+def _workers(rest: list[str]) -> list[str]:
+    """Workers of pytest-xdist where it is there, unless the user decides; how many, the plugin knows."""
     decided = any(word.startswith(("-n", "--numprocesses", "--dist")) for word in rest)
     if decided or importlib.util.find_spec("xdist") is None:
         return []
-    try:
-        if load_backend(backend).device_type != "cpu":
-            return []
-    except ValueError:
-        return []  # pytest will say what is wrong with it
-    return ["--numprocesses", str(os.cpu_count() or 1), "--dist", "worksteal"]
+    return ["--numprocesses", "auto", "--dist", "worksteal"]
 
 
 def _suites() -> Path:

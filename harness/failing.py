@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from harness.ledger import Entry
 
 
@@ -24,8 +21,3 @@ class Fuse(list[Entry]):
         super().append(noted)
         if len(self) == self._at + 1:
             raise CollectiveFailed(f"collective {self._at} was made to fail")
-
-    def __iadd__(self, noted: Iterable[Any]) -> Fuse:  # type: ignore[override,misc]
-        for each in noted:
-            self.append(each)
-        return self

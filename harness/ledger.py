@@ -29,7 +29,7 @@ from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.works import Works
+from harness.works import Works, flat
 
 #: One collective. ``op`` is one word whether tensors come one by one or in lists; ``numel`` and ``bytes`` are sums over
 #: them. ``async`` is None for point-to-point calls, of which torch does not say it.
@@ -142,7 +142,8 @@ class _Listener(TorchDispatchMode):
         op = None if fake else _collective(func)
         if op is not None:
             told = _heard(op, _named(func, args, kwargs or {}), result)
-            self._entries += told
+            for each in told:
+                self._entries.append(each)  # one by one: see ``Fuse``
             if self._works is not None:
                 self._works.keep(result, range(len(self._entries) - len(told), len(self._entries)))
         elif self._works is not None and not fake and str(func) == "_c10d_functional.wait_tensor.default":
@@ -174,16 +175,12 @@ def _heard(op: str, named: dict[str, Any], result: Any) -> list[Entry]:
         inputs, outputs = ([], inputs) if op == "recv" else (inputs, [])
     if op == "barrier":
         inputs = outputs = []
-    return [_told(op, _flat(inputs), _flat(outputs), named)]
+    return [_told(op, flat(inputs), flat(outputs), named)]
 
 
 def _told(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], named: dict[str, Any]) -> Entry:
     is_async = None if op in _ONE_SIDED else named.get("async_op", True)
     return entry(op, inputs, outputs, _reduction(named.get("reduce_op")), _ranks(named), is_async)
-
-
-def _flat(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else [each for inner in tensors for each in _flat(inner)]
 
 
 def _reduction(op: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -14,9 +15,9 @@ import torch
 
 from harness import case as cases
 from harness import profiles
-from harness.load import Subject
+from harness.load import load_backend
 from harness.options import END, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, option
-from harness.recorder import Recorder, workers_of
+from harness.recorder import Recorder, subject_of, workers_of
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
 from harness.requirement import WORLDS, Requirement, requirement_of
@@ -53,6 +54,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(pytest_html_columns, HTML)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One a core where ranks run on CPU; elsewhere none, since they would share the device."""
+    try:
+        kind = load_backend(option(config, "backend")).device_type
+    except ValueError:
+        return 0  # what is wrong with it will be said where it is judged
+    return (os.cpu_count() or 1) if kind == "cpu" else 0
+
+
 # Profiles must be known before the hypothesis plugin looks for the one that was asked for.
 profiles.register()
 
@@ -76,9 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     try:
         waivers = tuple(waiver for path in _waiver_files(config, wanted) for waiver in read_waivers(path))
-        judged = Judged(
-            Subject(option(config, "implementation"), option(config, "backend")), waivers, workers_of(config)
-        )
+        judged = Judged(subject_of(config), waivers, workers_of(config))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[JUDGED] = judged

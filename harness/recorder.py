@@ -35,6 +35,11 @@ def workers_of(config: Any) -> int:
     return int(config.workerinput["workercount"]) if is_worker(config) else 1
 
 
+def subject_of(config: pytest.Config) -> Subject:
+    """Who is judged in this run, and where."""
+    return Subject(option(config, "implementation"), option(config, "backend"))
+
+
 class Recorder:
     """The hooks that know of records. Registered once a session, since a report does not say whose it is."""
 
@@ -97,9 +102,8 @@ class Recorder:
             report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
             if plan and JUDGED not in self._config.stash:
                 config = self._config
-                judged = Judged(Subject(option(config, "implementation"), option(config, "backend")), ())
-                config.stash[JUDGED] = judged
-                self.start(judged, plan)
+                config.stash[JUDGED] = Judged(subject_of(config), ())
+                self.start(config.stash[JUDGED], plan)
         return report
 
     @pytest.hookimpl(optionalhook=True)

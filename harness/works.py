@@ -42,9 +42,9 @@ class Works:
 
     def keep(self, result: Any, places: Iterable[int]) -> None:
         """What the dispatcher answered to a call whose entries have these places."""
-        handle = next((each for each in _flat(result) if isinstance(each, torch.ScriptObject)), None)
+        handle = next((each for each in flat(result) if isinstance(each, torch.ScriptObject)), None)
         if handle is None:  # a functional collective gives tensors, to be waited for by another
-            self._results |= {_memory(each): list(places) for each in _flat(result) if isinstance(each, Tensor)}
+            self._results |= {_memory(each): list(places) for each in flat(result) if isinstance(each, Tensor)}
             return
         work = c10d.Work.unbox(handle)
         self._places[id(work)] = list(places)
@@ -82,5 +82,6 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _flat(value: Any) -> list[Any]:
-    return [leaf for item in value for leaf in _flat(item)] if isinstance(value, (list, tuple)) else [value]
+def flat(value: Any) -> list[Any]:
+    """The leaves of lists and tuples, however deep."""
+    return [leaf for item in value for leaf in flat(item)] if isinstance(value, (list, tuple)) else [value]

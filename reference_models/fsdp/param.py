@@ -179,8 +179,10 @@ class ManagedParameter:
         """
         dtype = self.compute_dtype(precision.param_dtype)
         if self.extension is None:
-            full = self._allocated(dtype).view(-1)[: cut.joined_shape.numel()]
-            return [(full.view(cut.joined_shape), cut.joined(next(columns).reshape(cut.parts, -1)))]
+            full = self._allocated(dtype)
+            if cut is not self.cut:  # fewer parts need no more padding
+                full = full.view(-1)[: cut.joined_shape.numel()].view(cut.joined_shape)
+            return [(full, cut.joined(next(columns).reshape(cut.parts, -1)))]
         if self.unsharded is None:
             self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
         else:

@@ -27,7 +27,6 @@ from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.param import ManagedParameter
 from reference_models.fsdp.partly import Partly
 from reference_models.fsdp.pipeline import Pipeline
-from reference_models.fsdp.sharding import Cut
 
 
 class Form(Enum):
@@ -108,22 +107,17 @@ class ParameterGroup:
             return
         gathering, self._gathering = self._gathering, None
         columns = gathering.columns()
+        partly = self.partly if self.form is Form.PARTLY else None
         with torch.no_grad():
-            takes = [p.take(columns, self.precision, self._gathered_cut(p)) for p in self.parameters]
+            takes = [p.take(columns, self.precision, partly.cut(p) if partly else p.cut) for p in self.parameters]
             copies = [copy for take in takes for copy in take]
             if copies:
                 torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
-        if self.form is Form.PARTLY and self.partly is not None:
-            self.partly.drop()
+        if partly is not None:
+            partly.drop()
         self.form = Form.UNSHARDED
         for parameter in self.parameters:
             parameter.show_unsharded()
-
-    def _gathered_cut(self, parameter: ManagedParameter) -> Cut:
-        """How those whose parts are gathered have cut a parameter: all ranks, or those of the smaller mesh."""
-        if self.form is Form.PARTLY and self.partly is not None:
-            return self.partly.cut(parameter)
-        return parameter.cut
 
     @unseen_by_transforms
     def reshard(self) -> None:
