@@ -47,10 +47,17 @@ class Compared:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Whole steps, and their forward and backward alone."""
+    """Whole steps, their forward and backward alone, and the milliseconds of their collectives alone, if measured."""
 
     step: Compared
     passes: Compared
+    wire: float | None
+
+    @property
+    def share_of_wire(self) -> float:
+        """What part of the reference's median step its collectives take alone."""
+        assert self.wire is not None
+        return self.wire / self.step.medians[1]
 
     @property
     def words(self) -> str:
@@ -58,7 +65,14 @@ class Pairs:
         theirs, ours = self.step.medians
         first, third = self.step.quartiles
         ratios = f"{ours / theirs:.2f} | {self.step.ratio:.2f} ({first:.2f}–{third:.2f}) | {self.passes.ratio:.2f}"
-        return f"{theirs:.1f} | {ours:.1f} | {ratios}"
+        return f"{theirs:.1f} | {ours:.1f} | {ratios} | {self._beside_the_wire}"
+
+    @property
+    def _beside_the_wire(self) -> str:
+        if self.wire is None:
+            return "– | –"
+        theirs, ours = (median - self.wire for median in self.step.medians)
+        return f"{self.wire:.1f} | {ours / theirs:.2f}" if theirs > 0 else f"{self.wire:.1f} | –"
 
 
 def pairs_of(ranks: Sequence[dict[str, Any]], *, same: bool) -> Pairs:
@@ -66,13 +80,12 @@ def pairs_of(ranks: Sequence[dict[str, Any]], *, same: bool) -> Pairs:
     for found in ranks:
         losses = found["losses"]
         assert not same or math.isclose(*losses, rel_tol=0.02), f"the subjects do not train alike: losses {losses}"
-    return Pairs(_compared(ranks, until=2), _compared(ranks, until=1))
+    theirs, ours, *wire = (_steps(ranks, place, until=2) for place in range(len(ranks[0]["moments"])))
+    passes = Compared(*(_steps(ranks, place, until=1) for place in (0, 1)))
+    return Pairs(Compared(theirs, ours), passes, statistics.median(wire[0]) if wire else None)
 
 
-def _compared(ranks: Sequence[dict[str, Any]], until: int) -> Compared:
-    """From when the first rank starts until the last has come to moment ``until``."""
-    times = []
-    for subject in (0, 1):
-        steps = zip(*(found["moments"][subject] for found in ranks), strict=True)
-        times.append([1000 * (max(one[until] for one in step) - min(one[0] for one in step)) for step in steps])
-    return Compared(*times)
+def _steps(ranks: Sequence[dict[str, Any]], place: int, until: int) -> list[float]:
+    """Milliseconds from when the first rank starts until the last has come to moment ``until``."""
+    steps = zip(*(found["moments"][place] for found in ranks), strict=True)
+    return [1000 * (max(one[until] for one in step) - min(one[0] for one in step)) for step in steps]

@@ -2,11 +2,12 @@
 
 With two repeats, every rank notes when each of its moments was, on the machine's one clock::
 
-    torch, reference, reference, torch, …      who takes a step, pair by pair; the first pairs are not kept
+    torch, reference, wire, wire, reference, torch, …      who takes a step; the first rounds are not kept
     torch      [[start, backward done, step done], [start, backward done, step done]]
     reference  [[start, backward done, step done], [start, backward done, step done]]
 
-A step is forward, backward, SGD with ``foreach``, and ``zero_grad``; before each, the ranks meet in a barrier.
+A step is forward, backward, SGD with ``foreach``, and ``zero_grad``; before each, the ranks meet in a barrier. In a
+world of processes the collectives of the reference's step take their turn as well, alone: ``wire.py``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks.wire import Wire, wire_of
 from harness.load import load_implementation
 from harness.rank import Rank
 from harness.vendor import Implementation
@@ -100,27 +102,39 @@ def _layers(net: nn.Module) -> Sequence[nn.Module]:
     return list(net.layers if isinstance(net, Transformer) else net.children())
 
 
-def take_turns(rank: Rank, setup: Setup, repeats: int) -> dict[str, Any]:
-    """A program: the moments of each subject's steps on this rank, and each one's last loss."""
-    return turns_on(rank.mesh(), setup, repeats)
+def take_turns(rank: Rank, setup: Setup, repeats: int, wire: bool) -> dict[str, Any]:
+    """A program: the moments of each subject's steps on this rank, of the wire too if asked, and the last losses."""
+    gc.collect()  # what the row before has left
+    trainings = _trainings(rank.mesh(), setup)
+    wires = [wire_of(rank, training.step) for training in trainings if wire][-1:]  # both step, so as to train alike
+    return _turns(trainings, wires, setup, repeats)
 
 
 def turns_on(mesh: DeviceMesh, setup: Setup, repeats: int) -> dict[str, Any]:
-    """``take_turns``, on a mesh. "moments" and "losses", a list a subject."""
-    gc.collect()  # what the row before has left
-    trainings = [Training(load_implementation(subject), mesh, setup) for subject in SUBJECTS]
-    pairs = [_pair(trainings, number % 2 == 1) for number in range(WARM_UP[setup.net] + repeats)][-repeats:]
-    moments = [[pair[place] for pair in pairs] for place in range(len(SUBJECTS))]
+    """``take_turns``, on a mesh where no ranks are."""
+    gc.collect()
+    return _turns(_trainings(mesh, setup), [], setup, repeats)
+
+
+def _trainings(mesh: DeviceMesh, setup: Setup) -> list[Training]:
+    return [Training(load_implementation(subject), mesh, setup) for subject in SUBJECTS]
+
+
+def _turns(trainings: list[Training], wires: list[Wire], setup: Setup, repeats: int) -> dict[str, Any]:
+    """ "moments", a list a subject and one of the wire if there is one, and "losses"."""
+    all_of_them = [*trainings, *wires]
+    rounds = [_round(all_of_them, number % 2 == 1) for number in range(WARM_UP[setup.net] + repeats)][-repeats:]
+    moments = [[one[place] for one in rounds] for place in range(len(all_of_them))]
     return {"moments": moments, "losses": [training.loss for training in trainings]}
 
 
-def _pair(trainings: Sequence[Training], backwards: bool) -> list[list[float]]:
-    """A step of each; who goes first changes, since on a busy machine the place in the pair may matter too."""
-    moments: dict[Training, list[float]] = {}
-    for training in reversed(trainings) if backwards else trainings:
+def _round(turns: Sequence[Training | Wire], backwards: bool) -> list[list[float]]:
+    """A step of each; who goes first changes, since on a busy machine the place in the round may matter too."""
+    moments: dict[Training | Wire, list[float]] = {}
+    for each in reversed(turns) if backwards else turns:
         dist.barrier()
-        moments[training] = training.step()
-    return [moments[training] for training in trainings]
+        moments[each] = each.step()
+    return [moments[each] for each in turns]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis.errors import Flaky
+from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from harness.case import Case
 from harness.load import Subject, load_backend, load_implementation
@@ -73,11 +73,18 @@ class Judged:
         return shlex.join(words)
 
 
+#: How a test ends that has left out all its cases: quietly, or where its cases are drawn, or where it has but one.
+NO_CASE = (type(None), Unsatisfiable, UnsatisfiedAssumption)
+
+
 def verdict_of(error: BaseException | None, trial: Trial | None) -> tuple[Verdict, str, str]:
     """Verdict, message and cause from what a test raised (None: nothing).
 
     What a rank raised or a comparison found is the subject's; what the controller raised otherwise is ours.
     """
+    if trial is not None and trial.misfit and not trial.examples and isinstance(error, NO_CASE):
+        words = f"every case needs more ranks than the {trial.most_ranks} that there are; the smallest {trial.misfit}"
+        return Verdict.NOT_RUN, f"{words}: give more, or draw more cases by another profile", ""
     if error is None:
         if trial is None or trial.checks == 0:
             return Verdict.BROKEN, "the test passed without one effective check", "vacuous"

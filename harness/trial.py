@@ -65,6 +65,7 @@ class Trial:
         self.ratios: dict[str, float] = {}
         self.world_sizes: set[int] = set()
         self.case: Any = None
+        self.misfit = 0  # of the cases left out for want of ranks, how many ranks the smallest needs
         self.outcomes: tuple[Outcome, ...] = ()
         self.notes: list[str] = []
         self._deadline, self._shrinking_budget, self._opener = deadline, shrinking_budget, opener
@@ -81,11 +82,12 @@ class Trial:
 
         A test that saves on some ranks and loads on others runs twice with one case, which knows both sizes, and
         gives the second one as ``ranks``. Two cases in one example would not do: when the shrinking budget is spent,
-        only cases that failed are run again. Raises SubjectFailure when a rank does anything but return, with the
-        first cause first.
+        only cases that failed are run again. A case for more ranks than this world has is left out. Raises
+        SubjectFailure when a rank does anything but return, with the first cause first.
         """
         __tracebackhide__ = True
         size = case.world_size if ranks is None else ranks
+        self.needs(size)
         self._begin(case, size)
         world = self._world(size)
         self._active = world
@@ -97,6 +99,12 @@ class Trial:
         if cause is not None:
             self._fail(describe(self.outcomes), cause.fate.value, self.outcomes)
         return [outcome.value for outcome in self.outcomes]
+
+    def needs(self, ranks: int) -> None:
+        """Leave the case out if this world has not so many ranks."""
+        if ranks > self.most_ranks:
+            self.misfit = min(self.misfit or ranks, ranks)
+            reject()
 
     def agree(self, where: str, got: Any, want: Any, within: Allowance = exact) -> None:
         """Require that two trees agree within an allowance; ``where`` says whose, e.g. ``"rank 1"``."""

@@ -15,7 +15,7 @@ from suites.kit import accumulation_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.accumulation import AccumulationCase, FineCase, accumulation_cases
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import costly
 from suites.kit.layout import shard
 from suites.kit.partial_sums import BranchedMicroBatches, add_up, branched_micro_batches, on_rank
 from suites.kit.precision_programs import precision_cases
@@ -135,6 +135,18 @@ def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase)
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2, source="ACC-12")
 @costly(2)
+@example(
+    case=FineCase(
+        2,
+        Stack(1, ("linear",), multiplier=1, bias=False),
+        exact=True,
+        seed=1,
+        steps=1,
+        batch=1,
+        param_dtype="bfloat16",
+        reduce_dtype="float32",
+    )
+)
 @given(case=precision_cases(FineCase, bias=False, steps=1, pairs=[("bfloat16", "float32")]))
 def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""

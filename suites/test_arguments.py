@@ -19,7 +19,9 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.parallel import ParallelCase, parallel_cases, shard_in_two_ways
+from suites.kit.parts import own
 from suites.kit.programs import apply, gradients, parameters
+from suites.kit.stepping import OwnSGD
 from suites.kit.strategies import stacks, training_cases, world_sizes
 from suites.kit.tree_programs import shard_tree
 from suites.kit.tree_strategies import trees
@@ -31,7 +33,7 @@ from suites.kit.trees import TreeCase
 def devices(rank: Rank, net: nn.Module) -> dict[str, Any]:
     """The device of the rank, and that of every parameter and buffer and of their local parts."""
     named = [*net.named_parameters(), *net.named_buffers()]
-    parts = {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in named}
+    parts = {name: own(tensor) for name, tensor in named}
     return {
         "rank": str(torch.empty(0, device=rank.device).device),
         "tensors": {name: str(tensor.device) for name, tensor in named},
@@ -194,7 +196,7 @@ def mesh_of_groups(rank: Rank, case: GroupCase) -> DeviceMesh:
 def steps(rank: Rank, case: GroupCase, mesh: DeviceMesh) -> tuple[nn.Module, list[dict[str, Any]]]:
     """Train over ``mesh`` with SGD; the net with its last gradients, and what each step produced."""
     net = apply(rank, case, case.build(), mesh=mesh)
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    optimizer = OwnSGD(net.parameters(), case.learning_rate)
     trace, data = [], rank.number // case.copies
     for step in range(case.steps):
         optimizer.zero_grad()

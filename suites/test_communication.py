@@ -17,8 +17,8 @@ from suites.kit import baseline
 from suites.kit import communication_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.checkpoint_strategies import costly
 from suites.kit.communication_programs import FrozenCase, RoomCase, frozen_cases, room_cases
+from suites.kit.effort import costly
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.ledgers import Unit, counted, tallied
 from suites.kit.precision import PrecisionCase
@@ -95,6 +95,11 @@ def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: Training
 
 @requirement("communication/set-later", SHARDED, ranks=2, source="COM-05")
 @costly(2)
+@example(
+    case=SetLaterCase(
+        2, Stack(1, ("linear",), multiplier=1, bias=False), dtype="float64", steps=1, batch=1, recurse=False
+    )
+)
 @given(case=set_later_cases())
 def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: SetLaterCase) -> None:
     """After set_reshard_after_forward backward gathers as if that had been asked for, of the root alone or of all."""
@@ -139,6 +144,11 @@ def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: T
 
 @requirement("communication/frozen", SHARDED, ranks=2, source="COM-09")
 @costly(2)
+@example(
+    case=FrozenCase(
+        2, Stack(1, ("linear", "linear"), multiplier=1, bias=False), dtype="float64", steps=1, batch=1, frozen=(0,)
+    )
+)
 @given(case=frozen_cases())
 def test_frozen_parameters_are_not_reduced(trial: Trial, case: FrozenCase) -> None:
     """Reduce-scatters hold the gradients of trained parameters only, and a group without any has none."""
@@ -150,6 +160,11 @@ def test_frozen_parameters_are_not_reduced(trial: Trial, case: FrozenCase) -> No
 
 @requirement("communication/dtypes", SHARDED, Feature.MIXED_PRECISION, ranks=2, source="MP-01 MP-02 COM-08")
 @costly(2)
+@example(
+    case=PrecisionCase(
+        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, reduce_dtype="bfloat16"
+    )
+)
 @given(case=precision_cases(steps=1))
 def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: PrecisionCase) -> None:
     """Parameters are gathered in as many bytes as param_dtype has, and gradients are reduced in reduce_dtype."""
@@ -205,6 +220,7 @@ def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCa
 
 @requirement("communication/group-apart-trains", SHARDED, Feature.SEPARATE_GROUP, ranks=2, source="COM-14")
 @costly(2)
+@example(case=TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1))
 @given(case=training_cases(exact=True))
 def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With reductions in a group of their own training is the unsharded model's."""
@@ -216,6 +232,7 @@ def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase
     "communication/group-memory", SHARDED, Feature.GROUP_MEMORY, ranks=2, worlds=("processes",), source="COM-20"
 )
 @costly(2)
+@example(case=TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1))
 @given(case=training_cases(exact=True))
 def test_memory_of_the_group_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With buffers of the process group, or ordinary ones where it has none, training is the unsharded model's."""
@@ -238,6 +255,7 @@ def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> 
 
 @requirement("communication/input-buffers", SHARDED, Feature.INPUT_BUFFERS, ranks=2, source="COM-15 COM-16")
 @costly(2)
+@example(case=RoomCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, rooms=(2,)))
 @given(case=room_cases(exact=True))
 def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: RoomCase) -> None:
     """However many inputs of reductions each module may keep in memory, training is the unsharded model's."""

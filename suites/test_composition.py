@@ -16,7 +16,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import baseline, casts, compose, tolerance
 from suites.kit.casts import CastCase
-from suites.kit.compose import Act, ComposedCase, NestedCase
+from suites.kit.compose import Act, ComposedCase, Composite, NestedCase
 from suites.kit.compose_programs import (
     after_forward,
     one_step,
@@ -78,6 +78,17 @@ def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case:
 
 @requirement("composition/adam", *RECOMPUTED, ranks=2, source="B0")
 @example(case=replace(ROOTED, acts=(*RECOMPUTE_INNER, Act("fully_shard")), adam=True, set_to_none=False))
+@example(
+    case=ComposedCase(
+        2,
+        Composite(2, ("linear", "nested", "nested"), multiplier=1, bias=False),
+        steps=1,
+        batch=1,
+        acts=(Act("checkpoint", "1"), Act("fully_shard")),
+        adam=True,
+        set_to_none=False,
+    )
+)
 @given(case=composed(under_root(Act("fully_shard")) | inside_sharded(), adam=True, set_to_none=st.booleans()))
 def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: ComposedCase) -> None:
     """Adam, with gradients set to None or to zero between steps, trains a composed net as the plain one."""
@@ -106,6 +117,17 @@ def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: Com
 
 
 @requirement("composition/siblings", *MIXED, ranks=2, source="B6")
+@example(
+    case=ComposedCase(
+        2,
+        Composite(1, ("linear", "nested", "nested"), multiplier=1),
+        dtype="float64",
+        seed=3,
+        steps=1,
+        batch=1,
+        acts=(Act("fully_shard", "0"), Act("replicate", "1"), Act("fully_shard", "2")),
+    )
+)
 @given(case=siblings())
 def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: ComposedCase) -> None:
     """Modules of one net given to fully_shard and to replicate, side by side, train as the plain ones."""

@@ -12,7 +12,8 @@ from harness.vendor import Feature
 from suites.kit import checkpoint_programs as programs
 from suites.kit import resume_programs
 from suites.kit.chains import ChainNet, CheckpointCase, Layout
-from suites.kit.checkpoint_strategies import checkpoint_cases, costly, directory, layouts
+from suites.kit.checkpoint_strategies import checkpoint_cases, directory, layouts
+from suites.kit.effort import costly, examples_first
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.HSDP, Feature.TENSOR_PARALLEL)
@@ -24,7 +25,7 @@ WIDE: dict[str, Any] = {"dtype": "float64", "loaded_dtype": "float64"}
 
 
 @requirement("distributed-checkpoint/elsewhere-3d", *TWO_AXES, ranks=4, source="SD-09")
-@costly(8)
+@examples_first()
 @example(case=CheckpointCase(ChainNet((3, 8, 5), tied=True), Layout("3-D", 1, 2, 2), HYBRID, dtype="float32"))
 @given(case=checkpoint_cases(layouts("3-D"), layouts("1-D", "HSDP", "2-D", "3-D")))
 def test_what_ranks_on_three_axes_saved_is_loaded_by_other_layouts(trial: Trial, case: CheckpointCase) -> None:
@@ -41,7 +42,7 @@ def test_loading_what_was_saved_undoes_a_step(trial: Trial, case: CheckpointCase
 
 
 @requirement("distributed-checkpoint/restores-hsdp", *SHARDED, Feature.HSDP, ranks=4, source="D1, DCP-15")
-@costly(8)
+@examples_first()
 @example(case=CheckpointCase(ChainNet(EVEN), HYBRID, HYBRID))
 @example(case=CheckpointCase(ChainNet(UNEVEN), HYBRID, HYBRID))
 @given(case=checkpoint_cases(layouts("HSDP"), layouts("HSDP"), **WIDE))

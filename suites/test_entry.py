@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import entry_nets as nets
-from suites.kit.cases import TrainingCase
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.entry_nets import TWO, PlainCase
 from suites.kit.pass_programs import follows
 from suites.kit.pass_strategies import pass_cases
@@ -20,6 +20,11 @@ EMPTY = Route(nets.run_with_empty, net=nets.WithEmpty)
 
 
 @requirement("entry/given-back", SHARDED, source="API-01 API-02 API-03")
+@example(
+    case=TrainingCase(
+        2, Stack(1, ("linear", "linear"), multiplier=1, bias=False), (0,), dtype="float64", exact=True, batch=1
+    )
+)
 @given(case=pass_cases())
 def test_modules_come_back_as_the_objects_they_were(trial: Trial, case: TrainingCase) -> None:
     """What is given, a module or a list, comes back itself; given modules gain the class, others are untouched."""

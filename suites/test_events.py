@@ -15,7 +15,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import event_machine as machine
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import costly, examples_first
 from suites.kit.event_plan import labelled, plan
 from suites.kit.event_programs import live, used
 from suites.kit.event_strategies import ahead_cases, checkpointed_cases, event_cases, frozen_cases, to_group_cases
@@ -82,7 +82,7 @@ def test_gradients_are_reduced_once_all_have_come(trial: Trial, case: GeneratedC
 
 
 @requirement("events/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2, source="ACC-01 ACC-02")
-@costly(8)
+@examples_first()
 @example(case=ADDED_UP)
 @given(case=event_cases(reduced=st.sampled_from([(False, True), (False, False, True)])))
 def test_quiet_passes_live_as_others_and_reduce_nothing(trial: Trial, case: GeneratedCase) -> None:
@@ -91,8 +91,9 @@ def test_quiet_passes_live_as_others_and_reduce_nothing(trial: Trial, case: Gene
 
 
 @requirement("events/replicas", SHARDED, Feature.HSDP, ranks=2, source="COM-07 ACC-06")
-@costly(8)
+@examples_first()
 @example(case=REPLICATED)
+@example(case=GeneratedCase(4, Net(2, (Block("residual", (Block("linear"),)),)), mesh=(2, 2), steps=1))
 @given(case=event_cases(hybrid=True))
 def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCase) -> None:
     """On replicas of shards each group is all-reduced once, after its reduce-scatter is over, and all is waited for."""
@@ -100,7 +101,7 @@ def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCa
 
 
 @requirement("events/replicas-quiet", SHARDED, Feature.HSDP, Feature.ACCUMULATION, ranks=2, source="ACC-07")
-@costly(8)
+@examples_first()
 @example(case=replace(REPLICATED, reduced=(False, True)))
 @given(case=event_cases(hybrid=True, reduced=st.just((False, True))))
 def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) -> None:
@@ -110,7 +111,7 @@ def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) 
 
 
 @requirement("events/ahead", SHARDED, Feature.PREFETCH, ranks=2, source="PF-07")
-@costly(8)
+@examples_first()
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], ahead=(("", ("blocks.1", "blocks.0")),)))
 @given(case=ahead_cases())
 def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) -> None:
@@ -119,7 +120,7 @@ def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) 
 
 
 @requirement("events/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="COM-11 PF-04")
-@costly(8)
+@examples_first()
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], checkpointed=("blocks.1",)))
 @given(case=checkpointed_cases())
 def test_what_runs_again_is_there_and_is_freed_once_it_is_reduced(trial: Trial, case: GeneratedCase) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import example, given
 from torch import Tensor, nn
 
 from harness.rank import Rank
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature, Introspection, ParameterOwner
+from suites.kit.cases import Stack
 from suites.kit.tree_programs import shard_below
 from suites.kit.tree_strategies import trees
 from suites.kit.trees import TreeCase, modules_outside, names, tensors
@@ -105,6 +106,7 @@ def manages_the_states_left(trial: Trial, case: TreeCase) -> None:
 
 
 @requirement("grouping/modules", *SEEN, source="C5")
+@example(case=TreeCase(1, Stack(2, ("mlp", "mlp", "linear"), multiplier=1, bias=False), (("1", "0"),)))
 @given(case=trees(fewest_shared=1, plan=()))
 def test_a_call_manages_every_module_of_the_tree_once(trial: Trial, case: TreeCase) -> None:
     """Where nothing below is sharded, a call manages all modules of the tree; one met by two paths counts once."""

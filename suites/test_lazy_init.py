@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from torch import nn
 
 from harness.rank import Rank
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature, GroupState, Introspection
+from suites.kit.cases import Stack
 from suites.kit.tree_programs import shard_tree
 from suites.kit.tree_strategies import trees
 from suites.kit.trees import TreeCase, groups, names
@@ -92,6 +93,11 @@ def test_the_root_lists_sharded_modules_in_module_order(trial: Trial, case: Tree
 
 
 @requirement("lazy-init/module-names", *SEEN, source="C11")
+@example(
+    case=TreeCase(
+        1, Stack(2, ("linear", "mlp"), multiplier=1, bias=False), (("1.in_proj.weight", "0.weight"),), ("1.out_proj",)
+    )
+)
 @given(case=trees(fewest_sharded=1))
 def test_modules_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
     """Each sharded module that manages parameters has its qualified name in the root; the root's own is empty."""

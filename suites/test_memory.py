@@ -15,7 +15,7 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import memory
 from suites.kit import memory_programs as programs
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import examples_first
 from suites.kit.memory import MemoryCase, memory_cases
 
 SHARDED = Feature.FULLY_SHARD
@@ -35,7 +35,7 @@ def at_most(trial: Trial, number: int, got: dict[str, int], bounds: dict[str, in
 
 
 @requirement("memory/at-rest", SHARDED, ranks=2, source="MEM-01 MEM-04")
-@costly(8)
+@examples_first()
 @example(case=TWO)
 @given(case=memory_cases())
 def test_ranks_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> None:
@@ -47,7 +47,7 @@ def test_ranks_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> N
 
 
 @requirement("memory/in-forward", SHARDED, ranks=2, source="MEM-02 MEM-09")
-@costly(8)
+@examples_first()
 @example(case=TWO)
 @given(case=memory_cases())
 def test_forward_holds_few_blocks_at_once(trial: Trial, case: MemoryCase) -> None:
@@ -57,7 +57,7 @@ def test_forward_holds_few_blocks_at_once(trial: Trial, case: MemoryCase) -> Non
 
 
 @requirement("memory/after-forward", SHARDED, ranks=2, source="MEM-02 REG-10")
-@costly(8)
+@examples_first()
 @example(case=TWO)
 @given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
 def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase) -> None:
@@ -67,7 +67,7 @@ def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase
 
 
 @requirement("memory/in-backward", SHARDED, ranks=2, source="MEM-03 MEM-09")
-@costly(8)
+@examples_first()
 @example(case=TWO)
 @given(case=memory_cases())
 def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: MemoryCase) -> None:
@@ -77,7 +77,7 @@ def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: Mem
 
 
 @requirement("memory/after-backward", SHARDED, ranks=2, source="MEM-03 MEM-04")
-@costly(8)
+@examples_first()
 @example(case=TWO)
 @given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
 def test_after_backward_nothing_unsharded_is_left(trial: Trial, case: MemoryCase) -> None:
@@ -88,7 +88,7 @@ def test_after_backward_nothing_unsharded_is_left(trial: Trial, case: MemoryCase
 
 
 @requirement("memory/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2, source="ACC-01 MEM-03")
-@costly(8)
+@examples_first()
 @example(case=TWO)
 @given(case=memory_cases())
 def test_quiet_passes_keep_gradients_once(trial: Trial, case: MemoryCase) -> None:

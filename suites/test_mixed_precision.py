@@ -60,6 +60,11 @@ def follows(trial: Trial, case: PrecisionCase) -> None:
 
 
 @requirement("precision/exact", *MIXED, ranks=2, source="MP-01 MP-02 MP-03 MP-15")
+@example(
+    case=PrecisionCase(
+        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
+    )
+)
 @given(case=precision_cases())
 def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: PrecisionCase) -> None:
     """Losses and gradients are those of parameters cast to param_dtype, and updates fall on the uncast parameters."""
@@ -67,6 +72,11 @@ def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: Pre
 
 
 @requirement("precision/reduce-dtype", *MIXED, ranks=2, source="MP-02 MP-03 MP-11 LAZY-14")
+@example(
+    case=RoundingCase(
+        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, reduce_dtype="bfloat16"
+    )
+)
 @given(case=rounding_cases())
 def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
     """Sums over ranks are rounded as reduce_dtype, or else param_dtype, rounds, whatever dtype the net was born in."""
@@ -123,6 +133,11 @@ def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> 
 
 
 @requirement("precision/kept-dtypes", *MIXED, ranks=2, source="MP-01 REG-13")
+@example(
+    case=PrecisionCase(
+        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
+    )
+)
 @given(case=precision_cases(steps=1))
 def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Parameters, gradients, optimizer state and state dict have the dtype that the parameters had."""

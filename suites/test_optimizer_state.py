@@ -12,8 +12,9 @@ from harness.vendor import Feature
 from suites.kit import optimizer_programs as programs
 from suites.kit import tolerance
 from suites.kit.chains import ChainNet, CheckpointCase, Layout
-from suites.kit.checkpoint_strategies import checkpoint_cases, costly, kept_cases, layouts
+from suites.kit.checkpoint_strategies import checkpoint_cases, kept_cases, layouts
 from suites.kit.compose import Composite
+from suites.kit.effort import costly, examples_first
 from suites.kit.optimizer_states import KeptCase, unsharded
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
@@ -28,7 +29,7 @@ HERE_2D = checkpoint_cases(layouts("2-D"), layouts("2-D"), net=st.builds(ChainNe
 
 
 @requirement("optimizer-state/by-name", *SHARDED, ranks=2, source="E1, DCP-03, DCP-04")
-@costly(8)
+@examples_first()
 @example(case=UNITS)
 @given(case=kept_cases())
 def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, case: KeptCase) -> None:
@@ -39,7 +40,7 @@ def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, c
 
 
 @requirement("optimizer-state/plans-agree", *SHARDED, ranks=2, source="E1")
-@costly(8)
+@examples_first()
 @example(case=UNITS)
 @given(case=kept_cases())
 def test_a_net_sharded_as_a_whole_or_by_units_keeps_the_same(trial: Trial, case: KeptCase) -> None:
@@ -49,6 +50,7 @@ def test_a_net_sharded_as_a_whole_or_by_units_keeps_the_same(trial: Trial, case:
 
 @requirement("optimizer-state/by-policy", *SHARDED, Feature.WRAP_POLICY, ranks=2, source="E1")
 @costly()
+@example(case=KeptCase(2, Composite(1, ("linear", "nested", "nested"), bias=False)))
 @given(case=kept_cases())
 def test_a_net_sharded_by_a_policy_keeps_the_same(trial: Trial, case: KeptCase) -> None:
     """Sharded by a policy that chooses units by their class, a net's optimizer keeps what it keeps for the whole."""
@@ -56,7 +58,7 @@ def test_a_net_sharded_by_a_policy_keeps_the_same(trial: Trial, case: KeptCase) 
 
 
 @requirement("optimizer-state/submodules", *SHARDED, ranks=2, source="E2")
-@costly(8)
+@examples_first()
 @example(case=KeptCase(2, UNITS.net, one_batch=True))
 @given(case=kept_cases(one_batch=True))
 def test_a_net_whose_units_alone_are_sharded_keeps_the_same(trial: Trial, case: KeptCase) -> None:
@@ -75,7 +77,7 @@ def test_a_fresh_optimizer_given_the_state_by_names_is_the_original(trial: Trial
 
 
 @requirement("optimizer-state/full", *SHARDED, ranks=2, source="DCP-02")
-@costly(8)
+@examples_first()
 @example(case=FIXED)
 @given(case=HERE)
 def test_the_full_state_is_on_the_cpu_of_rank_zero_alone(trial: Trial, case: CheckpointCase) -> None:
@@ -87,7 +89,7 @@ def test_the_full_state_is_on_the_cpu_of_rank_zero_alone(trial: Trial, case: Che
 
 
 @requirement("optimizer-state/through-full", *SHARDED, ranks=2, source="DCP-13")
-@costly(8)
+@examples_first()
 @example(case=FIXED)
 @given(case=HERE)
 def test_the_full_state_loads_into_shards(trial: Trial, case: CheckpointCase) -> None:
@@ -107,7 +109,7 @@ def test_the_full_state_loads_into_shards_that_tensor_parallelism_cuts(trial: Tr
 
 
 @requirement("optimizer-state/from-rank-zero", *SHARDED, ranks=2, worlds=("processes",), source="DCP-06")
-@costly(8)
+@examples_first()
 @example(case=FIXED)
 @given(case=HERE)
 def test_the_full_state_of_rank_zero_is_broadcast_into_shards(trial: Trial, case: CheckpointCase) -> None:
@@ -157,7 +159,7 @@ def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: 
 
 
 @requirement("optimizer-state/frozen", *SHARDED, source="DCP-11")
-@costly(8)
+@examples_first()
 @example(case=FIXED)
 @given(case=HERE)
 def test_frozen_parameters_can_be_left_out(trial: Trial, case: CheckpointCase) -> None:

@@ -15,7 +15,7 @@ from suites.kit import ladder as steps
 from suites.kit import ladder_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import costly
 from suites.kit.ladder import LadderCase, ladders, only
 from suites.kit.ladder_programs import AnyAheadCase, any_ahead_cases
 from suites.kit.strategies import training_cases
@@ -38,6 +38,7 @@ def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case
 @requirement("prefetch/backward-order", SHARDED, ranks=2, source="PF-01 PF-03 PF-10")
 @costly(2)
 @example(case=LadderCase(2))
+@example(case=LadderCase(2, (1, 2, 4), ((0, 1), (2,)), True, None))
 @given(case=ladders(lists=True))
 def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase) -> None:
     """Backward gathers what was freed in the reverse of the order of running, and reduces groups in that order too."""

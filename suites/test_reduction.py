@@ -11,7 +11,7 @@ from harness.vendor import Feature
 from suites.kit import baseline, reductions
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import costly
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.reductions import (
     FactorCase,
@@ -43,6 +43,11 @@ def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: FactorCase) -
 
 
 @requirement("reduction/divide-factor-hsdp", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, ranks=2, source="RED-02")
+@example(
+    case=FactorCase(
+        4, Stack(1, ("mlp",), multiplier=1, bias=False), exact=True, mesh=(2, 2), steps=1, batch=1, factors=((-1, 0.5),)
+    )
+)
 @given(case=replicated_factor_cases(2))
 def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: FactorCase) -> None:
     """On replicas of shards the sum that a factor divides is that over all ranks."""
@@ -66,6 +71,18 @@ def test_a_factor_needs_no_forced_sums(trial: Trial, case: FactorCase) -> None:
 
 
 @requirement("reduction/own-size", *FACTOR, Feature.HSDP, ranks=2, source="RED-04")
+@example(
+    case=FactorCase(
+        4,
+        Stack(1, ("mlp",), multiplier=1, bias=False),
+        exact=True,
+        mesh=(2, 2),
+        steps=1,
+        batch=1,
+        factors=((-1, 2.0),),
+        sums=False,
+    )
+)
 @given(case=own_size_cases())
 def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: FactorCase) -> None:
     """A factor that equals the number of ranks in a replica divides, without forced sums, the sum over all ranks."""

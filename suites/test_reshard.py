@@ -56,6 +56,16 @@ def test_by_default_the_root_stays_full_after_forward_and_children_do_not(trial:
 
 
 @requirement("reshard/without-gradients", Feature.FULLY_SHARD, ranks=2, source="AG-07")
+@example(
+    case=TrainingCase(
+        2,
+        Stack(1, ("linear",), multiplier=1, bias=False),
+        dtype="float64",
+        reshard_after_forward=True,
+        steps=1,
+        batch=1,
+    )
+)
 @given(case=ANY_CASE)
 def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: TrainingCase) -> None:
     """Which form is registered after forward does not depend on whether gradients are recorded."""
@@ -65,6 +75,18 @@ def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: T
 
 
 @requirement("reshard/set-later", Feature.FULLY_SHARD, ranks=2, source="COM-05")
+@example(
+    case=SetLaterCase(
+        2,
+        Stack(1, ("linear",), multiplier=1, bias=False),
+        (0,),
+        dtype="float64",
+        reshard_after_forward=False,
+        steps=1,
+        batch=1,
+        recurse=False,
+    )
+)
 @given(case=set_later_cases())
 def test_resharding_can_be_set_after_sharding(trial: Trial, case: SetLaterCase) -> None:
     """set_reshard_after_forward does what the argument would have done, for the root alone with recurse=False."""

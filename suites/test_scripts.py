@@ -7,7 +7,6 @@ which acts there are, and when each is legal.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given
@@ -15,9 +14,7 @@ from hypothesis import example, given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit.net_cases import Group
 from suites.kit.net_strategies import checkpointed_cases
-from suites.kit.nets import Block, Net
 from suites.kit.script_baseline import expected
 from suites.kit.script_programs import play
 from suites.kit.script_strategies import (
@@ -36,18 +33,10 @@ from suites.kit.script_strategies import (
     small_cases,
     small_nets,
 )
-from suites.kit.scripts import ScriptCase
+from suites.kit.scripts import ScriptCase, plain
 
 SHARDED = Feature.FULLY_SHARD
 STATES = (SHARDED, Feature.STATE_DICT)
-
-LINEAR = Block("linear")
-PLAIN = ScriptCase(
-    world_size=2,
-    net=Net(3, (LINEAR, LINEAR), plain=True),
-    groups=(Group(("blocks.0",)), Group()),
-    batch=1,
-)
 
 
 def follows(trial: Trial, case: ScriptCase) -> None:
@@ -59,11 +48,6 @@ def follows(trial: Trial, case: ScriptCase) -> None:
             known = {name: {key: trace[place][name].get(key) for key in due[name]} for name in ("registered", "whole")}
             where = f"rank {number}, after act {place + 1}, {act}"
             trial.agree(where, {**trace[place], **known}, due, want.within)
-
-
-def plain(*acts: str, **changes: Any) -> ScriptCase:
-    """A script for two blocks, of which the first is sharded by itself, on two ranks that do not divide their rows."""
-    return replace(PLAIN, acts=acts, **changes)
 
 
 #: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.

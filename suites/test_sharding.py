@@ -13,7 +13,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import baseline
 from suites.kit.cases import Stack
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import costly
 from suites.kit.empties import EmptyCase, empty_cases
 from suites.kit.layout import shard
 from suites.kit.parallel import ParallelCase, local_part, parallel_cases, placements, shard_in_two_ways
@@ -57,6 +57,7 @@ def test_sharded_parameters_keep_their_global_size_and_stride(trial: Trial, case
 
 
 @requirement("sharding/rows", Feature.FULLY_SHARD, source="C8")
+@example(case=TreeCase(2, Stack(3, ("linear",), multiplier=1, bias=False)))
 @given(case=trees())
 def test_each_rank_holds_its_chunk_of_rows(trial: Trial, case: TreeCase) -> None:
     """A rank's local tensor is its part of the rows as torch.chunk cuts them; empty parts keep other dims."""
@@ -149,6 +150,7 @@ def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, cas
 
 
 @requirement("sharding/2d-full", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@example(case=ParallelCase(4, 2, dim=1, multiplier=2, bias=False))
 @given(case=parallel_cases(tp_divides=True))
 def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: Trial, case: ParallelCase) -> None:
     """full_tensor() of a parameter sharded over dp and tp equals the original bit for bit, rows in their order."""

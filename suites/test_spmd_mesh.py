@@ -78,6 +78,21 @@ def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: 
 
 
 @requirement("spmd-mesh/training-hybrid", *OWN, Feature.HSDP, ranks=4, source="PAR-20")
+@example(
+    case=SpmdCase(
+        4,
+        Stack(1, ("mlp",), bias=False),
+        dtype="float64",
+        exact=True,
+        reshard_after_forward=True,
+        steps=1,
+        batch=1,
+        axes=("replicate", "shard"),
+        sizes=(2, 2),
+        shard=("shard",),
+        replicate=("replicate",),
+    )
+)
 @given(case=spmd_cases(plans=[*HYBRID, *TWO_NAMES]))
 def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over all named axes, several to shard or to replicate among them: training is exact."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from torch import Tensor
 
 from harness.requirement import requirement
@@ -11,7 +11,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import full_state, state_dicts
-from suites.kit.cases import NetCase, TrainingCase
+from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.full_state import TransformerCase, transformer_cases
 from suites.kit.hsdp import RESHARDS, hsdp_cases
 from suites.kit.state_dicts import expected, plain_cases
@@ -62,6 +62,7 @@ def test_loading_changes_every_value_to_the_loaded_one(trial: Trial, case: Train
 
 
 @requirement("state-dict/load-keeps-memory", *SHARDED, source="A1 SD-04")
+@example(case=TrainingCase(2, Stack(2, ("linear",), multiplier=1, bias=False), dtype="float64", steps=1, batch=1))
 @given(case=ANY_CASE)
 def test_loading_writes_into_the_parameters_own_memory(trial: Trial, case: TrainingCase) -> None:
     """Loading moves no local shard of a parameter of which all ranks hold equally many rows."""

@@ -12,7 +12,8 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import matrix_programs, tolerance
 from suites.kit.chains import ChainNet, CheckpointCase, Layout
-from suites.kit.checkpoint_strategies import costly, directory
+from suites.kit.checkpoint_strategies import directory
+from suites.kit.effort import examples_first
 from suites.kit.matrix import MatrixCase, every_cell, matrix_cases, words
 from suites.kit.resume import never_stopped
 
@@ -52,7 +53,7 @@ def test_every_kind_of_layout_loads_what_every_other_saved(trial: Trial) -> None
 
 
 @requirement("state-matrix/shards", *SHARDED, ranks=2, source="DCP-17")
-@costly(8)
+@examples_first()
 @example(case=SHARDS)
 @every_cell("shards")
 @given(case=matrix_cases("shards"))
@@ -62,7 +63,7 @@ def test_what_shards_saved_is_loaded_on_any_other_number_of_ranks(trial: Trial, 
 
 
 @requirement("state-matrix/replicas-of-shards", *HYBRID, ranks=4, source="D2, DCP-16, DCP-17")
-@costly(8)
+@examples_first()
 @example(case=BY_HYBRID)
 @example(case=INTO_HYBRID)
 @every_cell("replicas of shards")
@@ -73,7 +74,7 @@ def test_what_replicas_of_shards_saved_is_loaded_in_other_layouts(trial: Trial, 
 
 
 @requirement("state-matrix/tensor-parallel", *PARALLEL, ranks=4, source="SD-08, DCP-16, DCP-17")
-@costly(8)
+@examples_first()
 @example(case=BY_PARALLEL)
 @every_cell("tensor parallel")
 @given(case=matrix_cases("tensor parallel"))
@@ -83,7 +84,7 @@ def test_what_tensor_parallel_ranks_saved_is_loaded_in_other_layouts(trial: Tria
 
 
 @requirement("state-matrix/replicas", *REPLICATED, ranks=2, source="REP-01, DCP-17")
-@costly(8)
+@examples_first()
 @example(case=BY_REPLICAS)
 @every_cell("replicas")
 @given(case=matrix_cases("replicas"))
@@ -93,7 +94,7 @@ def test_what_whole_replicas_saved_is_loaded_in_other_layouts(trial: Trial, case
 
 
 @requirement("state-matrix/mixed", *ALL, ranks=4, source="DCP-16, DCP-17")
-@costly(8)
+@examples_first()
 @example(case=BY_MIXED)
 @every_cell("mixed")
 @given(case=matrix_cases("mixed"))
@@ -103,7 +104,7 @@ def test_layouts_of_two_kinds_load_what_the_others_saved(trial: Trial, case: Mat
 
 
 @requirement("state-matrix/resumes", *SHARDED, Feature.META_DEVICE, ranks=2, source="DCP-18")
-@costly(8)
+@examples_first()
 @example(case=going_on(SHARDS))
 @example(case=going_on(SHARDS, meta=True))
 @every_cell("shards", trained=True)
@@ -114,7 +115,7 @@ def test_training_resumed_on_other_ranks_goes_on_as_if_it_had_never_stopped(tria
 
 
 @requirement("state-matrix/resumes-replicas-of-shards", *HYBRID, Feature.META_DEVICE, ranks=4, source="DCP-14, DCP-18")
-@costly(8)
+@examples_first()
 @example(case=going_on(INTO_HYBRID))
 @every_cell("replicas of shards", trained=True)
 @given(case=matrix_cases("replicas of shards", trained=True))
@@ -124,7 +125,7 @@ def test_training_resumed_by_or_from_replicas_of_shards_goes_on(trial: Trial, ca
 
 
 @requirement("state-matrix/resumes-tensor-parallel", *PARALLEL, Feature.META_DEVICE, ranks=4, source="DCP-14, DCP-18")
-@costly(8)
+@examples_first()
 @example(case=going_on(BY_PARALLEL))
 @every_cell("tensor parallel", trained=True)
 @given(case=matrix_cases("tensor parallel", trained=True))
@@ -134,7 +135,7 @@ def test_training_resumed_by_or_from_tensor_parallel_ranks_goes_on(trial: Trial,
 
 
 @requirement("state-matrix/resumes-replicas", *REPLICATED, Feature.META_DEVICE, ranks=2, source="REP-01, DCP-18")
-@costly(8)
+@examples_first()
 @example(case=going_on(BY_REPLICAS))
 @every_cell("replicas", trained=True)
 @given(case=matrix_cases("replicas", trained=True))
@@ -144,7 +145,7 @@ def test_training_resumed_by_or_from_whole_replicas_goes_on(trial: Trial, case: 
 
 
 @requirement("state-matrix/resumes-mixed", *ALL, Feature.META_DEVICE, ranks=4, source="DCP-14, DCP-18")
-@costly(8)
+@examples_first()
 @example(case=going_on(BY_MIXED))
 @every_cell("mixed", trained=True)
 @given(case=matrix_cases("mixed", trained=True))
@@ -161,7 +162,7 @@ def test_what_any_layout_saves_in_the_background_is_as_it_was_when_asked_for(tri
 
 def moves(trial: Trial, case: MatrixCase, save: Any = matrix_programs.save_each) -> None:
     """Save and load; require of every pair, on every rank, its part of what was saved, in the loading net's dtype."""
-    case.fits()
+    trial.needs(max(case.world_size, case.ranks))
     with directory() as path:
         trial.run(save, case, path)
         ranks = trial.run(matrix_programs.load_each, case, path, ranks=case.ranks)
@@ -176,7 +177,7 @@ def resumes(trial: Trial, case: MatrixCase) -> None:
 
     The twin's optimizer keeps nothing for what is unused; what another one keeps for it does not matter.
     """
-    case.fits()
+    trial.needs(max(case.world_size, case.ranks))
     with directory() as path:
         trial.run(matrix_programs.train_and_save_each, case, path)
         ranks = trial.run(matrix_programs.resume_each, case, path, ranks=case.ranks)

@@ -11,7 +11,7 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, stress
 from suites.kit.cases import Stack
-from suites.kit.checkpoint_strategies import costly
+from suites.kit.effort import costly
 from suites.kit.stress import StressedCase, stressed_cases
 
 RICH = StressedCase(2, Stack(5, ("mlp", "linear"), 1), (0, 1), "float64", True, reshard_after_forward=True, late=1)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.case import Case
@@ -48,6 +48,9 @@ ENDS = {
     "unclaimed": (Verdict.NOT_CLAIMED, "", "HSDP: this machine has one axis"),
     "unmentioned": (Verdict.NOT_CLAIMED, "", "tensor parallel: not mentioned by the implementation"),
     "many-ranks": (Verdict.NOT_RUN, "", "needs 3 ranks in the .* world; backend 'small' offers 2 here"),
+    "large-cases": (Verdict.NOT_RUN, "", "every case needs more ranks than the 2 that there are; the smallest 3"),
+    "large-case": (Verdict.NOT_RUN, "", "every case needs more ranks than the 2 that there are; the smallest 4"),
+    "one-large-case": (Verdict.PASS, "", ""),
     "limited": (Verdict.NOT_RUN, "", "needs pinned memory .*: there is none to pin"),
     "known": (Verdict.WAIVED, "disagreement", "known to be off"),
     "healed": (Verdict.STALE_WAIVER, "", "passes, but is waived .*: remove the waiver"),
@@ -141,6 +144,27 @@ def test_ranks_do_not_add_up(trial: Trial) -> None:
 @given(case=st.builds(Number, st.integers(0, 1000)))
 def test_every_number_is_fine(trial: Trial, case: Number) -> None:
     """Every number is fine, which is wrong from three on."""
+    trial.holds(trial.run(too_much, case) == [case.number] * 2, "the number comes back")
+
+
+@requirement("samples/large-cases", Feature.FULLY_SHARD)
+@given(case=st.builds(Number, world_size=st.integers(3, 5)))
+def test_numbers_on_many_ranks_come_back(trial: Trial, case: Number) -> None:
+    """On three to five ranks, numbers come back."""
+    trial.holds(bool(trial.run(too_much, case)), "the number comes back")
+
+
+@requirement("samples/large-case", Feature.FULLY_SHARD)
+def test_a_number_on_four_ranks_comes_back(trial: Trial) -> None:
+    """On four ranks, a number comes back."""
+    trial.holds(bool(trial.run(too_much, Number(world_size=4))), "the number comes back")
+
+
+@requirement("samples/one-large-case", Feature.FULLY_SHARD)
+@example(case=Number(world_size=4))
+@given(case=st.builds(Number, st.integers(0, 2)))
+def test_small_numbers_come_back(trial: Trial, case: Number) -> None:
+    """Numbers below three come back."""
     trial.holds(trial.run(too_much, case) == [case.number] * 2, "the number comes back")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from torch import Tensor
 from harness.case import from_json
 from harness.compare import difference
 from suites.kit.net_cases import Group
-from suites.kit.nets import Block, Net
+from suites.kit.nets import Block
 from suites.kit.script_acts import ACTS, MOST_EXACT_STEPS, Play
 from suites.kit.script_baseline import Expected, expected, played, tensors_of
 from suites.kit.script_strategies import (
@@ -36,7 +35,7 @@ from suites.kit.script_strategies import (
     wishes,
     without,
 )
-from suites.kit.scripts import ScriptCase, owners
+from suites.kit.scripts import ScriptCase, owners, plain
 from tests.test_layering import reached, users
 
 ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING)
@@ -44,13 +43,7 @@ GENERAL = scripts(small_cases("embedding", "uneven", "frozen"), *ALL)
 EXACT = exact_scripts(*ALL, IN_SHARDS, replicas=True) | exact_scripts(*ALL)
 ANY_SCRIPT = GENERAL | EXACT
 
-LINEAR = Block("linear")
-PLAIN = ScriptCase(2, Net(3, (LINEAR, LINEAR), plain=True), (Group(("blocks.0",)), Group()), batch=1)
-
-
-def script(*done: str, **changes: Any) -> ScriptCase:
-    """A script for two linear blocks."""
-    return replace(PLAIN, acts=done, **changes)
+PLAIN = plain()
 
 
 def after(*done: str) -> Play:
@@ -105,7 +98,7 @@ def test_a_script_that_fails_shrinks_to_what_leads_to_the_failure(act: str, shor
     quietly = settings(database=None, derandomize=True, max_examples=2000)
     found = find(exact_scripts(*ALL), lambda case: act in case.acts, settings=quietly)
     assert found.acts == shortest
-    assert found.net.blocks == (LINEAR,)
+    assert found.net.blocks == (Block("linear"),)
     assert found.groups == (Group(),)
 
 
@@ -184,7 +177,7 @@ def test_what_is_known_of_forms() -> None:
 
 def test_the_oracle_adds_up_what_waits_and_takes_the_mean_over_ranks() -> None:
     """Gradients of a pass without reduction are not seen at first, and count in full with the next that reduces."""
-    [first, _, last] = expected(script("accumulate", "forward", "backward oldest")).entries
+    [first, _, last] = expected(plain("accumulate", "forward", "backward oldest")).entries
     name, case = "blocks.0.weight", PLAIN
     net = case.build()
     for batch in range(2):
@@ -197,7 +190,7 @@ def test_the_oracle_adds_up_what_waits_and_takes_the_mean_over_ranks() -> None:
 def test_the_oracle_gives_back_what_was_saved() -> None:
     """A load brings back values and not momenta, which a recall brings back; a new net has what was saved."""
     done = ("forward", "backward oldest", "step", "save", "step", "load full", "recall sharded", "restart full")
-    entries = expected(script(*done)).entries
+    entries = expected(plain(*done)).entries
     saved, stepped, loaded, recalled, renewed = entries[3:]
     name = "blocks.0.weight"
     assert torch.equal(loaded["parameters"][name], saved["parameters"][name])

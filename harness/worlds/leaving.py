@@ -29,8 +29,14 @@ def destroy_groups() -> list[Group]:
 
 def left_of(groups: Sequence[Group]) -> list[str]:
     """What is left of groups that were destroyed, in words: somebody keeps them, where we do not know."""
+    if not _any_alive(groups):
+        return []
     gc.collect()
-    return ["process groups"] if any(group() is not None for group in groups) else []
+    return ["process groups"] if _any_alive(groups) else []
+
+
+def _any_alive(groups: Sequence[Group]) -> bool:
+    return any(group() is not None for group in groups)
 
 
 def _forget_meshes() -> None:

@@ -122,16 +122,29 @@ def _prepare() -> str:
 
 
 def _import_programs() -> None:
-    """The modules of programs and subjects, if that leaves forking safe; a copy of this process tries it first."""
+    """The modules of programs and subjects: of ours, which start no threads, and of others if that leaves forking safe.
+
+    A copy of this process tries it first.
+    """
     names = [name for name in os.environ.pop(_PROGRAMS, "").split(",") if name]
+    _import([name for name in names if _is_ours(name)])
+    others = [name for name in names if not _is_ours(name)]
+    if others and _is_safe_to_import(others):
+        _import(others)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in ("harness", "reference_models", "suites")
+
+
+def _is_safe_to_import(names: Sequence[str]) -> bool:
     trying = os.fork()
     if trying == 0:
         with suppress(BaseException):
             _import(names)
             os._exit(1 if _hazard() else 0)
         os._exit(1)
-    if os.waitpid(trying, 0)[1] == 0:
-        _import(names)
+    return os.waitpid(trying, 0)[1] == 0
 
 
 def _import(names: Sequence[str]) -> None:

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from suites.kit import baseline
 from suites.kit.baseline import FullStep
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.ledgers import ROOT, Unit, units
 from suites.kit.precision import PrecisionCase
-from suites.kit.precision_programs import as_case
 from suites.kit.strategies import training_cases
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
+from suites.kit.parts import local
 from suites.kit.pass_strategies import pass_cases
 from suites.kit.passes import Blocks, Found, Pass, Route
 
@@ -68,12 +69,6 @@ class Cut(Blocks):
         return x
 
 
-def own(tensor: Tensor) -> Tensor:
-    """This rank's own part of a tensor, copied."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach().clone()
-
-
 def one_output(p: Pass) -> Found:
     """The loss is of one output: the last in the first step, then the first."""
     outputs = p.net(p.inputs())
@@ -95,14 +90,14 @@ def hooked(p: Pass) -> Found:
 
     def note(name: str, parameter: Tensor) -> None:
         assert parameter.grad is not None
-        seen.setdefault(name, []).append(own(parameter.grad))
+        seen.setdefault(name, []).append(local(parameter.grad))
 
     named = list(p.net.named_parameters())
     handles = [q.register_post_accumulate_grad_hook(lambda q, name=n: note(name, q)) for n, q in named]
     p.loss(p.net(p.inputs())).backward()
     for handle in handles:
         handle.remove()
-    grads = {name: own(parameter.grad) for name, parameter in p.net.named_parameters() if parameter.grad is not None}
+    grads = {name: local(parameter.grad) for name, parameter in p.net.named_parameters() if parameter.grad is not None}
     yield {
         "calls": {name: len(seen.get(name, [])) for name, _ in named},
         "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},
@@ -171,7 +166,7 @@ def backward_hooks(p: Pass) -> Found:
 
     def note(name: str, module: nn.Module) -> None:
         calls[name] = calls.get(name, 0) + 1
-        sizes[name] = [list(own(parameter).shape) for parameter in module.parameters()]
+        sizes[name] = [list(local(parameter).shape) for parameter in module.parameters()]
 
     blocks = list(p.net.blocks.named_children())
     handles = [block.register_full_backward_hook(lambda m, *_, name=n: note(name, m)) for n, block in blocks]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from harness.case import Case
 from reference_models.nets import MLP
+from suites.kit.stepping import OwnSGD
 
 Block = Literal["mlp", "linear", "nested", "buffer"]
 Reshard = bool | int | None
@@ -107,7 +108,7 @@ class TrainingCase(NetCase):
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Plain SGD: unlike Adam, it does not forgive gradients of a wrong scale."""
-        return torch.optim.SGD(parameters, lr=self.learning_rate)
+        return OwnSGD(parameters, self.learning_rate)
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """The batch of one rank in one step, ``(batch, dim)``."""
@@ -116,6 +117,11 @@ class TrainingCase(NetCase):
     def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
         """A scalar whose gradient has no zeros: the outputs weighted by fixed numbers, of either sign."""
         return (outputs * self.numbers(tuple(outputs.shape), 2, step, rank).to(outputs.device)).sum()
+
+
+def as_case(cls: type[Any], case: NetCase, **more: Any) -> Any:
+    """A case of a class derived from the case's, with the case's fields and more."""
+    return cls(**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more)
 
 
 def fill(net: nn.Module, seed: int, exact: bool) -> None:

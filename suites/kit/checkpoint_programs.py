@@ -22,8 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from harness.rank import Rank
 from harness.vendor import StateDicts
 from suites.kit.chains import Chain, CheckpointCase, Layout
-from suites.kit.programs import local
-from suites.kit.state_dicts import own
+from suites.kit.parts import local, own
 
 Facts = dict[str, Any]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness.trial import most_ranks
@@ -85,12 +84,3 @@ def kept_cases(draw: st.DrawFn, /, **fixed: Any) -> KeptCase:
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip
-
-
-def costly(divisor: int = 4) -> settings:
-    """Fewer examples than the profile says, for what writes and reads files on two worlds: of eight, two.
-
-    Where an example is given that has all that matters, one more is enough, by a ``divisor`` of 8.
-    """
-    assert settings.default is not None
-    return settings(max_examples=max(1, settings.default.max_examples // divisor))

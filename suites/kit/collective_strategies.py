@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from suites.kit.collective_cases import EXCHANGES, FROM_ONE, GATHERS, REDUCING, Collective, CollectiveCase, Kind
+from suites.kit.effort import is_thorough
 from suites.kit.strategies import world_sizes
 
 Groups = tuple[tuple[int, ...], ...]
@@ -32,7 +32,7 @@ def small_sizes() -> st.SearchStrategy[int]:
 @st.composite
 def edges(draw: st.DrawFn) -> int:
     """A power of two or a neighbour: there, libraries change algorithms and protocols."""
-    top = TOP if settings.default is None or settings.default.max_examples <= 8 else FULL_TOP
+    top = FULL_TOP if is_thorough() else TOP
     power: int = 2 ** draw(st.integers(7, top))
     return power + draw(st.sampled_from([-1, 0, 1]))
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from harness.rank import Rank
-from suites.kit.cases import TrainingCase
+from suites.kit.cases import TrainingCase, as_case
 from suites.kit.comms import OwnGather, OwnReduction
-from suites.kit.precision_programs import as_case, policy_of
+from suites.kit.precision_programs import policy_of
 from suites.kit.programs import apply, gradients, steps
 from suites.kit.registered import SetLaterCase
 from suites.kit.strategies import training_cases

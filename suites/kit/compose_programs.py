@@ -10,7 +10,8 @@ from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
 from suites.kit.compose import Act, ComposedCase, chosen
-from suites.kit.programs import data_mesh, gradients, local, steps
+from suites.kit.parts import local
+from suites.kit.programs import data_mesh, gradients, steps
 from suites.kit.registered import kind
 from suites.kit.traces import Trace
 

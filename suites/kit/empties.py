@@ -6,13 +6,13 @@ goes on as if it were not there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suites.kit.cases import TrainingCase
+from suites.kit.cases import TrainingCase, as_case
 from suites.kit.strategies import stacks, training_cases
 
 
@@ -43,7 +43,7 @@ class EmptyCase(TrainingCase):
 def empty_cases(draw: st.DrawFn) -> EmptyCase:
     """Empty in the dim that is cut, or in another; in a group of its own, or in one with other parameters."""
     case = draw(training_cases(exact=True, net=draw(stacks(most_blocks=1, largest=3)), steps=1))
-    fields = {name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}
     shape = draw(st.sampled_from([(0,), (0, 3), (3, 0), (2, 0, 2)]))
     plan = draw(st.sampled_from([(), (0,), (1,), (0, 1)]))
-    return EmptyCase(**{**fields, "sharded": plan, "shape": shape})
+    found: EmptyCase = as_case(EmptyCase, replace(case, sharded=plan), shape=shape)
+    return found

@@ -14,8 +14,8 @@ from torch.distributed.tensor.placement_types import Shard
 from harness.case import Case
 from harness.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.parts import local
 from suites.kit.passes import Blocks, Found, Pass
-from suites.kit.programs import local
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from suites.kit.event_plan import label, owner
 from suites.kit.net_cases import GeneratedCase
 from suites.kit.net_programs import spread_net
 from suites.kit.nets import each_tensor
+from suites.kit.stepping import OwnSGD
 
 Entries = list[dict[str, Any]]
 
@@ -129,7 +130,7 @@ def live(rank: Rank, case: GeneratedCase, switch: str = "set_requires_gradient_s
     net: Any = case.build().to(rank.device)
     watch = Watch(case, net)
     spread_net(rank, case, net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    optimizer = OwnSGD(net.parameters(), case.learning_rate)
     for step in range(2):
         with rank.ledger(waits=True) as watch.entries:
             for micro, reduces in enumerate(case.reduced):

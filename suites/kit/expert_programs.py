@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.rank import Rank
 from suites.kit.experts import ExpertCase, is_expert
 from suites.kit.extension_programs import Counting
-from suites.kit.programs import gradients, local, parameters, steps
+from suites.kit.parts import local
+from suites.kit.programs import gradients, parameters, steps
 from suites.kit.traces import Trace
 from suites.kit.tree_programs import spread
 

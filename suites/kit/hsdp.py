@@ -20,7 +20,8 @@ from harness.rank import Rank
 from harness.trial import most_ranks
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.layout import shard
-from suites.kit.programs import apply, data_mesh, local, steps
+from suites.kit.parts import local
+from suites.kit.programs import apply, data_mesh, steps
 from suites.kit.strategies import MOST, training_cases
 from suites.kit.traces import Trace
 from suites.kit.tree_programs import spread

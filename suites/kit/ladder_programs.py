@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.rank import Rank
-from suites.kit.cases import TrainingCase
+from suites.kit.cases import TrainingCase, as_case
 from suites.kit.communication_programs import modules, sharded
 from suites.kit.ladder import AT_ROOT, LadderCase
-from suites.kit.precision_programs import as_case
 from suites.kit.programs import gradients, steps
 from suites.kit.strategies import stacks, training_cases
 from suites.kit.traces import Step, Trace

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any, Literal, NamedTuple
 
-from hypothesis import example, reject, settings
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.case import Case
 from harness.trial import most_ranks
 from suites.kit.chains import ChainNet, CheckpointCase, Layout
+from suites.kit.effort import is_thorough
 from suites.kit.parallel import full_parts
 
 Family = Literal["1-D", "HSDP", "2-D", "replicate", "unsharded"]
@@ -90,11 +91,6 @@ class MatrixCase(Case):
     def pairs(self) -> list[CheckpointCase]:
         """Every pair, in the order in which they are loaded."""
         return [self.pair(place, loaded) for loaded in self.loaded for place in range(len(self.saved))]
-
-    def fits(self) -> None:
-        """Leave out a case that the world of this test has not got the ranks for."""
-        if max(self.world_size, self.ranks) > most_ranks():
-            reject()
 
 
 def words(layout: Layout) -> str:
@@ -172,8 +168,7 @@ def may_be_unused(trained: bool, *layouts: Layout) -> bool:
 
 def every_cell(group: str, trained: bool = False) -> Callable[[Any], Any]:
     """Before any drawn case try every cell, if the profile in force draws as many cases as that."""
-    assert settings.default is not None
-    chosen = every_case(group, trained) if settings.default.max_examples >= 60 else []
+    chosen = every_case(group, trained) if is_thorough() else []
 
     def decorate(test: Any) -> Any:
         for case in reversed(chosen):

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
 from suites.kit.memory import MemoryCase
+from suites.kit.parts import own
+from suites.kit.programs import data_mesh
 from suites.kit.tally import Tally
 
 Bytes = dict[str, int]
@@ -29,7 +30,7 @@ def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> 
     """Shard block by block, then the rest."""
     fully_shard = rank.implementation.fully_shard
     assert fully_shard is not None
-    options["mesh"] = rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
+    options["mesh"] = data_mesh(rank, case)
     if case.reshard_after_forward is not None:
         options["reshard_after_forward"] = case.reshard_after_forward
     for block in list(net)[:-1]:
@@ -71,7 +72,7 @@ def stepped(rank: Rank, case: MemoryCase) -> Bytes:
 
 def registered(net: nn.Module) -> int:
     """The bytes behind all registered parameters: of memory that is shared, or that they see a part of, all, once."""
-    parts = [p.to_local() if isinstance(p, DTensor) else p for p in net.parameters()]
+    parts = [own(p) for p in net.parameters()]
     memory = {id(part.untyped_storage()): part.untyped_storage() for part in parts}
     return sum(each.nbytes() for each in memory.values())
 

@@ -12,7 +12,9 @@ from torch.distributed.tensor.placement_types import Shard
 from harness.rank import Rank
 from suites.kit.net_cases import GeneratedCase, Group
 from suites.kit.nets import each_tensor
-from suites.kit.programs import gradients, local, parameters
+from suites.kit.parts import local
+from suites.kit.programs import gradients, parameters
+from suites.kit.stepping import OwnSGD
 
 
 def mesh_of(rank: Rank, case: GeneratedCase) -> DeviceMesh:
@@ -64,7 +66,7 @@ def train_net_used_in_part(rank: Rank, case: GeneratedCase) -> dict[str, Any]:
 
 def steps(rank: Rank, case: GeneratedCase, net: Any) -> list[dict[str, Any]]:
     """Train a net that is sharded already."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    optimizer = OwnSGD(net.parameters(), case.learning_rate)
     found = []
     for step in range(case.steps):
         losses = []

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from harness.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
+from suites.kit.parts import own
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import policy_of
 from suites.kit.programs import apply, parameters, steps
@@ -125,7 +126,7 @@ def where(tensor: Tensor | None) -> str:
     """The type of device that this rank's part lies on."""
     if tensor is None:
         return "nowhere"
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).device.type
+    return own(tensor).device.type
 
 
 def pinned_parts(rank: Rank, case: TrainingCase) -> dict[str, bool]:
@@ -134,7 +135,7 @@ def pinned_parts(rank: Rank, case: TrainingCase) -> dict[str, bool]:
     case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
     tensors: dict[str, Tensor] = dict(net.named_parameters())
     tensors.update({f"{name}.grad": p.grad for name, p in net.named_parameters() if p.grad is not None})
-    parts = {name: t.to_local() if isinstance(t, DTensor) else t for name, t in tensors.items()}
+    parts = {name: own(t) for name, t in tensors.items()}
     return {name: part.is_pinned() for name, part in parts.items() if part.numel()}
 
 

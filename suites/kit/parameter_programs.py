@@ -15,6 +15,7 @@ from harness.rank import Rank
 from suites.kit.cases import Block, NetCase, Stack
 from suites.kit.parameters import ParameterCase
 from suites.kit.programs import apply, data_mesh, gradients, parameters
+from suites.kit.stepping import OwnSGD
 from suites.kit.strategies import training_cases
 from suites.kit.traces import Step, Trace
 
@@ -80,7 +81,7 @@ def train(rank: Rank, case: ParameterCase) -> Trace:
         case.freeze(dict(net.named_parameters()), 0)
     shard(rank, case, net)
     named = dict(net.named_parameters())
-    optimizer = torch.optim.SGD(named.values(), lr=case.learning_rate)
+    optimizer = OwnSGD(named.values(), case.learning_rate)
     trace: Trace = []
     for step in range(case.steps):
         case.freeze(named, step)

@@ -12,8 +12,9 @@ from typing import Any
 from torch import nn
 
 from harness.vendor import Implementation
-from suites.kit.autograd_routes import Cut, detached_chunks, own
+from suites.kit.autograd_routes import Cut, detached_chunks
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.parts import local
 from suites.kit.pass_routes import two_forwards
 from suites.kit.passes import Found, Pass, Route
 
@@ -65,7 +66,7 @@ def kept_full(p: Pass) -> Found:
         chunk = trunk.detach().requires_grad_()
         p.loss(head(chunk), salt).backward()
         gradients.append(chunk.grad)
-        sizes.append([list(own(parameter).shape) for parameter in head.parameters()])
+        sizes.append([list(local(parameter).shape) for parameter in head.parameters()])
     for method in ("set_reshard_after_forward", "set_reshard_after_backward"):
         p.tell(head, method, True)
     p.tell(head, "reshard")

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.kit.layout import shard
+from suites.kit.stepping import OwnSGD
 
 #: What a body yields: plain data.
 Found = Iterator[dict[str, Any]]
@@ -85,7 +86,7 @@ def shard_by_plan(implementation: Implementation, case: TrainingCase, net: Any, 
 
 def plain_sgd(case: TrainingCase, net: nn.Module) -> torch.optim.Optimizer:
     """SGD at the case's learning rate."""
-    return torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    return OwnSGD(net.parameters(), case.learning_rate)
 
 
 @dataclass(frozen=True)

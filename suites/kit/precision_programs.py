@@ -15,10 +15,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from harness.rank import Rank
-from suites.kit.cases import Block, NetCase, Stack
+from suites.kit.cases import Block, NetCase, Stack, as_case
 from suites.kit.hsdp import hsdp_meshes
+from suites.kit.parts import local
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
-from suites.kit.programs import apply, gradients, local, steps
+from suites.kit.programs import apply, gradients, steps
 from suites.kit.strategies import training_cases, world_sizes
 from suites.kit.traces import Trace
 
@@ -28,11 +29,6 @@ PAIRS = [
     (param, reduce) for param in (None, "float32", *LOW) for reduce in (None, "float32", *LOW) if (param or reduce)
 ]
 EXACT_BLOCKS: list[tuple[Block, ...]] = [("linear",), ("linear", "linear"), ("mlp",)]
-
-
-def as_case(cls: type[Any], case: NetCase, **more: Any) -> Any:
-    """A case of a class derived from the case's, with the case's fields and more."""
-    return cls(**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more)
 
 
 @st.composite

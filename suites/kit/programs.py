@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
-from suites.kit.cases import NetCase, TrainingCase
+from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
+from suites.kit.parts import local
 from suites.kit.traces import Step, Trace
 
 
@@ -25,19 +26,26 @@ def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.S
     return net
 
 
-def data_mesh(rank: Rank, case: NetCase) -> DeviceMesh:
+def data_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
     """The case's mesh: all ranks in one axis, or replicas of shards."""
     return rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
 
 
 def train(rank: Rank, case: TrainingCase) -> Trace:
-    """Shard, then step; keep what each step produced."""
-    return steps(rank, case, apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward))
+    """Shard, then step with torch's own SGD; keep what each step produced."""
+    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    return steps(rank, case, net, optimizer=torch.optim.SGD(net.parameters(), lr=case.learning_rate))
 
 
-def steps(rank: Rank, case: TrainingCase, net: nn.Module, forward: Callable[..., Tensor] | None = None) -> Trace:
+def steps(
+    rank: Rank,
+    case: TrainingCase,
+    net: nn.Module,
+    forward: Callable[..., Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Trace:
     """Train a net that is sharded already, with the case's optimizer; ``forward`` if it is not run by calling it."""
-    optimizer = case.optimizer(net.parameters())
+    optimizer = optimizer or case.optimizer(net.parameters())
     trace: Trace = []
     for step in range(case.steps):
         loss = case.loss((forward or net)(case.inputs(step, rank.number).to(rank.device)), step, rank.number)
@@ -56,9 +64,3 @@ def parameters(net: nn.Module) -> dict[str, Tensor]:
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     """Every parameter's local gradient, by name; None where there is none."""
     return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's own part of a tensor, copied."""
-    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return own.detach().clone()

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from harness.rank import Rank
 from suites.kit import baseline, precision
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.communication_programs import modules, passed, sharded
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.layout import shard
 from suites.kit.ledgers import ROOT, units
 from suites.kit.precision import PrecisionCase
-from suites.kit.precision_programs import as_case, policy_of, precision_cases
+from suites.kit.precision_programs import policy_of, precision_cases
 from suites.kit.programs import apply, gradients
 from suites.kit.strategies import training_cases, world_sizes
 

@@ -21,7 +21,8 @@ from torch.distributed.tensor import DTensor
 from harness.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
 from suites.kit.layout import shard
-from suites.kit.programs import apply, local, train
+from suites.kit.parts import local
+from suites.kit.programs import apply, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.kit.traces import Trace
 

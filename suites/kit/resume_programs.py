@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from harness.rank import Rank
 from suites.kit.chains import CheckpointCase
 from suites.kit.checkpoint_programs import Facts, both, fresh, held, kept, laid_out, read, spread, states, step, writer
-from suites.kit.state_dicts import own
+from suites.kit.parts import own
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
 PATIENCE = 60.0

@@ -23,13 +23,14 @@ from suites.kit.net_baseline import copies, one_thread
 from suites.kit.net_tolerance import magnified
 from suites.kit.nets import tensors_in
 from suites.kit.script_acts import Play
+from suites.kit.script_net import TrainedNet
 from suites.kit.scripts import ScriptCase
 
 #: What one act has led to, by what it is about.
 Entry = dict[str, Any]
 
 
-class Unsharded:
+class Unsharded(TrainedNet):
     """The unsharded model in the middle of a script. ``magnitudes`` are those of gradients before they are averaged."""
 
     def __init__(self, case: ScriptCase, dtype: torch.dtype) -> None:
@@ -42,7 +43,7 @@ class Unsharded:
     def renew(self) -> None:
         """A new net and a new optimizer."""
         self.net = self.case.build(self.dtype)
-        self.optimizer: Any = self.case.optimizer(self.net.parameters())
+        self.optimizer = self.case.optimizer(self.net.parameters())
         self.buffers = [copies(self.net.named_buffers()) for _ in range(self.case.world_size)]
         self.pending: list[dict[str, Tensor]] = []
         self.unreduced: dict[str, Tensor] = {}
@@ -130,34 +131,10 @@ class Unsharded:
             self.unreduced[name] = self.unreduced[name] + gradient if name in self.unreduced else gradient
         return found
 
-    def step(self, _: str) -> None:
-        """A step."""
-        self.optimizer.step()
-
-    def drop(self, _: str) -> None:
-        """No gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def zero(self, _: str) -> None:
-        """Gradients of zero."""
-        self.optimizer.zero_grad(set_to_none=False)
-
-    def rate(self, rate: str) -> None:
-        """Another learning rate."""
-        self.optimizer.param_groups[0]["lr"] = float(rate)
-
     def clip(self, most: str) -> list[Entry]:
         """Clip gradients; their norm."""
         norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), float(most))
         return [{"norm": norm}] * self.case.world_size
-
-    def freeze(self, module: str) -> None:
-        """What is in a module trains no more."""
-        self.net.get_submodule(module).requires_grad_(False)
-
-    def thaw(self, module: str) -> None:
-        """All that is in a module trains."""
-        self.net.get_submodule(module).requires_grad_(True)
 
     def save(self, _: str) -> list[Entry]:
         """Keep the state of net and optimizer."""

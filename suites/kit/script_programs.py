@@ -12,15 +12,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from harness.rank import Rank
 from suites.kit.net_programs import spread_net
 from suites.kit.nets import each_tensor, tensors_in
-from suites.kit.programs import local
+from suites.kit.parts import local
 from suites.kit.script_baseline import momenta
+from suites.kit.script_net import TrainedNet
 from suites.kit.scripts import ScriptCase
 
 Facts = dict[str, Any]
 FULL = StateDictOptions(full_state_dict=True)
 
 
-class Sharded:
+class Sharded(TrainedNet):
     """A sharded net in the middle of a script, on one rank.
 
     Optimizers hold the sharded parameters, whatever is registered: so values and gradients are looked up there.
@@ -48,7 +49,7 @@ class Sharded:
         """Go on with this net, and a new optimizer."""
         self.net = net
         self.held: dict[str, Any] = dict(net.named_parameters())
-        self.optimizer: Any = self.case.optimizer(self.held.values())
+        self.optimizer = self.case.optimizer(self.held.values())
         self.pending: list[Tensor] = []
         self.handles: list[Any] = []
 
@@ -116,34 +117,10 @@ class Sharded:
         switch(True)
         return found
 
-    def step(self, _: str) -> None:
-        """A step."""
-        self.optimizer.step()
-
-    def drop(self, _: str) -> None:
-        """No gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def zero(self, _: str) -> None:
-        """Gradients of zero."""
-        self.optimizer.zero_grad(set_to_none=False)
-
-    def rate(self, rate: str) -> None:
-        """Another learning rate."""
-        self.optimizer.param_groups[0]["lr"] = float(rate)
-
     def clip(self, most: str) -> Facts:
         """Clip gradients; their norm."""
         norm: Any = torch.nn.utils.clip_grad_norm_(self.held.values(), float(most))
         return {"norm": norm.full_tensor() if isinstance(norm, DTensor) else norm}
-
-    def freeze(self, module: str) -> None:
-        """What is in a module trains no more."""
-        self.net.get_submodule(module).requires_grad_(False)
-
-    def thaw(self, module: str) -> None:
-        """All that is in a module trains."""
-        self.net.get_submodule(module).requires_grad_(True)
 
     # Gathering and freeing.
 

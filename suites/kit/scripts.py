@@ -10,14 +10,15 @@ The root is meant where no module is named::
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from suites.kit.cases import draw, fill, mixed
-from suites.kit.net_cases import GeneratedCase
-from suites.kit.nets import Net, skeleton
+from suites.kit.net_cases import GeneratedCase, Group
+from suites.kit.nets import Block, Net, skeleton
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,13 @@ class ScriptCase(GeneratedCase):
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """A new optimizer."""
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+
+
+def plain(*acts: str, **changes: Any) -> ScriptCase:
+    """A script for two blocks, of which the first is sharded by itself, on two ranks that do not divide their rows."""
+    block = Block("linear")
+    net, groups = Net(3, (block, block), plain=True), (Group(("blocks.0",)), Group())
+    return replace(ScriptCase(world_size=2, net=net, groups=groups, batch=1), acts=acts, **changes)
 
 
 def owners(case: GeneratedCase) -> dict[str, str]:

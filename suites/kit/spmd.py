@@ -26,7 +26,8 @@ from suites.kit import baseline
 from suites.kit.cases import Block, Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.parallel import cut_by_tp
-from suites.kit.programs import gradients, local, steps
+from suites.kit.parts import local
+from suites.kit.programs import gradients, steps
 from suites.kit.spmd_nets import SpmdNet, compute_locally
 from suites.kit.strategies import training_cases
 from suites.kit.traces import Trace

@@ -18,9 +18,10 @@ from torch.distributed.tensor import Shard
 from harness.rank import Rank
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.layout import shard
+from suites.kit.parts import own
 from suites.kit.programs import apply
 from suites.kit.registered import Facts
-from suites.kit.state_dicts import described, other, own, prepared
+from suites.kit.state_dicts import described, other, prepared
 from suites.kit.strategies import plans, stacks, world_sizes
 
 

@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor
 from harness.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.layout import shard
-from suites.kit.programs import apply, data_mesh, local
+from suites.kit.parts import local, own
+from suites.kit.programs import apply, data_mesh
 from suites.kit.registered import Facts, kind, sharded_modules
 from suites.kit.strategies import stacks, training_cases
 from suites.kit.two_axes import TwoAxisCase, apply_both, part
@@ -96,12 +97,6 @@ def in_own_memory(rank: Rank, case: AnyCase) -> dict[str, bool]:
     state = net.state_dict()
     held = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     return {name: not own(t).numel() or own(t).data_ptr() == own(state[name]).data_ptr() for name, t in held.items()}
-
-
-def own(tensor: Tensor) -> Tensor:
-    """This rank's own part of a tensor: the very memory."""
-    with torch.no_grad():
-        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def load(rank: Rank, case: AnyCase) -> dict[str, Any]:

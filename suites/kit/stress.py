@@ -22,8 +22,7 @@ from torch import nn
 
 from harness.failing import CollectiveFailed
 from harness.rank import Rank
-from suites.kit.cases import TrainingCase
-from suites.kit.precision_programs import as_case
+from suites.kit.cases import TrainingCase, as_case
 from suites.kit.programs import apply, steps, train
 from suites.kit.strategies import training_cases
 from suites.kit.traces import Trace

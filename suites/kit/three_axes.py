@@ -23,7 +23,8 @@ from suites.kit import baseline
 from suites.kit.cases import Block, Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.parallel import cut_by_tp
-from suites.kit.programs import local, steps
+from suites.kit.parts import local
+from suites.kit.programs import steps
 from suites.kit.strategies import training_cases
 from suites.kit.traces import Trace
 from suites.kit.tree_programs import spread
