@@ -26,6 +26,6 @@ def register() -> None:
     On CPU a case takes about 0.15 s of a core: two of each requirement, in two worlds, five minutes on two cores.
     """
     settings.register_profile("quick", max_examples=2, **_COMMON)
-    settings.register_profile("full", max_examples=16, **_COMMON)
-    settings.register_profile("soak", max_examples=12, **{**_COMMON, "derandomize": False})
+    settings.register_profile("full", max_examples=8, **_COMMON)
+    settings.register_profile("soak", max_examples=6, **{**_COMMON, "derandomize": False})
     settings.load_profile("quick")

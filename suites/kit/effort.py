@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import Phase, settings
 
 #: From how many cases a requirement on: as the profile "full" has them.
-THOROUGH = 16
+THOROUGH = 8
 
 
 def costly(divisor: int = 4) -> settings:
