@@ -116,6 +116,7 @@ def full_2d(rank: Rank, case: ParallelCase) -> dict[str, Any]:
 
 
 @requirement("sharding/2d-mesh", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_tensor_parallel_parameters_lie_on_the_mesh_of_both_axes(trial: Trial, case: ParallelCase) -> None:
     """After tensor parallelism over tp and fully_shard over dp, every parameter is a DTensor on the (dp, tp) mesh."""
@@ -125,6 +126,7 @@ def test_tensor_parallel_parameters_lie_on_the_mesh_of_both_axes(trial: Trial, c
 
 
 @requirement("sharding/2d-placements", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_placements_say_how_both_axes_cut_a_parameter(trial: Trial, case: ParallelCase) -> None:
     """dp shards dim 0; tp shards dim 0 of column-wise, dim 1 of row-wise weights, and replicates row-wise biases."""
@@ -134,6 +136,7 @@ def test_placements_say_how_both_axes_cut_a_parameter(trial: Trial, case: Parall
 
 
 @requirement("sharding/2d-size-and-stride", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_parameters_cut_by_two_axes_keep_their_global_size_and_stride(trial: Trial, case: ParallelCase) -> None:
     """The size and stride of a parameter sharded over dp and tp are those of the original."""
@@ -142,6 +145,7 @@ def test_parameters_cut_by_two_axes_keep_their_global_size_and_stride(trial: Tri
 
 
 @requirement("sharding/2d-rows", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, case: ParallelCase) -> None:
     """A rank's local tensor is its dp chunk of the rows of its tp part, as torch.chunk cuts both."""
@@ -158,6 +162,7 @@ def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: T
 
 
 @requirement("sharding/2d-full-uneven", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_the_full_tensor_is_the_original_where_tp_parts_differ_in_size(trial: Trial, case: ParallelCase) -> None:
     """full_tensor() equals the original bit for bit also where neither dp nor tp divides the dims."""

@@ -23,6 +23,7 @@ from harness.report.read import read_run
 from harness.session import verdict_of
 from harness.trial import Trial
 from harness.verdict import Verdict
+from harness.waivers import read_waivers
 from suites.catalogue import entries
 from tests.faulty import Fault, all_faults
 
@@ -92,6 +93,20 @@ def test_a_faulty_subject_fails_the_requirement_named_for_it(fault: Fault) -> No
         end = judged(fault.caught_by, subject_of(fault), world)
         assert end.verdict is Verdict.FAIL, f"{fault.where} ended with {end}"
         assert fault.raises or end.cause in JUDGED, f"{fault.where} was caught by an error: {end}"
+
+
+#: Why nothing on a CPU can fail a requirement that has no fault of its own, beside those that need what a CPU lacks.
+FAULTLESS = {"offload/resting-places": "where ranks compute on the CPU, everything lies on the CPU"}
+
+
+def test_every_requirement_has_a_fault_that_it_catches() -> None:
+    """What no fault here turns red needs other hardware, is failed by torch itself, or says why nothing can."""
+    caught = {fault.caught_by for fault in FAULTS}
+    by_torch = {waiver.requirement for waiver in read_waivers(ROOT / "suites" / "waivers.toml")}
+    limited = {
+        name for name, entry in ENTRIES.items() if set(entry.requirement.limits) & set(load_backend("gloo").lacks)
+    }
+    assert set(ENTRIES) - caught - by_torch - limited == set(FAULTLESS)
 
 
 def test_a_backend_made_by_hand_is_not_blamed() -> None:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from harness.rank import Rank
 from suites.kit import coded
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.coded import NOTES
 from suites.kit.hsdp import write
 from suites.kit.layout import shard
 from suites.kit.programs import apply, steps
-from suites.kit.strategies import training_cases
+from suites.kit.strategies import stacks, training_cases
 from suites.kit.traces import Step, Trace
 
 
@@ -48,8 +48,8 @@ def coded_cases(
 ) -> CodedCase:
     """Training cases whose weights of two dims are coded; with ``even``, ranks divide all their rows.
 
-    Shards are two at least, unless ``mesh`` is given. Cases are exact
-    unless ``exact`` is fixed: what goes through a code comes out of it bit for bit.
+    Shards are two at least, unless ``mesh`` is given. Cases are exact unless ``exact`` is fixed: what goes through a
+    code comes out of it bit for bit.
     """
     fixed = {"exact": True, **fixed}
     if "reshard_after_forward" not in fixed:
@@ -60,8 +60,11 @@ def coded_cases(
         fixed["net"] = net
     if mesh is not None:
         fixed |= {"mesh": mesh, "world_size": mesh[0] * mesh[1]}
+    if low is not None:  # a buffer keeps its dtype, and what it is added to takes it on
+        fixed["net"] = draw(stacks(most_blocks=2, largest=5, buffers=False))
     case = draw(training_cases(**fixed))
-    return CodedCase(**{name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}, kind=kind, low=low)
+    found: CodedCase = as_case(CodedCase, case, kind=kind, low=low)
+    return found
 
 
 def train_coded(rank: Rank, case: CodedCase) -> dict[str, Any]:

@@ -169,8 +169,10 @@ def algorithm_cases(draw: st.DrawFn) -> AlgorithmCase:
 
 
 def told_optimizer(case: AlgorithmCase, net: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that the case names."""
-    options = {"foreach": case.way == "foreach"} if case.way != "fused" else {"fused": True}
+    """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.optimizers``."""
+    options: dict[str, Any] = {"foreach": case.way == "foreach"} if case.way != "fused" else {"fused": True}
+    if case.algorithm != "SGD":
+        options["eps"] = 1 / 16
     kind = getattr(torch.optim, case.algorithm)
     made = kind(net.parameters(), lr=case.learning_rate, **options)
     assert isinstance(made, torch.optim.Optimizer)

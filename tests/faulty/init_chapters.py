@@ -95,6 +95,11 @@ def cut_by_dp_first(parameter: DTensor) -> Tensor:
     return rebuilt(parameter, part)
 
 
+def only_if_uneven(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The change for parameters with rows that all ranks together do not divide."""
+    return lambda parameter: change(parameter) if parameter.size(0) % parameter.device_mesh.size() else parameter
+
+
 def only_in_two_axes(remake: Callable[[DTensor], Tensor]) -> Callable[[DTensor], Tensor]:
     """Remake what lies on a mesh of two axes."""
     return lambda parameter: remake(parameter) if parameter.device_mesh.ndim == 2 else parameter
@@ -154,6 +159,9 @@ pads_the_size_in_two_axes = faulty("pads the size in two axes", after=remakes(on
 undoes_tensor_parallelism = called_otherwise("undoes tensor parallelism", gathers_tensor_parallel)
 says_tp_replicates = faulty("says tp replicates", after=remakes(only_in_two_axes(says_replicated)))
 says_dp_cut_first = faulty("says dp cut first", after=remakes(only_in_two_axes(says_plainly_sharded)))
+says_dp_cut_first_when_uneven = faulty(
+    "says dp cut first when uneven", after=remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
+)
 cuts_dp_first = faulty("cuts dp first", after=remakes(only_in_two_axes(cut_by_dp_first)))
 takes_any_mesh = called_otherwise("takes any mesh", over_the_first_axis)
 ignores_the_group = called_otherwise("ignores the group", over_all_ranks)
@@ -171,6 +179,7 @@ CAUGHT_BY = {
     "undoes_tensor_parallelism": "sharding/2d-mesh",
     "says_tp_replicates": "sharding/2d-placements",
     "says_dp_cut_first": "sharding/2d-full",
+    "says_dp_cut_first_when_uneven": "sharding/2d-full-uneven",
     "cuts_dp_first": "sharding/2d-rows",
     "takes_any_mesh": "arguments/mesh-of-three-axes",
     "ignores_the_group": "arguments/mesh-from-group",

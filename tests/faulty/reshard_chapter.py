@@ -64,6 +64,11 @@ def stays_full_after_backward(module: Any) -> None:
     module.set_reshard_after_backward(False)
 
 
+def sums(module: Any) -> None:
+    """Gradients are added up, and not averaged."""
+    module.set_gradient_divide_factor(1.0)
+
+
 def cannot_stay_full(module: Any) -> None:
     """Ignore the wish to keep full parameters after backward."""
     module.set_reshard_after_backward = lambda *_, **__: None
@@ -144,6 +149,7 @@ stale_when_not_resharding = called_otherwise(
     "stale when not resharding", then(stays_full_after_backward, lambda setting: setting is False)
 )
 stale_in_groups = called_otherwise("stale in groups", then(stays_full_after_backward, is_int))
+sums_in_groups = called_otherwise("sums in groups", then(sums, is_int))
 takes_any_size = called_otherwise("takes any size", reads(factor_or_true))
 takes_any_type = called_otherwise(
     "takes any type", reads(lambda setting, _: bool(setting) if isinstance(setting, (str, float)) else setting)
@@ -168,6 +174,7 @@ CAUGHT_BY = {
     "frees_nothing": "reshard/frees-memory",
     "stale_when_not_resharding": "reshard/same-results",
     "stale_in_groups": "reshard/to-group-same-results",
+    "sums_in_groups": "parity/to-group",
     "takes_any_size": "reshard/refuses-sizes",
     "takes_any_type": "reshard/refuses-types",
 }
