@@ -67,7 +67,7 @@ def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Tria
 def follows_the_baseline(trial: Trial, case: ThreeAxisCase) -> None:
     """Run the case on ranks and compare each rank's trace with its part of the unsharded model's."""
     full = oracle(case)
-    within = tolerance.parity(replace(case, world_size=case.data_ranks), full)
+    within = tolerance.parity(case, full, batches=case.data_ranks)
     for number, trace in enumerate(trial.run(train_after_tp, case)):
         trial.agree(f"rank {number}", trace, on_rank(case, full, number), within)
 
@@ -109,7 +109,7 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
 def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Trial, case: DecoderCase) -> None:
     """A gradient that tp left partial or whole is laid out as its parameter first: a decoder trains as unsharded."""
     full = baseline.train(replace(case, world_size=case.data_ranks), torch.float64)
-    within = tolerance.parity(replace(case, world_size=case.data_ranks), full)
+    within = tolerance.parity(case, full, batches=case.data_ranks)
     for number, trace in enumerate(trial.run(train_decoder, case)):
         trial.agree(f"rank {number}", trace, decoder_on_rank(case, full, number), within)
 

@@ -21,10 +21,12 @@ two of them of 2**-24. So 52 bits hold every sum; and 24 bits hold weights, grad
 
 [Note: general cases]
 The oracle is the unsharded model in float64. Let e be the error of the unsharded model in the working dtype. Sharding
-may differ from it in the mean over n ranks only: another order of n additions, and one more or one less rounding
-for the division. By the standard bound for recursive summation (Higham, Accuracy and Stability of Numerical
-Algorithms, 2nd ed., section 4.2) that is at most (n + 1) · u · m, with u the unit roundoff and m the mean of absolute
-values. Later steps start from weights that differ so, and amplify the difference as they amplify e. Hence::
+may differ from it in the mean over n ranks only: another order of n additions, and one more or one less rounding for
+the division; where tensor parallelism cuts too, in its partial sums as well, and n counts all ranks. By the standard
+bound for recursive summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2) that is at
+most (n + 1) · u · m, with u the unit roundoff and m the mean of absolute values. Later steps start from weights that
+differ so, and amplify the difference as they amplify e. Tensor parallelism rounds everything anew, of which e in one
+small tensor is a poor sample: there e is that of the tensor that is relatively worst. Hence::
 
     allowed = FACTOR · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
 
@@ -42,6 +44,8 @@ lost by flushing subnormals of float16, less than 2**-14, is less than is allowe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -58,26 +62,32 @@ STEPS_FACTOR = 16.0
 
 
 def parity(
-    case: TrainingCase, oracle: list[FullStep], rounded: list[FullStep] | None = None, unit: float | None = None
+    case: TrainingCase,
+    oracle: list[FullStep],
+    rounded: list[FullStep] | None = None,
+    unit: float | None = None,
+    batches: int | None = None,
 ) -> Allowance:
     """What training may differ from the float64 ``oracle``: nothing for exact cases, else the bound of the note.
 
     ``rounded`` is what the unsharded model gives with the same roundings, and ``unit`` the coarsest unit roundoff; the
-    case's dtype says both if they are left out.
+    case's dtype says both if they are left out. ``batches`` is how many there are where tensor parallelism cuts too.
     """
     if case.exact:
         return exact
-    rounded = rounded or baseline.train(case, case.torch_dtype)
+    rounded = rounded or baseline.train(replace(case, world_size=batches or case.world_size), case.torch_dtype)
     unit = unit or torch.finfo(case.torch_dtype).eps / 2
     scale = STEPS_FACTOR * (case.world_size + 1) * unit
     bounds: dict[str, float] = {}
     loss = 0.0
     for step, (near, far) in enumerate(zip(rounded, oracle, strict=True)):
-        for name in far.gradients:
-            pairs = ((near.gradients, far.gradients), (near.parameters, far.parameters))
-            own = max(_off(working[name], wide[name]) for working, wide in pairs)
-            size = max(_most(far.magnitudes[name]), _most(far.parameters[name]))
-            bounds[name] = max(bounds.get(name, 0.0), FACTOR * own + scale * size)
+        pairs = ((near.gradients, far.gradients), (near.parameters, far.parameters))
+        own = {name: max(_off(working[name], wide[name]) for working, wide in pairs) for name in far.gradients}
+        size = {name: max(_most(far.magnitudes[name]), _most(far.parameters[name])) for name in own}
+        worst = max(own[name] / size[name] for name in own if size[name]) if batches else 0.0
+        for name, off in own.items():
+            bound = FACTOR * max(off, worst * size[name]) + scale * size[name]
+            bounds[name] = max(bounds.get(name, 0.0), bound)
         off = max(_off(a, b) for a, b in zip(near.losses, far.losses, strict=True))
         loss = max(loss, FACTOR * off + scale * max(_most(value) for value in far.losses) + scale)
         bounds[f"[{step}] 'loss'"] = loss
