@@ -44,6 +44,8 @@ linear_first = LINEAR_FIRST.flatmap(
         reshard_after_forward=True,
     )
 )
+#: One weight in float32, whose average may be taken by the collective.
+TINY = TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
 
 
 @requirement("communication/forward", SHARDED, ranks=2, source="COM-01 COM-03 COM-08")
@@ -220,7 +222,7 @@ def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCa
 
 @requirement("communication/group-apart-trains", SHARDED, Feature.SEPARATE_GROUP, ranks=2, source="COM-14")
 @costly(2)
-@example(case=TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1))
+@example(case=TINY)
 @given(case=training_cases(exact=True))
 def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With reductions in a group of their own training is the unsharded model's."""
@@ -232,7 +234,7 @@ def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase
     "communication/group-memory", SHARDED, Feature.GROUP_MEMORY, ranks=2, worlds=("processes",), source="COM-20"
 )
 @costly(2)
-@example(case=TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1))
+@example(case=TINY)
 @given(case=training_cases(exact=True))
 def test_memory_of_the_group_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With buffers of the process group, or ordinary ones where it has none, training is the unsharded model's."""

@@ -59,12 +59,14 @@ def follows(trial: Trial, case: PrecisionCase) -> None:
         trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
 
 
-@requirement("precision/exact", *MIXED, ranks=2, source="MP-01 MP-02 MP-03 MP-15")
-@example(
-    case=PrecisionCase(
-        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
-    )
+#: One weight, in low precision where it computes.
+ONE_WEIGHT = PrecisionCase(
+    2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
 )
+
+
+@requirement("precision/exact", *MIXED, ranks=2, source="MP-01 MP-02 MP-03 MP-15")
+@example(case=ONE_WEIGHT)
 @given(case=precision_cases())
 def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: PrecisionCase) -> None:
     """Losses and gradients are those of parameters cast to param_dtype, and updates fall on the uncast parameters."""
@@ -133,11 +135,7 @@ def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> 
 
 
 @requirement("precision/kept-dtypes", *MIXED, ranks=2, source="MP-01 REG-13")
-@example(
-    case=PrecisionCase(
-        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
-    )
-)
+@example(case=ONE_WEIGHT)
 @given(case=precision_cases(steps=1))
 def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Parameters, gradients, optimizer state and state dict have the dtype that the parameters had."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
+from suites.kit.parts import own
 from tests.faulty.distributed_checkpoint import gathers_once_where, hybrid, stages_nothing
 from tests.faulty.init_chapters import rebuilt, right
 from tests.faulty.making import faulty
@@ -28,11 +29,6 @@ its_own = right.state_dicts
 def with_functions(name: str, **functions: Callable[..., Any]) -> Implementation:
     """torch's implementation with functions of its own for state by names."""
     return replace(right, name=name, state_dicts=replace(its_own, **functions))
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's own part: the very memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 # What is handed out.
@@ -78,7 +74,7 @@ def loads_net(name: str, change: Callable[[nn.Module, State], None]) -> Implemen
     """Once a net is loaded some of its tensors become other ones; ``change`` is given what they were before."""
 
     def set_state(module: nn.Module, state: State, **options: Any) -> Any:
-        before = {name: local(value).clone() for name, value in _remembered(module, state).items()}
+        before = {name: own(value).clone() for name, value in _remembered(module, state).items()}
         result = its_own.set_model_state_dict(module, state, **options)
         with torch.no_grad():
             change(module, before)
@@ -101,7 +97,7 @@ def keep(which: Callable[[nn.Module], dict[str, Any]]) -> Callable[[nn.Module, S
 
     def change(module: nn.Module, before: State) -> None:
         for name, tensor in which(module).items():
-            local(tensor).copy_(before[name])
+            own(tensor).copy_(before[name])
 
     return change
 
@@ -156,7 +152,7 @@ def lose_on_other_replicas(module: nn.Module, optimizer: Any) -> None:
     mesh = mesh_of(module)
     if mesh is not None and hybrid(mesh) and mesh.get_local_rank(0):
         for entries in optimizer.state.values():
-            local(entries["exp_avg"]).zero_()
+            own(entries["exp_avg"]).zero_()
 
 
 def keep_the_rate(module: nn.Module, optimizer: Any) -> None:
