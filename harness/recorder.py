@@ -30,6 +30,11 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+def has_workers(config: pytest.Config) -> bool:
+    """Whether other processes will run the tests for this one."""
+    return not is_worker(config) and bool(config.getoption("numprocesses", None))
+
+
 def workers_of(config: Any) -> int:
     """How many processes run the tests of this run."""
     return int(config.workerinput["workercount"]) if is_worker(config) else 1

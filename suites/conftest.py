@@ -1,13 +1,28 @@
-"""The order of a run: what finds most faults first, then the chapters in the order of a model's life."""
+"""The start and the order of a run: what finds most faults first, then the chapters in the order of a model's life."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from harness.ahead import start_ahead
 from harness.requirement import requirement_of
 from suites.catalogue import CHAPTERS
 
+_HERE = Path(__file__).resolve().parent
 _PLACES = {chapter: place for place, chapter in enumerate(dict.fromkeys(("parity", *CHAPTERS)))}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have ranks get ready while tests are collected."""
+    start_ahead(config, [f"{__package__}.{file.stem}" for file in _named(config) if file.parent == _HERE])
+
+
+def _named(config: pytest.Config) -> list[Path]:
+    """The test files that the command line names."""
+    paths = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    return [file for path in paths for file in (sorted(path.glob("test_*.py")) if path.is_dir() else [path])]
 
 
 @pytest.hookimpl(tryfirst=True)

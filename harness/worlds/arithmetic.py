@@ -38,14 +38,19 @@ class Call:
         return f"{self.name}({', '.join([*tensors, *more])})"
 
 
+#: Asked for at every call, and dear to ask torch for.
+_NAMES = {int(kind.value): name for name, kind in ReduceOp.RedOpType.__members__.items()}
+
+
+def op_name(op: Any) -> str:
+    """A reduction's name: ``"AVG"``."""
+    return _NAMES[int(op.op)]
+
+
 def op_words(op: Any) -> str:
     """A reduction's name, with the factor of a PREMUL_SUM."""
-    name = _name(op)
+    name = op_name(op)
     return f"{name}({_factor(op)})" if name == "PREMUL_SUM" else name
-
-
-def _name(op: Any) -> str:
-    return str(ReduceOp.RedOpType(op.op)).rpartition(".")[2]
 
 
 def _factor(op: Any) -> Any:
@@ -54,7 +59,7 @@ def _factor(op: Any) -> Any:
 
 def reduced(tensors: Sequence[Tensor], op: Any) -> Tensor:
     """The reduction of equal-sized tensors by ``op``, rounded once to their dtype. Raises ValueError if undefined."""
-    kind = _name(op)
+    kind = op_name(op)
     stacked = torch.stack([tensor.detach() for tensor in tensors])
     if kind == "SUM":
         return stacked.sum(0, dtype=stacked.dtype)

@@ -189,6 +189,13 @@ def preload_programs(modules: Sequence[str]) -> None:
     _programs[:] = modules
 
 
+def start_ahead(backend: Backend) -> None:
+    """Have the fork server import what it will, if hosts of this backend come from it, before the first is needed."""
+    if backend.start_method == "forkserver":
+        with _environment({**_ONE_THREAD, **backend.environment}):
+            _ensure_fork_server(multiprocessing.get_context("forkserver"))
+
+
 def _ensure_fork_server(context: Any) -> None:
     """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
     context.set_forkserver_preload(["harness.worlds.preload"])

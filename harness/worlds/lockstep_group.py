@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from harness import ledger
-from harness.worlds.arithmetic import Call, op_words
+from harness.worlds.arithmetic import Call, op_name, op_words
 from harness.worlds.meetings import Hall, Meeting
 
 
@@ -85,7 +85,7 @@ class LockstepGroup(dist.ProcessGroup):
     ) -> Any:
         self._calls += 1
         call = Call(name, agree, tuple(inputs), tuple(outputs), **more)
-        reduction = op_words(call.op).partition("(")[0] if call.op is not None else None
+        reduction = op_name(call.op) if call.op is not None else None
         is_async = getattr(opts, "asyncOp", True)
         heard = ledger.note(name.removesuffix("_single"), inputs, outputs, reduction, self._ranks, is_async)
         meeting = self._hall.meeting(self._name, self._calls, self._ranks)
@@ -250,7 +250,7 @@ def _root(opts: Any) -> str:
 
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    return tuple((str(tensor.dtype), tensor.numel()) for tensor in tensors)
+    return tuple((tensor.dtype, tensor.numel()) for tensor in tensors)
 
 
 def _expect(holds: bool, name: str, wanted: str) -> None:

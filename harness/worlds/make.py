@@ -10,7 +10,6 @@ from harness.vendor import Backend
 from harness.worlds.base import World
 from harness.worlds.host import RoleFactory
 from harness.worlds.hosts import HostedWorld
-from harness.worlds.processes import ProcessRole
 
 KINDS = ("threads", "processes")
 
@@ -30,7 +29,7 @@ def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadlin
 
 def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline: float) -> World:
     def roles(_: Path) -> list[RoleFactory]:
-        from harness.worlds.threads import ThreadRole  # installs a process-group backend, so only where it is used
+        from harness.worlds.threads import ThreadRole  # installs a process-group backend, so not before ranks start
 
         return [partial(ThreadRole, size, subject, seed)]
 
@@ -39,6 +38,8 @@ def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline:
 
 def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
     def roles(store: Path) -> list[RoleFactory]:
+        from harness.worlds.processes import ProcessRole  # DTensor, a second of importing: not before ranks start
+
         return [partial(ProcessRole, rank, size, subject, str(store)) for rank in range(size)]
 
     carried = [(rank,) for rank in range(size)]

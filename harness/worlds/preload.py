@@ -22,9 +22,6 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 #: Set by ``handle.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
@@ -53,6 +50,7 @@ def _one_step() -> None:
     DTensor caches by mesh what is true of one rank, here of rank 0. So this mesh is called as no other is: it would
     equal that of four ranks without names, and all of these would take themselves for rank 0.
     """
+    from torch.distributed.tensor import DTensor
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
@@ -74,11 +72,15 @@ def _one_step() -> None:
 
 
 def _shard(net: torch.nn.Sequential, mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import fully_shard
+
     for module in (*net, net):
         fully_shard(module, mesh=mesh)
 
 
 def _cut(net: torch.nn.Sequential, mesh: DeviceMesh) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
     parallelize_module(net, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
 
 
@@ -107,6 +109,7 @@ def _hazard() -> str:
 
 def _prepare() -> str:
     """Import and warm up. What fails is returned in words, and only makes ranks start cold."""
+    gc.disable()  # nothing of this is garbage, and looking for some is a sixth of the time
     torch.set_num_threads(1)
     torch.manual_seed(0)
     try:
@@ -163,6 +166,7 @@ def _settle() -> None:
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]  # the next finalizer registers anew
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _leave_at_once(server: int) -> None:
