@@ -72,7 +72,7 @@ class Trial:
         self._worlds: dict[int, World] = {}
         self._active: World | None = None
         self._failures: dict[str, SubjectFailure] = {}
-        self._failed_at = 0.0
+        self.first_failure: tuple[float, int] | None = None  # when, by the monotonic clock, and at which example
         self._expired = ""
 
     # What a test calls.
@@ -186,7 +186,8 @@ class Trial:
         slow = self._expired or any(failure.cause == "hung" for failure in self._failures.values())
         if known is not None and slow:
             raise known
-        spent = bool(self._failures) and time.monotonic() > self._failed_at + self._shrinking_budget
+        failed = self.first_failure
+        spent = failed is not None and time.monotonic() > failed[0] + self._shrinking_budget
         if known is None and (spent or (slow and self._failures)):
             reject()
         self.examples += case is not self.case
@@ -205,8 +206,8 @@ class Trial:
 
     def _fail(self, message: str, cause: str, outcomes: tuple[Outcome, ...] = ()) -> None:
         __tracebackhide__ = True
-        if not self._failures:
-            self._failed_at = time.monotonic()
+        if self.first_failure is None:
+            self.first_failure = time.monotonic(), self.examples
         failure = self._failures[_key(self.case)] = SubjectFailure(message, cause, outcomes)
         raise failure
 

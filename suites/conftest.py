@@ -8,10 +8,10 @@ import pytest
 
 from harness.ahead import start_ahead
 from harness.requirement import requirement_of
-from suites.catalogue import CHAPTERS
+from suites.catalogue import RUN_ORDER
 
 _HERE = Path(__file__).resolve().parent
-_PLACES = {chapter: place for place, chapter in enumerate(dict.fromkeys(("parity", *CHAPTERS)))}
+_PLACES = {chapter: place for place, chapter in enumerate(RUN_ORDER)}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,84 +6,23 @@ right subjects pass the same is shown by a conformance run of torch and of the r
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.load import Subject, load_backend
 from harness.report.read import read_run
-from harness.session import verdict_of
-from harness.trial import Trial
 from harness.verdict import Verdict
 from harness.waivers import read_waivers
-from suites.catalogue import entries
 from tests.faulty import Fault, all_faults
+from tests.judging import ENTRIES, judged, subject_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = all_faults()
-ENTRIES = {entry.requirement.id: entry for entry in entries()}
 #: Causes of failure that mean a judged result, rather than an error that may have come by accident.
 JUDGED = ("disagreement", "not refused", "refused otherwise")
-
-
-@dataclass(frozen=True)
-class End:
-    """How one requirement ended on one subject."""
-
-    verdict: Verdict
-    message: str
-    cause: str
-    seconds: float
-
-
-def judged(requirement: str, subject: Subject, world: str) -> End:
-    """Try one requirement on one subject; of a parametrized one, all its forms until the first that does not pass."""
-    test = ENTRIES[requirement].test
-    ends = (_one(test, form, subject, world) for form in forms(test))
-    return next((end for end in ends if end.verdict is not Verdict.PASS), End(Verdict.PASS, "", "", 0.0))
-
-
-def forms(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """The arguments that ``pytest.mark.parametrize`` would give, besides the trial."""
-    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
-    for chosen in itertools.product(*(_axis(*mark.args) for mark in marks)):
-        yield {name: value for part in chosen for name, value in part.items()}
-
-
-def _axis(names: str | Sequence[str], rows: Sequence[Any]) -> list[dict[str, Any]]:
-    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    values = [row.values if hasattr(row, "marks") else row if len(names) > 1 else (row,) for row in rows]
-    return [dict(zip(names, row, strict=True)) for row in values]
-
-
-def _one(test: Callable[..., None], form: dict[str, Any], subject: Subject, world: str) -> End:
-    backend = load_backend(subject.backend)
-    ranks = backend.thread_ranks if world == "threads" else backend.ranks
-    trial, error, started = Trial(world, subject, ranks, shrinking_budget=0.0), None, time.monotonic()
-    extra = {"world_kind": world} if "world_kind" in inspect.signature(test).parameters else {}
-    try:
-        with trial.offering():
-            test(trial=trial, **extra, **form)
-        trial.close()
-    except (Exception, pytest.skip.Exception) as raised:
-        error = raised
-    finally:
-        trial.discard()
-    return End(*verdict_of(error, trial), time.monotonic() - started)
-
-
-def subject_of(fault: Fault) -> Subject:
-    """What is judged: the fault, and the right thing at the other end."""
-    right = Subject("torch", "gloo")
-    return replace(right, **{fault.kind: fault.where})
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)

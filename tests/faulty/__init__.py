@@ -8,7 +8,9 @@ shipped a fault stands for::
     ORIGIN = {"sums_for_averages": "pytorch/pytorch#162338"}
 
 A fault whose symptom is an error, rather than a wrong result, is also named in ``RAISES``; an implementation's fault
-that a requirement of processes alone can catch, in ``IN_PROCESSES``.
+that a requirement of processes alone can catch, in ``IN_PROCESSES``. Other requirements that are right to fail a fault,
+or a module's faults all together, are named in ``ALSO_BY``, by what they start with: ``{"": ("parity/",)}``. A fault
+that nothing can tell from right says why in ``EQUIVALENT``.
 """
 
 from __future__ import annotations
@@ -36,6 +38,12 @@ class Fault:
     origin: str
     worlds: tuple[str, ...]
     raises: bool
+    also_by: tuple[str, ...] = ()
+    why_equivalent: str = ""
+
+    def is_rightly_caught_by(self, requirement: str) -> bool:
+        """Whether the fault breaks what this requirement says, rather than something that happens to be near."""
+        return requirement == self.caught_by or requirement.startswith(self.also_by)
 
 
 def all_faults() -> list[Fault]:
@@ -46,7 +54,7 @@ def all_faults() -> list[Fault]:
 
 def _faults_of(name: str) -> Iterator[Fault]:
     module = importlib.import_module(f"{__name__}.{name}")
-    processes = getattr(module, "IN_PROCESSES", ())
+    processes, also = getattr(module, "IN_PROCESSES", ()), getattr(module, "ALSO_BY", {})
     for attribute, requirement in getattr(module, "CAUGHT_BY", {}).items():
         is_implementation = isinstance(getattr(module, attribute), Implementation)
         yield Fault(
@@ -58,4 +66,6 @@ def _faults_of(name: str) -> Iterator[Fault]:
             # A backend's process group is used by processes only.
             worlds=("threads",) if is_implementation and attribute not in processes else ("processes",),
             raises=attribute in getattr(module, "RAISES", ()),
+            also_by=(*also.get("", ()), *also.get(attribute, ())),
+            why_equivalent=getattr(module, "EQUIVALENT", {}).get(attribute, ""),
         )

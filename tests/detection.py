@@ -1,0 +1,139 @@
+"""Measuring what the suites catch: each faulty subject before the requirement named for it, and before a whole run.
+
+Of one fault, for example::
+
+    {"id": "reductions.drops_rank_zero", "named": "parity/exact", "killed": true, "killed_by": "parity/exact",
+     "attributed": true, "seconds": 0.1, "examples": 1, "case": {…}, "run_seconds": 0.2, "run_rows": 0, …}
+
+*Killed* means that a requirement said ``fail``: broken, not run and not claimed are no kills, nor is a row that torch's
+own FSDP fails. *killed_by* is the first requirement to do so in a quick run on two ranks, in the order in which the
+suites run; where two ranks do not show the fault, the requirement named for it, on as many as there are. ``seconds``
+and ``examples`` are that named requirement's until its first failure; ``run_seconds`` are the run's, after ``run_rows``
+other rows.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.session import Judged
+from harness.verdict import Verdict
+from harness.waivers import read_waivers
+from suites.catalogue import RUN_ORDER, Entry, entries
+from tests.faulty import Fault
+from tests.judging import End, judged, subject_of
+
+ROOT = Path(__file__).resolve().parent.parent
+#: How many ranks the run has in which the first red row is looked for.
+RANKS = 2
+#: How long a smaller failing case is looked for, in seconds.
+SHRINKING = 5.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One row of the table."""
+
+    id: str
+    origin: str
+    where: str
+    world: str
+    named: str
+    killed: bool
+    killed_by: str
+    attributed: bool
+    equivalent: bool
+    why_equivalent: str
+    verdict: str
+    message: str
+    cause: str
+    seconds: float
+    examples: int
+    case: dict[str, Any] | None
+    run_seconds: float | None
+    run_rows: int
+    date: str
+    commit: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as JSON types."""
+        return asdict(self)
+
+
+def measure(fault: Fault) -> Kill:
+    """Put one fault before the suites. Takes as long as a run takes to find it, a minute at most."""
+    world = fault.worlds[0]
+    named = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
+    first, seconds, rows = first_red(fault, world)
+    by_name = named.verdict is Verdict.FAIL
+    killed_by = first or (fault.caught_by if by_name else "")
+    return Kill(
+        id=fault.id,
+        origin=fault.origin,
+        where=fault.where,
+        world=world,
+        named=fault.caught_by,
+        killed=bool(killed_by),
+        killed_by=killed_by,
+        attributed=fault.is_rightly_caught_by(killed_by),
+        equivalent=bool(fault.why_equivalent),
+        why_equivalent=fault.why_equivalent,
+        verdict=str(named.verdict),
+        message=named.message.partition("\n")[0][:300],
+        cause=named.cause,
+        seconds=round(named.seconds, 3),
+        examples=named.examples,
+        case=named.case,
+        run_seconds=round(seconds, 2) if first else None,
+        run_rows=rows,
+        date=date.today().isoformat(),
+        commit=_commit(),
+    )
+
+
+def first_red(fault: Fault, world: str) -> tuple[str, float, int]:
+    """The first requirement of a quick run that fails, or "" if none does; after how many seconds and rows."""
+    started, rows = time.monotonic(), 0
+    for entry in in_run_order(fault, world):
+        end: End = judged(entry.requirement.id, subject_of(fault), world, ranks=RANKS)
+        if end.verdict is Verdict.FAIL:
+            return entry.requirement.id, time.monotonic() - started, rows
+        rows += 1
+    return "", time.monotonic() - started, rows
+
+
+def in_run_order(fault: Fault, world: str) -> Iterator[Entry]:
+    """What a run tries on this subject, but for what torch's own FSDP is known to fail."""
+    judged_one = Judged(subject_of(fault), ())
+    for entry in sorted(entries(), key=lambda entry: RUN_ORDER.index(entry.requirement.chapter)):
+        found = entry.requirement
+        possible = found.ranks <= RANKS and world in found.worlds and judged_one.why_not(found, world) is None
+        if possible and found.id not in _failed_by_torch():
+            yield entry
+
+
+@cache
+def _failed_by_torch() -> frozenset[str]:
+    """Requirements of which a row is waived for torch or for gloo."""
+    waivers = read_waivers(ROOT / "suites" / "waivers.toml")
+    tests = {f"{Path(entry.module.replace('.', '/'))}.py::{entry.test.__name__}": entry for entry in entries()}
+    rows = {tests[waiver.nodeid.partition("[")[0]].requirement.id for waiver in waivers if waiver.nodeid}
+    return frozenset(rows | {waiver.requirement for waiver in waivers if waiver.requirement})
+
+
+@cache
+def _commit() -> str:
+    """The commit that is checked out, with a + if files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode
+    return found.stdout.strip() + ("+" if changed else "")
+
+

@@ -1,0 +1,90 @@
+"""The kill table's command: faults in, two at a time, ``docs/detection.json`` and ``docs/detection.md`` out.
+
+    python -m tests.faulty                        all of them, hours on two cores
+    python -m tests.faulty --missing              those of which the file says nothing yet
+    python -m tests.faulty --only reductions      those whose id has this in it
+    python -m tests.faulty --write                nothing is measured; the table is made again of the file
+
+What has been measured is kept as it comes, so that a run that is stopped loses nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import pkgutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import suites
+from harness.worlds.handle import preload_programs
+from tests.detection import ROOT, measure
+from tests.detection_table import table
+from tests.faulty import Fault, all_faults
+
+FACTS = ROOT / "docs" / "detection.json"
+PAGE = ROOT / "docs" / "detection.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what is asked for, and write both files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose id has this in it")
+    parser.add_argument("--missing", action="store_true", help="only faults that are not in the file yet")
+    parser.add_argument("--write", action="store_true", help="measure nothing, make the table again")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--facts", type=Path, default=FACTS, help="the JSON file (default: docs/detection.json)")
+    options = parser.parse_args(arguments)
+    faults = all_faults()
+    kept = read(options.facts)
+    chosen = [] if options.write else [fault for fault in faults if options.only in fault.id]
+    chosen = [fault for fault in chosen if not (options.missing and fault.id in kept)]
+    for fact in measured(chosen, options.workers):
+        kept[fact["id"]] = fact
+        write(options.facts, kept, faults)
+    write(options.facts, kept, faults)
+    if options.facts == FACTS:
+        PAGE.write_text("\n".join(table(list(kept.values()))) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """What has been measured so far, by id."""
+    if not path.exists():
+        return {}
+    return {fact["id"]: fact for fact in json.loads(path.read_text(encoding="utf-8"))["faults"]}
+
+
+def write(path: Path, kept: dict[str, dict[str, Any]], faults: Sequence[Fault]) -> None:
+    """Keep what is known of faults that are still there, in their order; whole, or as before."""
+    facts = [kept[fault.id] for fault in faults if fault.id in kept]
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"schema": 1, "faults": facts}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def measured(faults: Sequence[Fault], workers: int) -> Iterator[dict[str, Any]]:
+    """Each fault's row, as it comes; says how far it is."""
+    if not faults:
+        return
+    start, context = time.monotonic(), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare) as pool:
+        rows = [pool.submit(measure, fault) for fault in faults]
+        for number, row in enumerate(as_completed(rows), 1):
+            kill = row.result()
+            end = f"{kill.killed_by or 'SURVIVED'} after {kill.run_seconds} s, {kill.run_rows} rows"
+            print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {kill.id}: {end}", flush=True)
+            yield kill.as_json()
+
+
+def _prepare() -> None:
+    """In a worker: as the pytest plugin does."""
+    torch.set_num_threads(1)
+    chapters = [found.name for found in pkgutil.iter_modules(suites.__path__, "suites.")]
+    preload_programs([name for name in chapters if name.startswith("suites.test_")])

@@ -1,0 +1,66 @@
+"""The kill table as a page: the figures first, then a row a fault."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+#: The figures that are asked for: seconds of the median, and of the run by whose end most faults are found.
+SOON, LATE = 2.0, 60.0
+
+
+def table(facts: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Lines of Markdown."""
+    yield "# What the suites catch"
+    yield ""
+    yield from (*_words(figures(facts)), "")
+    yield "| fault | stands for | first caught by | rightly | seconds (examples) alone | seconds (rows) in a run |"
+    yield "|---|---|---|---|---|---|"
+    yield from (_row(fact) for fact in facts)
+
+
+def figures(facts: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The figures of the table, from its rows."""
+    killable = [fact for fact in facts if not fact["equivalent"]]
+    killed = [fact for fact in killable if fact["killed"]]
+    soon = [fact for fact in killed if fact["run_seconds"] is not None and fact["run_seconds"] <= LATE]
+    alone = [fact["seconds"] for fact in killed if fact["world"] == "threads" and fact["verdict"] == "fail"]
+    run = [fact["run_seconds"] for fact in killed if fact["world"] == "threads" and fact["run_seconds"] is not None]
+    return {
+        "faults": len(facts),
+        "equivalent": len(facts) - len(killable),
+        "killed": len(killed),
+        "attributed": sum(fact["attributed"] for fact in killed),
+        "within a minute": len(soon),
+        "median seconds alone": statistics.median(alone),
+        "median seconds in a run": statistics.median(run),
+    }
+
+
+def _words(found: dict[str, float]) -> Iterator[str]:
+    killable = found["faults"] - found["equivalent"]
+    yield (
+        "Made by `python -m tests.faulty`; the same as data: [detection.json](detection.json). Each faulty subject is "
+        "put before the requirement that is named for it, and before a quick run of all of them on two ranks, in "
+        "threads, or in processes if it is a backend. *First caught by* is the first requirement of that run to say "
+        "`fail`, or the one named where two ranks cannot show it; *rightly* says that the fault breaks what this "
+        "requirement requires. What torch's own FSDP fails counts for nothing here."
+    )
+    yield ""
+    yield "| figure | value |"
+    yield "|---|---|"
+    yield f"| faults | {found['faults']:.0f}, of which {found['equivalent']:.0f} can be told from right by nobody |"
+    yield f"| caught | {found['killed']:.0f} of {killable:.0f} ({found['killed'] / killable:.1%}) |"
+    yield f"| first caught by a right requirement | {found['attributed'] / max(found['killed'], 1):.1%} |"
+    yield f"| caught in the first {LATE:.0f} s of a quick run on two ranks | {found['within a minute'] / killable:.1%} |"
+    yield f"| median time to first red, the requirement alone, threads | {found['median seconds alone']:.2f} s |"
+    yield f"| median time to first red, in that run, threads | {found['median seconds in a run']:.1f} s |"
+
+
+def _row(fact: dict[str, Any]) -> str:
+    caught = f"`{fact['killed_by']}`" if fact["killed"] else fact["why_equivalent"] or "**nothing**"
+    run = "–" if fact["run_seconds"] is None else f"{fact['run_seconds']:.1f} ({fact['run_rows']})"
+    alone = f"{fact['seconds']:.2f} ({fact['examples']})"
+    right = "yes" if fact["attributed"] else f"no: `{fact['named']}`"
+    return f"| `{fact['id']}` | {fact['origin']} | {caught} | {right} | {alone} | {run} |"
