@@ -10,9 +10,9 @@ Asked for waits as well, it notes when a rank first waited for what it had issue
     {"op": "wait", "of": 0}
 
 In the thread world our own process group sees every call. Elsewhere torch's dispatcher does: it sees calls by hand,
-calls from backward, and functional collectives, which DTensors use. It sees nothing of other threads of the program,
-nor of calls to a backend's object behind the back of its process group. What is only imagined, on fake tensors, is no
-collective.
+calls from backward, and functional collectives, which DTensors use. Calls to a process group that is written in Python
+do not come by there; its methods are listened to. Nothing is seen of other threads of the program, nor of calls to a
+backend's object behind the back of its process group. What is only imagined, on fake tensors, is no collective.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch._C import _distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.handmade import GroupsInPython
 from harness.works import Works, flat
 
 #: One collective. ``op`` is one word whether tensors come one by one or in lists; ``numel`` and ``bytes`` are sums over
@@ -133,22 +134,34 @@ class _Listener(TorchDispatchMode):
     def __init__(self, entries: list[Entry], works: Works | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._entries, self._works = entries, works
+        self.by_hand = GroupsInPython(self._told_by_hand)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fake = any(issubclass(cls, FakeTensor) for cls in types)
         if not fake and any(cls not in (Tensor, torch.nn.Parameter) for cls in types):
             return NotImplemented  # DTensors and their like ask again with what they are made of
-        result = func(*args, **(kwargs or {}))
-        op = None if fake else _collective(func)
+        op = None if fake or self.by_hand.busy else _collective(func)
+        with self.by_hand.answering() if op is not None else nullcontext():
+            result = func(*args, **(kwargs or {}))
         if op is not None:
-            told = _heard(op, _named(func, args, kwargs or {}), result)
-            for each in told:
-                self._entries.append(each)  # one by one: see ``Fuse``
-            if self._works is not None:
-                self._works.keep(result, range(len(self._entries) - len(told), len(self._entries)))
+            self._note(_heard(op, _named(func, args, kwargs or {}), result), result)
         elif self._works is not None and not fake and str(func) == "_c10d_functional.wait_tensor.default":
             self._works.waited_for_tensor(args[0])
         return result
+
+    def _note(self, told: list[Entry], result: Any) -> None:
+        for each in told:
+            self._entries.append(each)  # one by one: see ``Fuse``
+        if self._works is not None:
+            self._works.keep(result, range(len(self._entries) - len(told), len(self._entries)))
+
+    def _told_by_hand(self, op: str, group: Any, inputs: Any, outputs: Any, options: Any, work: Any) -> None:
+        pairs = [(inputs, outputs)]
+        if op == "all_gather" and isinstance(outputs, list) and isinstance(outputs[0], list):
+            pairs = list(zip(inputs, outputs, strict=True))  # into lists, which is done one by one
+        is_async = None if op in _ONE_SIDED else getattr(options, "asyncOp", True)
+        reduction, ranks = _reduction(getattr(options, "reduceOp", None)), dist.get_process_group_ranks(group)
+        self._note([entry(op, flat(one), flat(many), reduction, ranks, is_async) for one, many in pairs], work)
 
 
 def _collective(func: Any) -> str | None:
@@ -184,9 +197,11 @@ def _told(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], named: d
 
 
 def _reduction(op: Any) -> str | None:
-    """``"SUM"``; functional collectives have it as a word, others as an object that says a number."""
+    """``"SUM"``; functional collectives have it as a word, groups in Python as torch's own object, others another."""
     if op is None or isinstance(op, str):
         return op and op.upper()
+    if isinstance(op, dist.ReduceOp):
+        return str(getattr(op, "op")).rpartition(".")[2]  # noqa: B009 torch's stubs know of no attribute
     return str(dist.ReduceOp.RedOpType(op.op())).rpartition(".")[2]
 
 
@@ -202,5 +217,5 @@ def _ranks(named: dict[str, Any]) -> list[int]:
 @contextmanager
 def by_dispatcher(entries: list[Entry], waits: bool = False) -> Iterator[None]:
     """Listen to torch's dispatcher, on this thread and in backward."""
-    with Works(entries) if waits else nullcontext() as works, _Listener(entries, works):
+    with Works(entries) if waits else nullcontext() as works, _Listener(entries, works) as listener, listener.by_hand:
         yield

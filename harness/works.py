@@ -42,11 +42,11 @@ class Works:
 
     def keep(self, result: Any, places: Iterable[int]) -> None:
         """What the dispatcher answered to a call whose entries have these places."""
-        handle = next((each for each in flat(result) if isinstance(each, torch.ScriptObject)), None)
+        handle = next((each for each in flat(result) if isinstance(each, (torch.ScriptObject, c10d.Work))), None)
         if handle is None:  # a functional collective gives tensors, to be waited for by another
             self._results |= {_memory(each): list(places) for each in flat(result) if isinstance(each, Tensor)}
             return
-        work = c10d.Work.unbox(handle)
+        work = c10d.Work.unbox(handle) if isinstance(handle, torch.ScriptObject) else handle
         self._places[id(work)] = list(places)
         self._kept.append(work)
         for name in WAITS:

@@ -14,6 +14,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from harness.ledger import Entry
+from harness.load import Subject
 from harness.rank import Rank
 from harness.worlds.base import World
 from harness.worlds.make import open_world
@@ -22,12 +23,20 @@ from tests.lockstep_runs import values
 from tests.worlds import TORCH_ON_GLOO
 
 SIZE = 2
+#: Where there are ledgers: in either kind of world, and where process groups are written in Python.
+PLACES = {
+    "threads": ("threads", TORCH_ON_GLOO),
+    "processes": ("processes", TORCH_ON_GLOO),
+    "groups in Python": ("processes", Subject("torch", "tests.faulty.backends:right")),
+    "groups on a thread": ("processes", Subject("torch", "tests.odd.backends:on_another_thread")),
+}
 
 
-@pytest.fixture(scope="module", params=["threads", "processes"])
+@pytest.fixture(scope="module", params=PLACES)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Two ranks of either kind."""
-    with open_world(request.param, SIZE, TORCH_ON_GLOO) as opened:
+    """Two ranks of each kind."""
+    kind, subject = PLACES[request.param]
+    with open_world(kind, SIZE, subject) as opened:
         yield opened
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from suites.kit.event_machine import Event, Life, Plan
-from suites.kit.ledgers import ROOT, padded
+from suites.kit.ledgers import ROOT, as_meant, padded, tells_nothing
 from suites.kit.net_cases import GeneratedCase, Group
 from suites.kit.nets import skeleton
 
@@ -95,8 +95,9 @@ NOTHING: Event = {"is": "wait", "of": -1}
 def _event(case: GeneratedCase, entry: dict[str, Any]) -> Event:
     if entry["op"] == "wait":
         return {"is": "wait", "of": entry["of"]}
-    if len(entry["ranks"]) == 1:
-        return NOTHING  # what is said to a rank itself is no communication
+    if tells_nothing(entry):
+        return NOTHING
+    entry = as_meant(entry)
     landed = {"landed": entry["async"] is False}
     if entry["op"] == "all_gather":
         numel = entry["input"]["bytes"] // case.torch_dtype.itemsize

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from harness.case import Case
 from reference_models.nets import MLP
 from suites.kit.cases import fill, mixed
-from suites.kit.ledgers import ROOT, padded
+from suites.kit.ledgers import ROOT, as_meant, padded, tells_nothing
 from suites.kit.strategies import world_sizes
 
 #: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
@@ -124,12 +124,13 @@ def _ahead(place: int, count: int, which: str) -> st.SearchStrategy[tuple[int, t
 
 def heard(case: LadderCase, entries: Iterable[dict[str, Any]]) -> list[str]:
     """A ledger in words: ``gather 1``, ``reduce root``, and what the net noted."""
-    return [_word(case, entry) for entry in entries]
+    return [_word(case, entry) for entry in entries if "note" in entry or not tells_nothing(entry)]
 
 
 def _word(case: LadderCase, entry: dict[str, Any]) -> str:
     if "note" in entry:
         return str(entry["note"])
+    entry = as_meant(entry)
     names = {numel: name for name, numel in _sizes(case).items()}
     gathers = entry["op"] == "all_gather"
     numel = entry["input"]["bytes"] // torch.float32.itemsize if gathers else entry["output"]["numel"]

@@ -78,8 +78,24 @@ def replicas(case: NetCase, rank: int) -> list[int]:
 
 
 def counted(entries: Iterable[dict[str, Any]], words: Callable[[dict[str, Any]], str] | None = None) -> Counts:
-    """How often each collective came, without those of a rank with itself."""
-    return tallied((words or in_words)(each) for each in entries if len(each.get("ranks", ())) > 1)
+    """How often each collective came, without those that tell nobody anything."""
+    return tallied((words or in_words)(as_meant(each)) for each in entries if not tells_nothing(each))
+
+
+def tells_nothing(entry: dict[str, Any]) -> bool:
+    """Whether nothing gets from one rank to another: said to itself, or a barrier, which carries no numbers."""
+    return len(entry.get("ranks", ())) < 2 or entry["op"] == "barrier"
+
+
+def as_meant(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry; an all-to-all, of which ranks add up what they get, as the reduce-scatter that it is made for.
+
+    Of two ranks' all-to-all of four numbers each, the two sums are two numbers: as many are sent either way.
+    """
+    if entry["op"] != "all_to_all":
+        return entry
+    output = {**entry["output"], "numel": entry["output"]["numel"] // len(entry["ranks"])}
+    return {**entry, "op": "reduce_scatter", "output": output}
 
 
 def tallied(words: Iterable[str]) -> Counts:

@@ -111,14 +111,14 @@ def with_factors(rank: Rank, case: FactorCase, old_name: bool = False) -> dict[s
 
 
 def with_sums(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Gradients of one step that reduces with sums alone, and which reductions there were."""
+    """Gradients of one step that reduces with sums alone, and which reductions there were but sums."""
     net: Any = sharded(rank, case)
     for module in modules(case, net):
         module.set_force_sum_reduction_for_comms(True)
     found = passed(rank, case, net)
     entries = [entry for entry in (*found["forward"], *found["backward"]) if len(entry["ranks"]) > 1]
-    used = {entry["reduce"] for entry in entries} - {None}
-    return {"gradients": gradients(net), "reductions": sorted(used)}
+    others = {entry["reduce"] for entry in entries} - {None, "SUM"}
+    return {"gradients": gradients(net), "others": sorted(others)}
 
 
 def alone(rank: Rank, case: TrainingCase) -> dict[str, Any]:
