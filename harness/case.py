@@ -6,8 +6,12 @@ types (str, int, float, bool, None), tuples of them, or further frozen dataclass
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from typing import Any
+
+from harness.fields import MOST_DEEP, is_deep, misfit
+from harness.report.text import one_line
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def from_text(text: str) -> Case:
+    """Rebuild a case from JSON text. Raises ValueError that says in one line what is wrong."""
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(one_line(str(error))) from error
+
+
 def from_json(data: Any) -> Case:
     """Rebuild a case from ``as_json``'s object. Raises ValueError that names what does not fit; runs no code of it."""
+    if is_deep(data):
+        raise ValueError(f"expected a case, got JSON that is nested more than {MOST_DEEP} deep")
     case = _rebuilt(data)
     if not isinstance(case, Case):
         raise ValueError(f'expected a JSON object with a "case" key naming the case class, got {data!r:.80}')
@@ -43,12 +57,17 @@ def _rebuilt(data: Any) -> Any:
     classes = _known_cases()
     name = data.get("case")
     if not isinstance(name, str) or name not in classes:
-        raise ValueError(f"unknown case class {name!r}; known here: {', '.join(sorted(classes)) or 'none'}")
+        raise ValueError(f"unknown case class {name!r:.80}; known here: {', '.join(sorted(classes)) or 'none'}")
     values = {key: _rebuilt(value) for key, value in data.items() if key != "case"}
     try:
-        return classes[name](**values)
+        case = classes[name](**values)
     except TypeError as error:
         raise ValueError(f"cannot build {name} from {sorted(values)}: {error}") from error
+    wrong = misfit(case)
+    if wrong:
+        kind = next(field.type for field in fields(case) if field.name == wrong)
+        raise ValueError(f'"{wrong}" of {name} must be {kind}, got {getattr(case, wrong)!r:.80}')
+    return case
 
 
 def _known_cases() -> dict[str, type[Case]]:

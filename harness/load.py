@@ -10,10 +10,13 @@ A vendor's package may name its values in the entry-point groups ``fsdp_conforma
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from harness.fields import misfit
+from harness.report.text import one_line
 from harness.vendor import Backend, Feature, Implementation, lacking
 
 Value = TypeVar("Value", Implementation, Backend)
@@ -48,13 +51,13 @@ def load_implementation(spec: str) -> Implementation:
     for feature in sorted(implementation.claims):
         needed = lacking(implementation, Feature(feature))
         if needed is not None:
-            raise ValueError(
+            raise _refusal(
                 f"implementation {implementation.name!r} claims {str(feature)!r} but gives no {needed!r}: "
                 "set it, or drop the claim and give a reason in not_claimed"
             )
     both = sorted(str(f) for f in implementation.claims & set(implementation.not_claimed))
     if both:
-        raise ValueError(
+        raise _refusal(
             f"implementation {implementation.name!r} both claims and disclaims {', '.join(both)}: decide for one"
         )
     return implementation
@@ -64,34 +67,50 @@ def load_backend(spec: str) -> Backend:
     """The backend that ``spec`` names. Raises ValueError that says what is wrong with it and what to do."""
     backend = _load(spec, Backend)
     if backend.start_method not in ("forkserver", "spawn"):
-        raise ValueError(
+        raise _refusal(
             f"backend {backend.name!r}: start_method must be 'forkserver' or 'spawn', got {backend.start_method!r}"
         )
     if backend.ranks < 0 or backend.thread_ranks < 0:
-        raise ValueError(f"backend {backend.name!r}: ranks and thread_ranks must not be negative")
+        raise _refusal(f"backend {backend.name!r}: ranks and thread_ranks must not be negative")
     return backend
+
+
+def _refusal(words: str) -> ValueError:
+    """What is wrong with a subject, in one line whatever its names and errors hold."""
+    return ValueError(one_line(words))
 
 
 def _load(spec: str, kind: type[Value]) -> Value:
     word = kind.__name__.lower()
     module_name, attribute = _target(spec, kind, word)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{word} {spec!r}: cannot import {module_name!r} ({error}); is it installed here?") from error
-    except Exception as error:
-        raise ValueError(
-            f"{word} {spec!r}: importing {module_name!r} failed with {type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(module, attribute):
-        raise ValueError(f"{word} {spec!r}: module {module_name!r} has no {attribute!r}; define it or name another")
-    value = getattr(module, attribute)
+    value = _imported(module_name, attribute, f"{word} {spec!r}")
     if not isinstance(value, kind):
-        raise ValueError(
+        raise _refusal(
             f"{word} {spec!r}: expected a harness.vendor.{kind.__name__}, got {type(value).__name__}; "
             f"build one with {kind.__name__}(name=…)"
         )
+    wrong = misfit(value)
+    if wrong:
+        wanted = next(field.type for field in fields(value) if field.name == wrong)
+        raise _refusal(f"{word} {spec!r}: {wrong} must be {wanted}, got {getattr(value, wrong)!r:.80}")
     return value
+
+
+def _imported(module_name: str, attribute: str, where: str) -> Any:
+    """The attribute. Whatever a stranger's module does when it is imported, even ``sys.exit``, is told in a line."""
+    try:
+        module = importlib.import_module(module_name)
+        return getattr(module, attribute)
+    except ModuleNotFoundError as error:
+        why = f"cannot import {module_name!r} ({error}); is it installed here?"
+    except AttributeError as error:
+        if module_name in sys.modules:
+            why = f"module {module_name!r} has no {attribute!r}; define it or name another"
+        else:
+            why = f"importing {module_name!r} failed with AttributeError: {error}"
+    except (Exception, SystemExit) as error:
+        why = f"importing {module_name!r} failed with {type(error).__name__}: {error}"
+    raise _refusal(f"{where}: {why}")
 
 
 def _target(spec: str, kind: type[Value], word: str) -> tuple[str, str]:
@@ -101,5 +120,5 @@ def _target(spec: str, kind: type[Value], word: str) -> tuple[str, str]:
     target = known.get(spec, spec)
     module_name, colon, attribute = target.partition(":")
     if not (module_name and colon and attribute):
-        raise ValueError(f"unknown {word} {spec!r}: expected one of {', '.join(sorted(known))}, or module:attribute")
+        raise _refusal(f"unknown {word} {spec!r}: expected one of {', '.join(sorted(known))}, or module:attribute")
     return module_name, attribute

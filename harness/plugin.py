@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -20,6 +19,7 @@ from harness.options import END, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TR
 from harness.recorder import Recorder, subject_of, workers_of
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
+from harness.report.text import one_line, visible
 from harness.requirement import WORLDS, Requirement, requirement_of
 from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
@@ -181,7 +181,7 @@ def _kind(item: pytest.Item) -> str:
 def _replay(item: pytest.Function, text: str) -> None:
     usage = int(pytest.ExitCode.USAGE_ERROR)
     try:
-        case = cases.from_json(json.loads(text))
+        case = cases.from_text(text)
     except ValueError as error:
         pytest.exit(f"--case: {error}", returncode=usage)
     drawn = getattr(item.obj, "hypothesis", None)
@@ -245,12 +245,13 @@ def _show(report: Any, record: Record, found: Requirement) -> None:
     if record.ratio is not None:
         report.user_properties.append(("worst/allowed", f"{record.ratio:.3g}"))
     if record.verdict is Verdict.WAIVED:
-        report.outcome, report.wasxfail = "skipped", f"waived: {record.waiver and record.waiver['issue']}"
+        report.outcome = "skipped"
+        report.wasxfail = one_line(f"waived: {record.waiver and record.waiver['issue']}")
     elif record.verdict.is_red:
         report.outcome = "failed"
-        report.longrepr = report.longrepr or record.message
-        report.sections.append(("verdict", f"{record.verdict}: {record.message}"))
-        report.sections.append(("reproduce", record.reproduce))
+        report.longrepr = report.longrepr or visible(record.message)
+        report.sections.append(("verdict", visible(f"{record.verdict}: {record.message}")))
+        report.sections.append(("reproduce", visible(record.reproduce)))
     elif record.verdict is Verdict.NOT_RUN and report.outcome == "failed":
         report.outcome = "skipped"
-        report.longrepr = (str(report.fspath), 0, f"not run: {record.message}")
+        report.longrepr = (str(report.fspath), 0, visible(f"not run: {record.message}"))

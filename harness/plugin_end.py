@@ -10,6 +10,7 @@ import pytest
 
 from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, STARTED, TRIAL, WATCH, now, option
 from harness.recorder import is_worker, tell_problems
+from harness.report.text import one_line
 from harness.requirement import requirement_of
 from harness.verdict import Footer, Verdict
 from harness.worlds import hosts
@@ -84,8 +85,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for record in records:
         if record.verdict.is_red or record.verdict is Verdict.NOT_RUN:
             first = (record.message.splitlines() or [""])[0]
-            terminalreporter.line(f"{record.verdict}: {record.requirement} [{record.world}] {first}")
+            terminalreporter.line(one_line(f"{record.verdict}: {record.requirement} [{record.world}] {first}"))
     for problem in config.stash[PROBLEMS]:
-        terminalreporter.line(f"problem: {problem}", red=True)
+        terminalreporter.line(one_line(f"problem: {problem}"), red=True)
     if option(config, "record"):
         terminalreporter.line(f"records: {option(config, 'record')}")

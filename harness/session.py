@@ -69,7 +69,7 @@ class Judged:
         """A shell line that runs this very case again."""
         words = ["pytest", nodeid, "--implementation", self.subject.implementation, "--backend", self.subject.backend]
         if isinstance(case, Case):
-            words += ["--case", json.dumps(case.as_json(), ensure_ascii=False)]
+            words += ["--case", json.dumps(case.as_json())]  # ASCII: no terminal or clipboard changes it
         return shlex.join(words)
 
 

@@ -21,12 +21,16 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from harness.report.text import one_line
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 REQUIRED = ("subject", "issue", "reason", "expires")
+#: The bytes of a file, enough for thousands of waivers, and the dots of a line: a TOML parser takes the square of them.
+MOST_BYTES, MOST_DOTS = 1 << 20, 32
 
 
 @dataclass(frozen=True)
@@ -70,26 +74,47 @@ class Waiver:
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
     """The waivers of a TOML file. Raises ValueError that names the file, the entry and what is wrong with it."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _waivers(_text(path), f"waiver file {path}")
     except OSError as error:
         raise ValueError(
-            f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers"
+            one_line(f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers")
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        raise ValueError(one_line(str(error))) from error
+
+
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"waiver file {path}: is not a regular file; name another with --waivers")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES or any(line.count(b".") > MOST_DOTS for line in data.splitlines()):
+        most = f"at most {MOST_BYTES} bytes, and at most {MOST_DOTS} dots in a line"
+        raise ValueError(f"waiver file {path}: expected {most}, got more; are these waivers?")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
         raise ValueError(f"waiver file {path}: not valid TOML ({error})") from error
+
+
+def _waivers(text: str, where: str) -> tuple[Waiver, ...]:
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # numbers too long and tables too deep are no TOMLDecodeError
+        raise ValueError(f"{where}: not valid TOML ({error})") from error
     entries = data.pop("waiver", [])
     if data or not isinstance(entries, list):
-        raise ValueError(f"waiver file {path}: expected only [[waiver]] tables, got {', '.join(data) or 'waiver = …'}")
-    return tuple(_waiver(entry, f"waiver file {path}, entry {place}") for place, entry in enumerate(entries, 1))
+        raise ValueError(f"{where}: expected only [[waiver]] tables, got {', '.join(data) or 'waiver = …'}")
+    return tuple(_waiver(entry, f"{where}, entry {place}") for place, entry in enumerate(entries, 1))
 
 
 def _waiver(entry: Any, where: str) -> Waiver:
     if not isinstance(entry, dict):
-        raise ValueError(f"{where}: expected a table, got {entry!r}")
+        raise ValueError(f"{where}: expected a table, got {entry!r:.80}")
     known = {*REQUIRED, "requirement", "nodeid", "versions"}
     if set(entry) - known:
         raise ValueError(
-            f"{where}: unknown key {sorted(set(entry) - known)[0]!r}; known are {', '.join(sorted(known))}"
+            f"{where}: unknown key {sorted(set(entry) - known)[0]!r:.80}; known are {', '.join(sorted(known))}"
         )
     missing = [key for key in REQUIRED if not entry.get(key)]
     if missing:
@@ -97,13 +122,13 @@ def _waiver(entry: Any, where: str) -> Waiver:
     if ("requirement" in entry) == ("nodeid" in entry):
         raise ValueError(f"{where}: give either 'requirement' or 'nodeid'")
     if type(entry["expires"]) is not date:
-        raise ValueError(f"{where}: expires must be a TOML date like 2027-03-01, got {entry['expires']!r}")
+        raise ValueError(f"{where}: expires must be a TOML date like 2027-03-01, got {entry['expires']!r:.80}")
     wrong = [key for key, value in entry.items() if key != "expires" and not isinstance(value, str)]
     if wrong:
-        raise ValueError(f"{where}: {wrong[0]!r} must be a string, got {entry[wrong[0]]!r}")
+        raise ValueError(f"{where}: {wrong[0]!r} must be a string, got {entry[wrong[0]]!r:.80}")
     try:
-        SpecifierSet(entry.get("versions", ""))
-    except InvalidSpecifier as error:
+        SpecifierSet(entry.get("versions", "")).contains(Version("1"))
+    except (InvalidSpecifier, ValueError) as error:  # a number of thousands of digits is no InvalidSpecifier
         raise ValueError(f"{where}: versions must be a range like '>=2.11,<2.14' ({error})") from error
     return Waiver(**entry)
 

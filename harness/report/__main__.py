@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.report.page import render
 from harness.report.read import RecordFileError, read_run
 from harness.report.summary import standing
-from harness.report.text import visible
+from harness.report.text import one_line, visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,11 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse(page, options.records)
         _write(page, render(runs))
     except (RecordFileError, OSError) as error:
-        print(f"fsdp-conformance report: {error}", file=sys.stderr)
+        print(f"fsdp-conformance report: {one_line(str(error))}", file=sys.stderr)
         return 2
     for run in runs:
         print(visible(f"{run.header.implementation} on {run.header.backend}: {standing(run)}"))
-    print(page)
+    print(visible(str(page)))
     return 0
 
 

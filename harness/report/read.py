@@ -15,21 +15,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
+from harness.fields import is_deep, misfit
+from harness.report.text import one_line
 from harness.verdict import LEVELS, Footer, Header, Record, Verdict
 
 MAX_LINE = 16 * 1024 * 1024
+#: A page has a cell a requirement and world: without a limit, a short file could ask for billions.
+MOST_WORLDS = 16
 _INT_LIMIT = 2**63
 
 
 class RecordFileError(ValueError):
-    """A record file that cannot be read at all; the message names the file, the line, and what to do."""
+    """A record file that cannot be read at all; the message names the file, the line, and what to do, in one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class _Reader:
         self.header: Header | None = None
         self.footer: Footer | None = None
         self.rows: dict[str, Record] = {}
+        self.worlds: set[str] = set()
         self.damage: list[str] = []
         self.digest = hashlib.sha256()
 
@@ -118,9 +124,10 @@ class _Reader:
             raise self._foreign('the first line has no "kind": "header"')
         try:
             self.header = _checked(Header.from_json(data))
+            self._meet(self.header.worlds)
         except ValueError as error:
             advice = "make the page with the version of the suite that wrote the file"
-            raise RecordFileError(f"{self.where}: {error}; {advice}") from error
+            raise RecordFileError(f"{self.where}: {one_line(str(error), 200)}; {advice}") from error
 
     def _later(self, data: dict[str, Any]) -> None:
         kind = data.get("kind")
@@ -138,7 +145,7 @@ class _Reader:
             else:
                 raise ValueError(f'expected "kind" record or footer, got {kind!r:.40}')
         except ValueError as error:
-            self._note(f"left out, {error}; run it again with one version of the suite")
+            self._note(f"left out, {one_line(str(error), 200)}; run it again with one version of the suite")
 
     def _row(self, row: Record) -> None:
         """Keep a row. The later line wins: a row is written when judged, and again if closing its ranks showed more.
@@ -147,10 +154,16 @@ class _Reader:
         """
         if row.level not in LEVELS:
             raise ValueError(f"expected a level of {', '.join(LEVELS)}, got {row.level!r:.40}")
+        self._meet([row.world])
         before = self.rows.get(row.nodeid)
         if before is not None and before.verdict in (Verdict.FAIL, Verdict.STALE_WAIVER) and not row.verdict.is_red:
             self._note(f"takes back an earlier {before.verdict} of {row.nodeid}; run that row again by itself")
         self.rows[row.nodeid] = row
+
+    def _meet(self, worlds: list[str]) -> None:
+        if len(self.worlds.union(worlds)) > MOST_WORLDS:
+            raise ValueError(f"expected at most {MOST_WORLDS} worlds in one file, got more")
+        self.worlds.update(worlds)
 
     def run(self) -> Run:
         if self.header is None:
@@ -160,7 +173,7 @@ class _Reader:
         return Run(self.path, self.header, list(self.rows.values()), self.footer, self.damage, self.digest.hexdigest())
 
     def _note(self, what: str) -> None:
-        self.damage.append(f"{self.where}: {what}")
+        self.damage.append(one_line(f"{self.where}: {what}"))
 
     def _foreign(self, why: str) -> RecordFileError:
         return RecordFileError(f"{self.where}: not a record file ({why}); name a file that a conformance run wrote")
@@ -173,31 +186,14 @@ def _object(line: bytes) -> dict[str, Any]:
         raise ValueError("not JSON, so left out; was the file edited, or written by two runs at once?") from error
     if not isinstance(data, dict):
         raise ValueError(f"expected a JSON object, got {type(data).__name__}")
+    if is_deep(data):
+        raise ValueError("nested too deeply, so left out; no run writes such a line, was the file edited?")
     return data
 
 
 def _checked(built: Any) -> Any:
     """The header, record or footer itself, once every field has the JSON type that the schema gives it."""
-    cls: Any = type(built)
-    for name, hint in _hints(cls).items():
-        if not _fits(getattr(built, name), hint):
-            raise ValueError(f'"{name}" of a {cls.__name__.lower()} has the wrong type')
+    wrong = misfit(built, most=_INT_LIMIT)
+    if wrong:
+        raise ValueError(f'"{wrong}" of a {type(built).__name__.lower()} has the wrong type')
     return built
-
-
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in inner)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    if hint in (int, float) and isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) < _INT_LIMIT
-    return hint is Any or isinstance(value, hint)

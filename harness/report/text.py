@@ -33,6 +33,16 @@ def visible(text: str) -> str:
     return _ANSI_COLOUR.sub("", text).replace("\r\n", "\n").translate(_SPELT_OUT)
 
 
+def one_line(text: str, longest: int = 500) -> str:
+    """Text of others as part of one sentence: visible, without line ends, and if it is long, its two ends.
+
+    ``one_line("a\\n  b\\x1b[2J")`` is ``"a b␛[2J"``.
+    """
+    text = visible(text if len(text) <= 4 * longest else f"{text[: 2 * longest]}{text[-2 * longest :]}")
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else f"{flat[: longest // 2]} … {flat[-longest // 2 :]}"
+
+
 def clipped(text: str, longest: int = LONGEST) -> str:
     """The text, or its end (where errors are) behind a note of how much was left out."""
     if len(text) <= longest:
@@ -93,8 +103,9 @@ def days_left(expires: str, on: str) -> int | None:
 
 
 def json_text(data: Any) -> str:
-    """JSON a person can read, clipped."""
+    """JSON a person can read, clipped; indented only where that is short, since indents grow with depth times width."""
     try:
-        return clipped(json.dumps(data, indent=2, ensure_ascii=False))
+        text = json.dumps(data, ensure_ascii=False)
+        return json.dumps(data, indent=2, ensure_ascii=False) if len(text) <= LONGEST else clipped(text)
     except RecursionError:
         return "[nested too deeply to show here; the record file has it]"

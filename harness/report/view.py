@@ -6,6 +6,7 @@ together: the table of ``grid.py``, and what differs between the environments.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,8 +163,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 def _cards(run: Run, anchor: str) -> tuple[Card, ...]:
     """One card a red row, MUST first, rows of one cause together in the order in which the causes came up."""
     red = [record for record in run.records if record.verdict.is_red]
-    causes = unique(record.cause for record in red)
-    red.sort(key=lambda record: (LEVELS.index(record.level), causes.index(record.cause)))
+    causes = {cause: place for place, cause in enumerate(unique(record.cause for record in red))}
+    red.sort(key=lambda record: (LEVELS.index(record.level), causes[record.cause]))
     return tuple(_card(record, f"{anchor}-red-{number}") for number, record in enumerate(red, start=1))
 
 
@@ -177,8 +178,8 @@ def _rank_end(end: dict[str, Any]) -> RankEnd:
 
 
 def _causes(cards: Iterable[Card]) -> str:
-    found = [card.record.cause or str(card.record.verdict) for card in cards]
-    return ", ".join(f"{found.count(cause)} {cause}" for cause in unique(found))
+    found = Counter(card.record.cause or str(card.record.verdict) for card in cards)
+    return ", ".join(f"{count} {cause}" for cause, count in found.items())
 
 
 def _waived(record: Record, started: str) -> WaivedRow:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from harness.report.text import visible
+
 Program = Callable[..., Any]
 
 #: How much of an exception's text is kept.
@@ -97,16 +99,22 @@ def told(error: BaseException) -> str:
 
 
 class SubjectFailure(AssertionError):
-    """The subject is at fault. ``cause`` is the class of failure, ``outcomes`` what became of each rank."""
+    """The subject is at fault. ``cause`` is the class of failure, ``outcomes`` what became of each rank.
+
+    The message may hold what ranks say, and pytest prints it as it is: so nothing in it is left to steer a terminal.
+    """
 
     def __init__(self, message: str, cause: str, outcomes: Sequence[Outcome] = ()) -> None:
-        super().__init__(message)
+        super().__init__(visible(message))
         self.cause = cause
         self.outcomes = tuple(outcomes)
 
 
 class NotRun(Exception):
     """The requirement could not be tried here (a world cannot start, ranks or devices are missing); says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 class World(ABC):

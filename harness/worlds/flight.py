@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
+
+from harness.worlds.written import opened
 
 #: Set before the process group is made.
 ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "2000"}
@@ -230,9 +231,8 @@ def read(directory: Path) -> Flight | None:
 
 
 def _bytes(path: Path) -> bytes:
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LIMIT:
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > _LIMIT:
             raise ValueError("not a file of ours")
         return file.read(_LIMIT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -22,6 +23,7 @@ import harness
 from harness.vendor import Backend
 from harness.worlds import flight, host, wire
 from harness.worlds.mark import read_mark
+from harness.worlds.written import opened
 
 #: A stalled transfer is given up after so many seconds, in either direction.
 _STALL = 10
@@ -198,6 +200,8 @@ def start_ahead(backend: Backend) -> None:
 
 def _ensure_fork_server(context: Any) -> None:
     """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
+    # An abstract socket has no owner: the fork servers of 3.10.0 to 3.10.8 and of 3.11.0 would obey other users.
+    vars(multiprocessing.util)["abstract_sockets_supported"] = False
     context.set_forkserver_preload(["harness.worlds.preload"])
     root = str(Path(harness.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -260,7 +264,7 @@ def _size(path: Path) -> int:
 def _read(path: Path, start: int, limit: int) -> str:
     """The last ``limit`` bytes of a file after ``start``, as text."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - limit))
             return file.read(limit).decode(errors="replace")

@@ -13,6 +13,8 @@ import mmap
 import struct
 from pathlib import Path
 
+from harness.worlds.written import opened
+
 _FORM = struct.Struct("<i")
 _NOBODY = -1
 _mapped: mmap.mmap | None = None
@@ -35,7 +37,8 @@ def mark_running(rank: int | None) -> None:
 def read_mark(path: Path) -> int | None:
     """The rank that was running last, or None if nobody was or nobody wrote it down."""
     try:
-        (rank,) = _FORM.unpack(path.read_bytes())
+        with opened(path) as file:
+            (rank,) = _FORM.unpack(file.read(_FORM.size + 1))
     except (OSError, struct.error):
         return None
     return None if rank < 0 else int(rank)

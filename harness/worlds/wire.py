@@ -18,8 +18,12 @@ from typing import Any
 
 import torch
 
+from harness.report.text import one_line
+
 #: The largest message, in bytes, that is sent or accepted unless told otherwise.
 LIMIT = 1 << 30
+#: The largest header: JSON takes many times its size to read, where a tensor takes its own.
+HEADER_LIMIT = 1 << 26
 
 _MAGIC = b"FSDP"
 _PREFIX = struct.Struct("<4sQ")
@@ -39,6 +43,8 @@ def encode(tree: Any, limit: int = LIMIT) -> bytes:
         header = json.dumps(writer.drawn(tree, ()), separators=(",", ":")).encode()
     except RecursionError:
         raise TypeError("a result must be a tree, but this one is nested too deeply or contains itself") from None
+    if len(header) > HEADER_LIMIT:
+        raise ValueError(f"a result may have at most {HEADER_LIMIT} bytes beside its tensors, but this one has more")
     writer.count(len(header))
     return b"".join((_PREFIX.pack(_MAGIC, len(header)), header, *writer.blobs))
 
@@ -47,7 +53,7 @@ def decode(message: bytes) -> Any:
     """The tree that ``encode`` was given; tensors are on CPU. Raises ValueError for bytes that it did not make."""
     try:
         magic, length = _PREFIX.unpack_from(message)
-        if magic != _MAGIC or length > len(message) - _PREFIX.size:
+        if magic != _MAGIC or length > min(len(message) - _PREFIX.size, HEADER_LIMIT):
             raise ValueError("not a message")
         start = _PREFIX.size + length
         reader = _Reader(memoryview(message)[start:])
@@ -56,7 +62,8 @@ def decode(message: bytes) -> Any:
             raise ValueError(f"{len(reader.body) - reader.at} bytes too many")
         return tree
     except Exception as error:  # a hostile header fails in many ways, and all of them mean the same
-        raise ValueError(f"malformed message of {len(message)} bytes: {type(error).__name__}: {error}") from None
+        why = one_line(f"{type(error).__name__}: {error}", 200)
+        raise ValueError(f"malformed message of {len(message)} bytes: {why}") from None
 
 
 class _Writer:
