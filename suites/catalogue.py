@@ -30,8 +30,8 @@ state-dict optimizer-state distributed-checkpoint state-matrix scripts
 """
 #: The chapters in the order of a model's life.
 CHAPTERS = tuple(_LIFE.split())
-#: The order in which a run judges them: what finds most faults first.
-RUN_ORDER = tuple(dict.fromkeys(("parity", *CHAPTERS)))
+#: The order in which a run judges them: first those in which most of what can go wrong shows.
+RUN_ORDER = tuple(dict.fromkeys(("parity", "entry", "generated", "scripts", *CHAPTERS)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The start and the order of a run: what finds most faults first, then the chapters in the order of a model's life."""
+"""The start of a run, and its order: what most faults show in first, then the chapters as a model lives."""
 
 from __future__ import annotations
 

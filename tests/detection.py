@@ -17,7 +17,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -37,72 +36,52 @@ RANKS = 2
 SHRINKING = 5.0
 
 
-@dataclass(frozen=True)
-class Kill:
-    """One row of the table."""
-
-    id: str
-    origin: str
-    where: str
-    world: str
-    named: str
-    killed: bool
-    killed_by: str
-    attributed: bool
-    equivalent: bool
-    why_equivalent: str
-    verdict: str
-    message: str
-    cause: str
-    seconds: float
-    examples: int
-    case: dict[str, Any] | None
-    run_seconds: float | None
-    run_rows: int
-    date: str
-    commit: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The row as JSON types."""
-        return asdict(self)
+Fact = dict[str, Any]
 
 
-def measure(fault: Fault) -> Kill:
-    """Put one fault before the suites. Takes as long as a run takes to find it, a minute at most."""
+def measure(fault: Fault) -> Fact:
+    """Put one fault before the suites: what was seen. Takes as long as a run takes to find it, a minute at most."""
     world = fault.worlds[0]
-    named = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
+    named: End = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
     first, seconds, rows = first_red(fault, world)
-    by_name = named.verdict is Verdict.FAIL
-    killed_by = first or (fault.caught_by if by_name else "")
-    return Kill(
-        id=fault.id,
-        origin=fault.origin,
-        where=fault.where,
-        world=world,
-        named=fault.caught_by,
-        killed=bool(killed_by),
-        killed_by=killed_by,
-        attributed=fault.is_rightly_caught_by(killed_by),
-        equivalent=bool(fault.why_equivalent),
-        why_equivalent=fault.why_equivalent,
-        verdict=str(named.verdict),
-        message=named.message.partition("\n")[0][:300],
-        cause=named.cause,
-        seconds=round(named.seconds, 3),
-        examples=named.examples,
-        case=named.case,
-        run_seconds=round(seconds, 2) if first else None,
-        run_rows=rows,
-        date=date.today().isoformat(),
-        commit=_commit(),
-    )
+    return {
+        "id": fault.id,
+        "world": world,
+        "killed_by": first or (fault.caught_by if named.verdict is Verdict.FAIL else ""),
+        "verdict": str(named.verdict),
+        "cause": named.cause,
+        "message": named.message.partition("\n")[0][:300],
+        "seconds": round(named.seconds, 3),
+        "examples": named.examples,
+        "case": named.case,
+        "run_seconds": round(seconds, 2) if first else None,
+        "run_rows": rows,
+        "date": date.today().isoformat(),
+        "commit": _commit(),
+    }
+
+
+def with_what_is_said(fault: Fault, fact: Fact) -> Fact:
+    """What was seen, with what the library says of the fault, and whether the two agree."""
+    said = {
+        "id": fault.id,
+        "origin": fault.origin,
+        "where": fault.where,
+        "named": fault.caught_by,
+        "killed": bool(fact["killed_by"]),
+        "killed_by": fact["killed_by"],
+        "attributed": fault.is_rightly_caught_by(fact["killed_by"]),
+        "equivalent": bool(fault.why_equivalent),
+        "why_equivalent": fault.why_equivalent,
+    }
+    return {**said, **fact}
 
 
 def first_red(fault: Fault, world: str) -> tuple[str, float, int]:
     """The first requirement of a quick run that fails, or "" if none does; after how many seconds and rows."""
     started, rows = time.monotonic(), 0
     for entry in in_run_order(fault, world):
-        end: End = judged(entry.requirement.id, subject_of(fault), world, ranks=RANKS)
+        end = judged(entry.requirement.id, subject_of(fault), world, ranks=RANKS)
         if end.verdict is Verdict.FAIL:
             return entry.requirement.id, time.monotonic() - started, rows
         rows += 1
@@ -135,5 +114,3 @@ def _commit() -> str:
     found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode
     return found.stdout.strip() + ("+" if changed else "")
-
-

@@ -13,19 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import multiprocessing.util
 import os
 import pkgutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import suites
 from harness.worlds.handle import preload_programs
-from tests.detection import ROOT, measure
+from harness.worlds.hosts import shutdown_pool
+from tests.detection import ROOT, Fact, measure, with_what_is_said
 from tests.detection_table import table
 from tests.faulty import Fault, all_faults
 
@@ -51,25 +52,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(options.facts, kept, faults)
     write(options.facts, kept, faults)
     if options.facts == FACTS:
-        PAGE.write_text("\n".join(table(list(kept.values()))) + "\n", encoding="utf-8")
+        PAGE.write_text("\n".join(table(list(read(FACTS).values()))) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
+def read(path: Path) -> dict[str, Fact]:
     """What has been measured so far, by id."""
     if not path.exists():
         return {}
     return {fact["id"]: fact for fact in json.loads(path.read_text(encoding="utf-8"))["faults"]}
 
 
-def write(path: Path, kept: dict[str, dict[str, Any]], faults: Sequence[Fault]) -> None:
+def write(path: Path, kept: dict[str, Fact], faults: Sequence[Fault]) -> None:
     """Keep what is known of faults that are still there, in their order; whole, or as before."""
-    facts = [kept[fault.id] for fault in faults if fault.id in kept]
+    facts = [with_what_is_said(fault, kept[fault.id]) for fault in faults if fault.id in kept]
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"schema": 1, "faults": facts}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     new.replace(path)
 
 
-def measured(faults: Sequence[Fault], workers: int) -> Iterator[dict[str, Any]]:
+def measured(faults: Sequence[Fault], workers: int) -> Iterator[Fact]:
     """Each fault's row, as it comes; says how far it is."""
     if not faults:
         return
@@ -77,14 +78,16 @@ def measured(faults: Sequence[Fault], workers: int) -> Iterator[dict[str, Any]]:
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare) as pool:
         rows = [pool.submit(measure, fault) for fault in faults]
         for number, row in enumerate(as_completed(rows), 1):
-            kill = row.result()
-            end = f"{kill.killed_by or 'SURVIVED'} after {kill.run_seconds} s, {kill.run_rows} rows"
-            print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {kill.id}: {end}", flush=True)
-            yield kill.as_json()
+            fact = row.result()
+            end = f"{fact['killed_by'] or 'SURVIVED'} after {fact['run_seconds']} s, {fact['run_rows']} rows"
+            print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
+            yield fact
 
 
 def _prepare() -> None:
     """In a worker: as the pytest plugin does."""
+    # A process of a pool runs no exit handlers, and waits for its children first: ranks kept warm for the next world.
+    multiprocessing.util.Finalize(None, shutdown_pool, exitpriority=10)
     torch.set_num_threads(1)
     chapters = [found.name for found in pkgutil.iter_modules(suites.__path__, "suites.")]
     preload_programs([name for name in chapters if name.startswith("suites.test_")])

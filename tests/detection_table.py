@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
+
+from tests.detection import Fact
 
 #: The figures that are asked for: seconds of the median, and of the run by whose end most faults are found.
 SOON, LATE = 2.0, 60.0
 
 
-def table(facts: Sequence[dict[str, Any]]) -> Iterator[str]:
+def table(facts: Sequence[Fact]) -> Iterator[str]:
     """Lines of Markdown."""
     yield "# What the suites catch"
     yield ""
@@ -20,7 +21,7 @@ def table(facts: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from (_row(fact) for fact in facts)
 
 
-def figures(facts: Sequence[dict[str, Any]]) -> dict[str, float]:
+def figures(facts: Sequence[Fact]) -> dict[str, float]:
     """The figures of the table, from its rows."""
     killable = [fact for fact in facts if not fact["equivalent"]]
     killed = [fact for fact in killable if fact["killed"]]
@@ -40,6 +41,7 @@ def figures(facts: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _words(found: dict[str, float]) -> Iterator[str]:
     killable = found["faults"] - found["equivalent"]
+    soon = found["within a minute"] / killable
     yield (
         "Made by `python -m tests.faulty`; the same as data: [detection.json](detection.json). Each faulty subject is "
         "put before the requirement that is named for it, and before a quick run of all of them on two ranks, in "
@@ -53,12 +55,12 @@ def _words(found: dict[str, float]) -> Iterator[str]:
     yield f"| faults | {found['faults']:.0f}, of which {found['equivalent']:.0f} can be told from right by nobody |"
     yield f"| caught | {found['killed']:.0f} of {killable:.0f} ({found['killed'] / killable:.1%}) |"
     yield f"| first caught by a right requirement | {found['attributed'] / max(found['killed'], 1):.1%} |"
-    yield f"| caught in the first {LATE:.0f} s of a quick run on two ranks | {found['within a minute'] / killable:.1%} |"
+    yield f"| caught in the first {LATE:.0f} s of a quick run on two ranks | {soon:.1%} |"
     yield f"| median time to first red, the requirement alone, threads | {found['median seconds alone']:.2f} s |"
     yield f"| median time to first red, in that run, threads | {found['median seconds in a run']:.1f} s |"
 
 
-def _row(fact: dict[str, Any]) -> str:
+def _row(fact: Fact) -> str:
     caught = f"`{fact['killed_by']}`" if fact["killed"] else fact["why_equivalent"] or "**nothing**"
     run = "–" if fact["run_seconds"] is None else f"{fact['run_seconds']:.1f} ({fact['run_rows']})"
     alone = f"{fact['seconds']:.2f} ({fact['examples']})"
