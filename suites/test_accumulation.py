@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given
@@ -17,7 +18,14 @@ from suites.kit.accumulation import AccumulationCase, FineCase, accumulation_cas
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.effort import costly
 from suites.kit.layout import shard
-from suites.kit.partial_sums import BranchedMicroBatches, add_up, branched_micro_batches, on_rank
+from suites.kit.partial_sums import (
+    BranchedMicroBatches,
+    add_up,
+    add_up_in_low_precision,
+    branched_micro_batches,
+    late_branches,
+    on_rank,
+)
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases
 
@@ -75,8 +83,9 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
     communicates_and_trains(trial, case, "sync")
 
 
-@requirement("accumulation/hsdp-scatters", *ADDING, Feature.HSDP, ranks=2, source="ACC-07")
+@requirement("accumulation/hsdp-scatters", *ADDING, Feature.HSDP, ranks=2, source="ACC-07 F-B4 F-B7")
 @costly(2)
+@example(case=replace(RICH, mesh=(2, 1)))
 @given(case=accumulation_cases(replicas=True))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
@@ -153,6 +162,16 @@ def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> N
     want = accumulation.fine_gradients(case)
     for number, got in enumerate(trial.run(programs.accumulate_in_low_precision, case)):
         trial.agree(f"rank {number}", got, {name: shard(full, case.shards, number) for name, full in want.items()})
+
+
+@requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2, source="F-D4 F-E7")
+@example(case=BranchedMicroBatches((1, 2)))
+@given(case=late_branches())
+def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Where gradients that wait are in reduce_dtype, micro-batches may use different parameters of a group."""
+    for number, got in enumerate(trial.run(add_up_in_low_precision, case)):
+        want = {name: None if g is None else g.float() for name, g in on_rank(case, number).items()}
+        trial.agree(f"rank {number}", got, want)
 
 
 @requirement("accumulation/offload", *ADDING, Feature.CPU_OFFLOAD, ranks=2, source="ACC-13")

@@ -44,6 +44,29 @@ ALL: tuple[Kind, ...] = (*OUT_OF_PLACE, *IN_PLACE)
 #: Averages of every small size: some libraries have other code for single ones of them.
 EVERY_SIZE = CollectiveCase(2, (Collective("reduce_scatter_single", 1, op="AVG", data="rounded"),), sizes=36)
 
+#: Every call, of an odd size, and in a group without rank 0.
+ODD = CollectiveCase(2, tuple(Collective(kind, 3, layout="inside", data="rounded") for kind in ALL))
+APART = CollectiveCase(3, tuple(Collective(kind, 3) for kind in ALL), ((1, 2),))
+FACTORS = CollectiveCase(
+    2, tuple(Collective(kind, 3, "bfloat16", "PREMUL_SUM", "rounded", factor=0.5) for kind in REDUCING)
+)
+#: Calls that may be refused, one in a case: what comes after a refusal is not tried.
+NOTHING, MEANS, BITS = (
+    CollectiveCase(2, (call,))
+    for call in (
+        Collective("all_gather_single", 0),
+        Collective("all_reduce", 3, "int64", "AVG", "multiples"),
+        Collective("all_reduce", 3, "int64", "BAND"),
+    )
+)
+STRIDED, TRANSPOSED = (
+    CollectiveCase(2, (call,))
+    for call in (
+        Collective("all_gather_single", 4, layout="strided"),
+        Collective("reduce_scatter_single", 4, layout="transposed"),
+    )
+)
+
 
 @requirement("collectives/all-gather", ranks=2, source="F-K7 W-AG")
 @given(case=collective_cases(GATHERS, MOVED, data="bits"))
@@ -96,6 +119,7 @@ def test_averages_are_sums_divided_by_the_number_of_ranks(trial: Trial, case: Co
 
 
 @requirement("collectives/premul-sum", ranks=2, limits=("premul_sum",), source="F-A7 F-A8 F-A9 F-A11")
+@example(case=FACTORS)
 @given(
     case=collective_cases(
         REDUCING, FLOATS, op="PREMUL_SUM", data="rounded", factor=st.sampled_from([0.5, 0.25, 1 / 3, 1.0, 3.0])
@@ -131,6 +155,7 @@ def test_every_call_sends_what_tensors_hold_by_then(trial: Trial, case: Collecti
 
 
 @requirement("collectives/untouched", ranks=2, source="F-A7 F-K1")
+@example(case=ODD)
 @given(case=collective_cases(ALL, FLOATS, layout="inside", op=st.sampled_from(["SUM", "AVG", "MAX"]), data="rounded"))
 def test_nothing_but_outputs_is_written(trial: Trial, case: CollectiveCase) -> None:
     """Collectives on parts of larger buffers are right, and change neither inputs nor what lies beside outputs."""
@@ -155,6 +180,7 @@ def test_work_that_was_waited_for_says_that_it_is_done(trial: Trial, case: Colle
 
 
 @requirement("collectives/sub-groups", ranks=2, source="F-K9 22")
+@example(case=APART)
 @given(case=collective_cases(ALL, FLOATS, groups=groups_of))
 def test_a_group_of_some_ranks_is_right_among_itself(trial: Trial, case: CollectiveCase) -> None:
     """Collectives in a group of some ranks, which need not include rank 0, are right by the places of ranks in it."""
@@ -196,14 +222,19 @@ def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: MoveCa
         trial.agree(f"rank {number}, {mean}", got[mean], want[mean], within=users.rounded_mean(case))
 
 
-@requirement("collectives/unusual", ranks=2, source="F-A4 F-K7 F-K8 F-K12")
+@requirement("collectives/unusual", ranks=2, source="F-A4 F-A13 F-K7 F-K8 F-K12")
+@example(case=NOTHING)
+@example(case=MEANS)
+@example(case=BITS)
 @given(case=unusual())
 def test_what_a_backend_may_lack_is_right_or_refused(trial: Trial, case: CollectiveCase) -> None:
-    """Empty tensors, rare dtypes and averages of integers give the right result, or an error on every rank."""
+    """Empty tensors, rare dtypes, averages and bits of integers give the right result, or an error on every rank."""
     is_right_or_refused(trial, case)
 
 
 @requirement("collectives/strided", level="should", ranks=2, source="F-K2 F-K3 F-K4")
+@example(case=STRIDED)
+@example(case=TRANSPOSED)
 @given(case=strided((*GATHERS, "reduce_scatter_single")))
 def test_strided_tensors_are_gathered_and_reduced_rightly_or_refused(trial: Trial, case: CollectiveCase) -> None:
     """All-gather, and reduce-scatter of one tensor, are right where tensors are strided, or an error on every rank."""

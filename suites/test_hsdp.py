@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from torch import Tensor
 
 from harness.requirement import requirement
@@ -11,10 +11,13 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, tolerance
-from suites.kit.cases import NetCase, TrainingCase
+from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.hsdp import CONSTANT, broadcast, hsdp_cases, layout, train_after_broadcast
 from suites.kit.layout import shard
 from suites.kit.programs import train
+
+#: Two groups, each of which is scattered and then reduced.
+TWO_GROUPS = TrainingCase(4, Stack(3, ("linear", "mlp"), 1), (0,), "float64", exact=True, mesh=(2, 2))
 
 
 @requirement("hsdp/layout", Feature.FULLY_SHARD, Feature.HSDP, ranks=2, source="C17 SHD-12")
@@ -37,7 +40,8 @@ def test_a_rank_holds_the_rows_of_its_place_on_the_shard_axis(trial: Trial, case
         trial.agree(f"rank {number}", local, rows(full, case, number))
 
 
-@requirement("hsdp/exact", Feature.FULLY_SHARD, Feature.HSDP, ranks=2, source="C17 PAR-29")
+@requirement("hsdp/exact", Feature.FULLY_SHARD, Feature.HSDP, ranks=2, source="C17 PAR-29 F-B11")
+@example(case=TWO_GROUPS)
 @given(case=hsdp_cases(exact=True))
 def test_hybrid_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Trial, case: TrainingCase) -> None:
     """On data whose sums are exact, every replica's losses, gradients and parameters equal the unsharded model's."""

@@ -5,6 +5,7 @@ Members that bring [1 2] and [3 4] to a ``reduce_scatter_single`` of numel 1 by 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from suites.kit.collective_cases import (
     parts,
     seen,
 )
+
+BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
 
 
 def wanted(case: CollectiveCase, place: int, rank: int) -> Memory:
@@ -65,6 +68,8 @@ def reduced(call: Collective, rows: list[Tensor]) -> Tensor:
     stacked = torch.stack(rows)
     if call.op in ("MAX", "MIN"):
         return stacked.amax(0) if call.op == "MAX" else stacked.amin(0)
+    if call.op in BITWISE:
+        return functools.reduce(BITWISE[call.op], rows)
     if stacked.is_complex():
         return stacked.sum(0)
     total = stacked.double().sum(0) * scale(call, len(rows))

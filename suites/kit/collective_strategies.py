@@ -103,13 +103,14 @@ def in_each_group(cases: st.SearchStrategy[CollectiveCase]) -> st.SearchStrategy
 
 
 def unusual() -> st.SearchStrategy[CollectiveCase]:
-    """Nothing at all, rare dtypes, averages of integers: what a backend may refuse."""
+    """Nothing at all, rare dtypes, averages of integers, bitwise operations: what a backend may refuse."""
     integers = ("int64", "int32", "int8", "uint8")
     return st.one_of(
         collective_cases((*MOVING, *REDUCING), FLOATS, sizes=st.just(0), large=False),
         collective_cases(MOVING, RARE, data="bits", most_calls=2),
         collective_cases(REDUCING, ("int16", "complex64"), most_calls=2),
         collective_cases(REDUCING, integers, op="AVG", data="multiples", most_calls=2),
+        collective_cases(REDUCING, integers, op=st.sampled_from(["BAND", "BOR", "BXOR"]), most_calls=2),
     )
 
 

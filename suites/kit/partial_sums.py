@@ -6,7 +6,7 @@ over ranks of a's gradient is 2 and of b's 3, whenever either is reduced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from harness.case import Case
 from harness.rank import Rank
+from harness.trial import most_ranks
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.layout import shard
 from suites.kit.programs import gradients
@@ -42,7 +43,7 @@ class BranchedMicroBatches(Case):
 
     def loss(self, net: nn.ModuleDict, micro: int, rank: int) -> Tensor:
         """The sum of what this micro-batch's branches make of this rank's input: small integers."""
-        inputs = torch.tensor([[1.0 + rank + 4 * micro, 2.0 - rank]], dtype=torch.float64)
+        inputs = torch.tensor([[1.0 + rank + 4 * micro, 2.0 - rank]]).to(net["a"].weight.dtype)
         return torch.stack([net[name](inputs).sum() for name in self.runs[micro]]).sum()
 
 
@@ -54,6 +55,13 @@ def branched_micro_batches(draw: st.DrawFn) -> BranchedMicroBatches:
     return BranchedMicroBatches(draw(hsdp_meshes(2, power_of_two=True)), rows, tuple(runs))
 
 
+@st.composite
+def late_branches(draw: st.DrawFn) -> BranchedMicroBatches:
+    """The same on shards alone, of a number of ranks by which means are exact."""
+    case = draw(branched_micro_batches())
+    return replace(case, mesh=(1, draw(st.sampled_from([size for size in (2, 4) if size <= most_ranks()]))))
+
+
 def add_up(rank: Rank, case: BranchedMicroBatches) -> dict[str, Tensor | None]:
     """One group of both branches; this rank's part of the gradients after the last micro-batch."""
     net: Any = _Root(case.build())
@@ -62,6 +70,19 @@ def add_up(rank: Rank, case: BranchedMicroBatches) -> dict[str, Tensor | None]:
     fully_shard(net, mesh=rank.mesh(case.mesh, ("replicate", "shard")))
     for micro in range(len(case.runs)):
         net.set_requires_all_reduce(micro == len(case.runs) - 1)
+        net(case, micro, rank.number).backward()
+    return {name.removeprefix("branches."): gradient for name, gradient in gradients(net).items()}
+
+
+def add_up_in_low_precision(rank: Rank, case: BranchedMicroBatches) -> dict[str, Tensor | None]:
+    """The same with sync off until the last micro-batch, computed in bfloat16 and reduced in float32."""
+    net: Any = _Root(case.build().float())
+    make, fully_shard = rank.implementation.mixed_precision_policy, rank.implementation.fully_shard
+    assert make is not None
+    assert fully_shard is not None
+    fully_shard(net, mesh=rank.mesh(), mp_policy=make(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    for micro in range(len(case.runs)):
+        net.set_requires_gradient_sync(micro == len(case.runs) - 1)
         net(case, micro, rank.number).backward()
     return {name.removeprefix("branches."): gradient for name, gradient in gradients(net).items()}
 

@@ -114,3 +114,6 @@ CAUGHT_BY = {
     "loses_gradients_with_offload": "accumulation/offload",
     "reaches_only_itself": "accumulation/reach",
 }
+ORIGIN = {
+    "is_never_quiet": "B12, D1, D2 NVIDIA/cosmos-framework#162, huggingface/accelerate#3762",
+}

@@ -144,7 +144,6 @@ CAUGHT_BY = {
 }
 RAISES = {"refuses_averages"}
 ORIGIN = {
-    "sums_for_averages": "pytorch/pytorch#162338",
-    "loses_the_last_rank": "meta-pytorch/torchcomms#477",
-    "refuses_averages": "intel/torch-xpu-ops#2361",
+    "sums_for_averages": "A1 pytorch/pytorch#162338",
+    "refuses_averages": "A10 intel/torch-xpu-ops#2361",
 }

@@ -181,4 +181,6 @@ CAUGHT_BY = {
     "cuts_the_graph_of_shards": "composition/checkpoint-same-module",
     "recomputes_on_other_inputs": "composition/checkpoint-inside",
 }
-ORIGIN = {"gathers_to_recompute": "pytorch/pytorch#105635"}
+ORIGIN = {
+    "gathers_to_recompute": "F1 pytorch/pytorch#105635",
+}

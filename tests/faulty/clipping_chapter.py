@@ -68,4 +68,8 @@ CAUGHT_BY = {
 }
 #: A rank that goes on alone finds that its gradient is not placed as its parameter.
 RAISES = {"one_rank_steps_alone"}
-ORIGIN = {"each_its_own_norm": "pytorch/pytorch#170862", "replicas_count_twice": "ByteDance-Seed/VeOmni#184"}
+ORIGIN = {
+    "each_its_own_norm": "I11 pytorch/pytorch#170862",
+    "replicas_count_twice": "B10 ByteDance-Seed/VeOmni#184",
+    "one_rank_steps_alone": "J17 pytorch/pytorch#115710",
+}

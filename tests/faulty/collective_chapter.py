@@ -225,3 +225,6 @@ CAUGHT_BY = {
     "keeps_no_inputs": "collectives/async",
     "never_says_done": "collectives/completed",
 }
+ORIGIN = {
+    "does_not_wait": "C5 intel/torch-xpu-ops#1504",
+}

@@ -136,8 +136,8 @@ CAUGHT_BY = {
 }
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}
 ORIGIN = {
-    "spoils_bytes": "ByteDance-Seed/VeOmni#801",
-    "refuses_on_one_rank": "pytorch/pytorch#150928",
-    "ignores_strides": "pytorch/pytorch#159548",
-    "ignores_strides_in_sums": "pytorch/pytorch#192920",
+    "spoils_bytes": "C11 ByteDance-Seed/VeOmni#801",
+    "refuses_on_one_rank": "K8 pytorch/pytorch#150928",
+    "ignores_strides": "K2, K12 pytorch/pytorch#159548, Ascend/pytorch@ed40d2c20",
+    "ignores_strides_in_sums": "K1 pytorch/pytorch#192920",
 }

@@ -166,12 +166,13 @@ CAUGHT_BY = {
     "sums_integers_for_averages": "collectives/unusual",
 }
 ORIGIN = {
-    "takes_sums_for_maxima": "meta-pytorch/torchcomms#2082",
-    "loses_the_first_rank": "meta-pytorch/torchcomms#477",
-    "adds_in_bfloat16": "tenstorrent/tt-mlir#7016",
-    "sums_for_averages": "pytorch/pytorch#162338",
-    "divides_twice_when_small": "intel/torch-xpu-ops#3020",
-    "divides_by_numel": "meta-pytorch/torchcomms#287",
-    "multiplies_its_input": "intel/torch-xpu-ops#1571",
-    "adds_as_they_come": "NVIDIA/nccl#2360",
+    "takes_sums_for_maxima": "A13 meta-pytorch/torchcomms#2082",
+    "loses_the_first_rank": "A14 meta-pytorch/torchcomms#477",
+    "adds_in_bfloat16": "A17 tenstorrent/tt-mlir#7016",
+    "sums_for_averages": "A1 pytorch/pytorch#162338",
+    "divides_twice_when_small": "A2 intel/torch-xpu-ops#3020",
+    "divides_by_numel": "A4 meta-pytorch/torchcomms#287",
+    "adds_as_they_come": "C14 NVIDIA/nccl#2360",
+    "sums_from_three_ranks_on": "A3 ROCm/rocm-systems#10322",
+    "ignores_factors": "A7 pytorch/pytorch#155915",
 }

@@ -165,3 +165,6 @@ CAUGHT_BY = {
 }
 #: Where the thread world has nothing to judge.
 IN_PROCESSES = {"sums_in_memory_of_the_group"}
+ORIGIN = {
+    "gathers_for_recomputation": "F1 pytorch/pytorch#105635",
+}

@@ -144,5 +144,7 @@ CAUGHT_BY = {
     "frees_under_shard_grad_op": "composition/strategies-after-forward",
     "forgets_the_type_of_state_dicts": "composition/strategies-state-dict",
 }
-ORIGIN = {"hybrid_replicas_never_meet": "pytorch/pytorch#154888"}
+ORIGIN = {
+    "hybrid_replicas_never_meet": "B1, B9 pytorch/pytorch#154888, pytorch/pytorch#140183",
+}
 RAISES = ("shards_replicated_modules",)

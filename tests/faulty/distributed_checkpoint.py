@@ -211,7 +211,6 @@ CAUGHT_BY = {
 }
 IN_PROCESSES = ("saves_what_comes_later",)
 ORIGIN = {
-    "cut_in_the_wrong_order": "pytorch/pytorch#129206",
-    "saves_what_comes_later": "pytorch/pytorch#144657",
-    "keeps_the_step": "pytorch/pytorch#107081",
+    "cut_in_the_wrong_order": "I1 pytorch/pytorch#129206",
+    "saves_what_comes_later": "J5 pytorch/pytorch#144657",
 }

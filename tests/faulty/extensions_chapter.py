@@ -201,3 +201,6 @@ CAUGHT_BY = {
     "says_nothing_of_padding": "extensions/refuses-unpadded",
     "stale_coded_groups": "extensions/groups",
 }
+ORIGIN = {
+    "says_nothing_of_padding": "I8 pytorch/torchtitan#4371",
+}

@@ -153,4 +153,7 @@ CAUGHT_BY = {
     "one_dtype": "parameters/other-dtypes",
 }
 RAISES = {"something_to_train"}
-ORIGIN = {"untied_across_groups": "pytorch/pytorch#179532", "untied": "NVIDIA-NeMo/RL#264"}
+ORIGIN = {
+    "untied_across_groups": "G5 pytorch/pytorch#179532",
+    "untied": "G6 NVIDIA-NeMo/RL#264",
+}

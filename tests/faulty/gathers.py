@@ -156,7 +156,7 @@ CAUGHT_BY = {
 }
 RAISES = {"sends_too_much"}
 ORIGIN = {
-    "own_shard_everywhere": "pytorch/pytorch#158903",
-    "stale_gather": "NVIDIA/Megatron-LM#5788",
-    "drops_uneven_rows": "pytorch/pytorch#115310",
+    "stale_gather": "C2, C3 NVIDIA/Megatron-LM#5788, pytorch/pytorch#193686",
+    "drops_uneven_rows": "I3 pytorch/pytorch#115310",
+    "never_waits": "C5 intel/torch-xpu-ops#1504",
 }

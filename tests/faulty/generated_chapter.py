@@ -217,8 +217,8 @@ CAUGHT_BY = {
 #: Ranks then reduce groups of other sizes than each other.
 RAISES = {"skips_unused"}
 ORIGIN = {
-    "forgets_replicas": "pytorch/pytorch#154888",
-    "makes_copies_of_what_is_shared": "NVIDIA-NeMo/RL#264",
-    "skips_unused": "pytorch/pytorch#170667",
-    "resets_buffers": "EvolvingLMMs-Lab/lmms-engine#185",
+    "forgets_replicas": "B1 pytorch/pytorch#154888",
+    "makes_copies_of_what_is_shared": "G6 NVIDIA-NeMo/RL#264",
+    "skips_unused": "F9 pytorch/pytorch#170667",
+    "resets_buffers": "H4 EvolvingLMMs-Lab/lmms-engine#185",
 }

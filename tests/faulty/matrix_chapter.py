@@ -198,3 +198,6 @@ CAUGHT_BY = {
     "saves_any_layout_later": "state-matrix/in-background",
 }
 IN_PROCESSES = ("saves_any_layout_later",)
+ORIGIN = {
+    "saves_any_layout_later": "J5 pytorch/pytorch#144657",
+}

@@ -100,6 +100,10 @@ class Mended(OverGloo):
 
     work: type[Waiting] = Waiting
 
+    def multiply(self, call: Call) -> None:
+        """Make a sum of products of a PREMUL_SUM."""
+        multiply(call)
+
     def before(self, call: Call) -> None:
         """What is done to the copies before they are sent."""
 
@@ -128,7 +132,7 @@ def _mended(name: str) -> Callable[..., Any]:
             arguments[-1],
         )
         if call.op == "PREMUL_SUM":
-            multiply(call)
+            self.multiply(call)
         self.before(call)
         return self.work(self, call, self.perform(call, copies))
 

@@ -169,3 +169,7 @@ CAUGHT_BY = {
     "broadcast_is_lost": "hsdp/broadcast",
     "forgets_what_was_broadcast": "hsdp/train-after-broadcast",
 }
+ORIGIN = {
+    "writes_are_lost": "J4 pytorch/pytorch#107081",
+    "broadcast_is_lost": "J4 pytorch/pytorch#107081",
+}

@@ -97,4 +97,7 @@ CAUGHT_BY = {
     "values_are_forgotten": "offload/from-meta",
     "not_pinned_by_default": "offload/policies",
 }
-ORIGIN = {"gradients_get_lost": "flagos-ai/Torch-FL#62", "hooks_run_early": "pytorch/pytorch#180666"}
+ORIGIN = {
+    "gradients_get_lost": "C7 flagos-ai/Torch-FL#62",
+    "hooks_run_early": "C8 pytorch/pytorch#180666",
+}

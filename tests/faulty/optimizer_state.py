@@ -128,4 +128,8 @@ CAUGHT_BY = {
     "starts_with_gradients": "optimizer-state/never-stepped",
 }
 IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
-ORIGIN = {"freezes_what_was_trained": "pytorch/pytorch#192202"}
+ORIGIN = {
+    "freezes_what_was_trained": "J6 pytorch/pytorch#192202",
+    "drops_the_last_of_flat": "J6 pytorch/pytorch#192202",
+    "drops_the_last_of_groups": "J6 pytorch/pytorch#192202",
+}

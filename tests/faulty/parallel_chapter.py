@@ -5,6 +5,7 @@ Right is: the gradients 1 and 3 of two data ranks, on two tp ranks each, average
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -67,26 +68,29 @@ def sums_when_offloaded(module: Any, **options: Any) -> Any:
     return module
 
 
-def takes_parts_for_wholes(module: nn.Module) -> None:
+def hooks_norms(make: Callable[[DTensor], Any]) -> Callable[[nn.Module], None]:
+    """A change to each module: gradients of norms that are whole on tp go through a hook."""
+
+    def change(module: nn.Module) -> None:
+        known: set[int] = set()
+
+        def mark(owner: nn.Module, _: Any) -> None:
+            for parameter in owner.parameters(recurse=False):
+                whole = isinstance(parameter, DTensor) and all(p.is_replicate() for p in parameter.placements)
+                if whole and id(parameter) not in known:
+                    known.add(id(parameter))
+                    parameter.register_hook(make(parameter))
+
+        for each in module.modules():
+            if isinstance(each, nn.LayerNorm):
+                each.register_forward_pre_hook(mark)
+
+    return change
+
+
+def says_whole(parameter: DTensor) -> Any:
     """A partial gradient of a parameter that is whole on tp is taken for a whole one."""
-    known: set[int] = set()
-
-    def relabel(parameter: DTensor) -> Any:
-        def hook(grad: DTensor) -> DTensor:
-            return DTensor.from_local(grad.to_local(), grad.device_mesh, parameter.placements, run_check=False)
-
-        return hook
-
-    def mark(owner: nn.Module, _: Any) -> None:
-        for parameter in owner.parameters(recurse=False):
-            whole = isinstance(parameter, DTensor) and all(p.is_replicate() for p in parameter.placements)
-            if whole and id(parameter) not in known:
-                known.add(id(parameter))
-                parameter.register_hook(relabel(parameter))
-
-    for each in module.modules():
-        if isinstance(each, nn.LayerNorm):
-            each.register_forward_pre_hook(mark)
+    return lambda grad: DTensor.from_local(grad.to_local(), grad.device_mesh, parameter.placements, run_check=False)
 
 
 averages_over_tp = faulty("averages over tp", reduce=AveragesOverTp)
@@ -96,7 +100,7 @@ replicas_after_tp_never_meet = faulty("replicas after tp never meet", after=neve
 cuts_the_first_dim_only = called_otherwise("cuts the first dim only", without("shard_placement_fn"))
 recomputation_without_gradients = replace(right, name="recomputation without gradients", checkpoint=recomputes_nothing)
 sums_offloaded = called_otherwise("sums offloaded", sums_when_offloaded)
-takes_parts = faulty("takes parts for wholes", after=takes_parts_for_wholes)
+takes_parts = faulty("takes parts for wholes", after=hooks_norms(says_whole))
 norm_of_one_tp_rank = faulty("norm of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
 infinity_of_one_tp_rank = faulty("infinity of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
 
@@ -112,4 +116,6 @@ CAUGHT_BY = {
     "norm_of_one_tp_rank": "tensor-parallel/clip",
     "infinity_of_one_tp_rank": "tensor-parallel/scaler",
 }
-ORIGIN = {"norm_of_one_tp_rank": "pytorch/pytorch#170862"}
+ORIGIN = {
+    "norm_of_one_tp_rank": "I11 pytorch/pytorch#170862",
+}

@@ -210,6 +210,6 @@ CAUGHT_BY = {
 RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
 IN_PROCESSES = {"opaque"}
 ORIGIN = {
-    "no_reduce_dtype": "pytorch/pytorch#186998",
-    "casts_the_first_time": "pytorch/pytorch#159359",
+    "no_reduce_dtype": "E1 pytorch/pytorch#186998",
+    "casts_the_first_time": "E4 pytorch/pytorch#159359",
 }

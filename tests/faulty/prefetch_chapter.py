@@ -96,3 +96,10 @@ CAUGHT_BY = {
     "unshards_for_nothing": "prefetch/by-hand",
     "takes_any_module": "prefetch/refuses",
 }
+ORIGIN = {
+    "gathers_last_first": "F8 pytorch/pytorch#108190",
+    "gathers_first_first": "F8 pytorch/pytorch#108190",
+    "gathers_late": "F8 pytorch/pytorch#108190",
+    "gathers_again": "F1 pytorch/pytorch#105635",
+    "reduces_late": "F6 pytorch/pytorch#129259",
+}

@@ -142,3 +142,6 @@ CAUGHT_BY = {
     "has_no_hooks": "reduction/replicas-by-hook",
     "ignores_streams": "reduction/refuses-streams",
 }
+ORIGIN = {
+    "forgets_replicas": "A6 pytorch/pytorch#155903",
+}

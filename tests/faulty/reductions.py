@@ -167,13 +167,13 @@ CAUGHT_BY = {
 }
 RAISES = {"refuses_averages"}
 ORIGIN = {
-    "sums_for_averages": "pytorch/pytorch#162338",
-    "divides_twice_when_small": "intel/torch-xpu-ops#3020",
-    "divides_by_numel": "meta-pytorch/torchcomms#287",
-    "divides_twice": "verl-project/verl-SpeCo#29",
-    "drops_rank_zero": "meta-pytorch/torchcomms#477",
-    "accumulates_in_bfloat16": "tenstorrent/tt-mlir#7016",
-    "sums_from_three_ranks_on": "ROCm/rocm-systems#10322",
-    "reuses_its_output": "pytorch/pytorch#180889",
-    "refuses_averages": "pytorch/pytorch#152594",
+    "sums_for_averages": "A1 pytorch/pytorch#162338",
+    "divides_twice_when_small": "A2 intel/torch-xpu-ops#3020",
+    "divides_by_numel": "A4 meta-pytorch/torchcomms#287",
+    "divides_twice": "A21 verl-project/verl-SpeCo#29",
+    "drops_rank_zero": "A14 meta-pytorch/torchcomms#477",
+    "accumulates_in_bfloat16": "A17 tenstorrent/tt-mlir#7016",
+    "sums_from_three_ranks_on": "A3 ROCm/rocm-systems#10322",
+    "reuses_its_output": "B3 pytorch/pytorch#180889",
+    "refuses_averages": "A12 pytorch/pytorch#152594",
 }

@@ -13,6 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
+from reference_models.fsdp.fsdp_module import _groups
 from reference_models.subject import implementation as right
 
 
@@ -49,10 +50,27 @@ def has_no_empty_gradients(module: Any) -> None:
             parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
 
 
+def keeps_two_dtypes(module: Any) -> None:
+    """What waits is in reduce_dtype, what is new in param_dtype, and nobody brings both together."""
+    for group in _groups(module, False):
+        right_dtypes = group._in_one_dtype
+        group._in_one_dtype = lambda gradients, right_dtypes=right_dtypes: _one_dtype(gradients, right_dtypes)
+
+
+def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
+    if len({gradient.dtype for gradient in gradients.values()}) > 1:
+        raise AssertionError("expected gradients of one dtype")
+    return right_dtypes(gradients)
+
+
 loses_uneven_rows_in_groups = of_the_reference("loses uneven rows in groups", loses_what_groups_do_not_divide)
 forgets_empty_gradients = of_the_reference("forgets empty gradients", has_no_empty_gradients)
+mixes_dtypes = of_the_reference("mixes dtypes", keeps_two_dtypes)
 
 CAUGHT_BY = {
     "loses_uneven_rows_in_groups": "reshard/to-group-uneven",
     "forgets_empty_gradients": "sharding/zero-elements",
+    "mixes_dtypes": "accumulation/late-parameters",
 }
+RAISES = ("mixes_dtypes",)
+ORIGIN = {"mixes_dtypes": "D4, E7 pytorch/pytorch#196996, NVIDIA-NeMo/Automodel#3540"}

@@ -193,3 +193,6 @@ CAUGHT_BY = {
 }
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
+ORIGIN = {
+    "sees_no_edits": "J4 pytorch/pytorch#107081",
+}

@@ -82,8 +82,6 @@ CAUGHT_BY = {
     "reduces_over_the_other_axis": "hsdp/exact",
 }
 ORIGIN = {
-    "replicas_never_meet": "pytorch/pytorch#154888",
-    "replicas_drift": "pytorch/pytorch#154888",
-    "sums_over_replicas": "pytorch/pytorch#155903",
-    "replicas_meet_in_bfloat16": "pytorch/pytorch#194628",
+    "replicas_never_meet": "B1 pytorch/pytorch#154888",
+    "replicas_drift": "B1 pytorch/pytorch#154888",
 }

@@ -226,8 +226,7 @@ CAUGHT_BY = {
     "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
 }
 ORIGIN = {
-    "sum_up": "pytorch/pytorch#162338",
-    "always_synchronise": "huggingface/accelerate#3762",
-    "dtensors_always_synchronise": "NVIDIA/cosmos-framework#162",
+    "always_synchronise": "D1 huggingface/accelerate#3762",
+    "dtensors_always_synchronise": "B12 NVIDIA/cosmos-framework#162",
 }
 RAISES = ("know_no_other_method",)

@@ -288,4 +288,7 @@ CAUGHT_BY = {
     "runs_the_last_again": "scripts/recomputed",
     "loses_by_reshard": "scripts/mixed",
 }
-ORIGIN = {"coarse_once_thawed": "pytorch/pytorch#186998"}
+ORIGIN = {
+    "coarse_once_thawed": "E1 pytorch/pytorch#186998",
+    "stale_after_load": "J2 pytorch/pytorch#117421",
+}

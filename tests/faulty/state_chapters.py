@@ -211,3 +211,6 @@ CAUGHT_BY = {
     "full_of_the_wrong_rows": "state-dict/full",
     "leaves_out_tied_names": "state-dict/full-of-transformer",
 }
+ORIGIN = {
+    "loses_what_is_loaded_full": "J2 pytorch/pytorch#117421",
+}
