@@ -9,7 +9,7 @@ Of one fault, for example::
 own FSDP fails. *killed_by* is the first requirement to do so in a quick run on two ranks, in the order in which the
 suites run; where two ranks do not show the fault, the requirement named for it, on as many as there are. ``seconds``
 and ``examples`` are that named requirement's until its first failure; ``run_seconds`` are the run's, after ``run_rows``
-other rows.
+other rows; ``others`` says which of the checks in ``other_checks.py`` miss the fault.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from harness.waivers import read_waivers
 from suites.catalogue import RUN_ORDER, Entry, entries
 from tests.faulty import Fault
 from tests.judging import End, judged, subject_of
+from tests.other_checks import missed_by
 
 ROOT = Path(__file__).resolve().parent.parent
 #: How many ranks the run has in which the first red row is looked for.
@@ -56,6 +57,7 @@ def measure(fault: Fault) -> Fact:
         "case": named.case,
         "run_seconds": round(seconds, 2) if first else None,
         "run_rows": rows,
+        "others": missed_by(subject_of(fault)) if world == "threads" else {},
         "date": date.today().isoformat(),
         "commit": _commit(),
     }

@@ -24,11 +24,13 @@ from pathlib import Path
 import torch
 
 import suites
+from harness.load import Subject
 from harness.worlds.handle import preload_programs
 from harness.worlds.hosts import shutdown_pool
 from tests.detection import ROOT, Fact, measure, with_what_is_said
 from tests.detection_table import table
 from tests.faulty import Fault, all_faults
+from tests.other_checks import missed_by
 
 FACTS = ROOT / "docs" / "detection.json"
 PAGE = ROOT / "docs" / "detection.md"
@@ -91,3 +93,5 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     chapters = [found.name for found in pkgutil.iter_modules(suites.__path__, "suites.")]
     preload_programs([name for name in chapters if name.startswith("suites.test_")])
+    missed = missed_by(Subject("torch", "gloo"))  # starts what ranks are forked from, before any time is taken
+    assert all(missed.values()), f"torch's own FSDP is blamed: {missed}"

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from tests.detection import Fact
+from tests.other_checks import CHECKS
 
 #: The figures that are asked for: seconds of the median, and of the run by whose end most faults are found.
 SOON, LATE = 2.0, 60.0
@@ -15,7 +16,7 @@ def table(facts: Sequence[Fact]) -> Iterator[str]:
     """Lines of Markdown."""
     yield "# What the suites catch"
     yield ""
-    yield from (*_words(figures(facts)), "")
+    yield from (*_words(figures(facts)), "", *_growth(facts), "", *_others(facts), "", "## Fault by fault", "")
     yield "| fault | stands for | first caught by | rightly | seconds (examples) alone | seconds (rows) in a run |"
     yield "|---|---|---|---|---|---|"
     yield from (_row(fact) for fact in facts)
@@ -58,6 +59,41 @@ def _words(found: dict[str, float]) -> Iterator[str]:
     yield f"| caught in the first {LATE:.0f} s of a quick run on two ranks | {soon:.1%} |"
     yield f"| median time to first red, the requirement alone, threads | {found['median seconds alone']:.2f} s |"
     yield f"| median time to first red, in that run, threads | {found['median seconds in a run']:.1f} s |"
+
+
+def _growth(facts: Sequence[Fact]) -> Iterator[str]:
+    """How the share of faults that have been caught grows with the seconds of a run."""
+    killable = [fact for fact in facts if not fact["equivalent"]]
+    found = [fact["run_seconds"] for fact in killable if fact["run_seconds"] is not None]
+    yield "## How soon, in a quick run on two ranks"
+    yield ""
+    yield "| seconds | caught | |"
+    yield "|---|---|---|"
+    for until in (0.5, 1, 2, 5, 10, 20, 30, 60):
+        share = sum(seconds <= until for seconds in found) / len(killable)
+        yield f"| {until:g} | {share:.0%} | {'█' * round(40 * share)} |"
+
+
+def _others(facts: Sequence[Fact]) -> Iterator[str]:
+    """What the checks that others use would have found."""
+    tried = [fact for fact in facts if fact["others"] and not fact["equivalent"]]
+    yield "## The same faults before the checks that others use"
+    yield ""
+    yield (
+        f"The {len(tried)} faults that threads can show. Each check (`tests/other_checks.py`) trains one small net of "
+        "even sizes for ten steps with Adam on two ranks, and compares it with the unsharded net: the loss, where all "
+        "ranks are given the same rows; the loss, where each has its own; that, and all gradients and parameters after "
+        "every step. The first is all that some backends are tested with, the second what most training tests of "
+        "torch's own FSDP compare, the third the strictest of them."
+    )
+    yield ""
+    yield "| check | catches | misses |"
+    yield "|---|---|---|"
+    for check in CHECKS:
+        missed = sum(fact["others"][check] for fact in tried)
+        yield f"| {check} | {len(tried) - missed} | {missed} ({missed / max(len(tried), 1):.0%}) |"
+    missed = sum(not fact["killed"] for fact in tried)
+    yield f"| these suites | {len(tried) - missed} | {missed} |"
 
 
 def _row(fact: Fact) -> str:
