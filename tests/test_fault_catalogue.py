@@ -73,6 +73,13 @@ def test_each_row_without_a_subject_says_why() -> None:
             assert {name for name in ticked(row.caught_by) if re.fullmatch(r"[a-z-]+/[a-z-]+", name)} <= known, row
 
 
+def test_every_module_of_faults_is_said_to_be_injected_somewhere() -> None:
+    """In one place each."""
+    places = TABLE.read_text(encoding="utf-8").partition("## Where faults are injected")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[2] for line in places.splitlines() if line.startswith("|")))
+    assert sorted(named) == sorted({fault.id.partition(".")[0] for fault in FAULTS.values()})
+
+
 def test_there_are_at_least_120_faulty_subjects() -> None:
     """And no two of one name."""
     assert len(FAULTS) == len(all_faults()) >= 120

@@ -43,7 +43,7 @@ class BranchedMicroBatches(Case):
 
     def loss(self, net: nn.ModuleDict, micro: int, rank: int) -> Tensor:
         """The sum of what this micro-batch's branches make of this rank's input: small integers."""
-        inputs = torch.tensor([[1.0 + rank + 4 * micro, 2.0 - rank]]).to(net["a"].weight.dtype)
+        inputs = torch.tensor([[1.0 + rank + 4 * micro, 2.0 - rank]]).to(next(net.parameters()).dtype)
         return torch.stack([net[name](inputs).sum() for name in self.runs[micro]]).sum()
 
 
