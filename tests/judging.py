@@ -2,6 +2,8 @@
 
     judged("parity/exact", Subject("tests.faulty.reductions:sums_for_averages", "gloo"), "threads")
     End(verdict=fail, message="rank 0: …", cause="disagreement", seconds=0.1, examples=1, …)
+
+How many cases it draws is what the profile in force says.
 """
 
 from __future__ import annotations
