@@ -1,4 +1,4 @@
-"""What a world may leave behind: processes, open files, threads, directories. Linux only, like the tests that ask."""
+"""What a world may leave behind: processes, open files, threads, files. Linux only, like the tests that ask."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import select
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.worlds import hosts
+from harness.worlds.below import adopt_orphans
 from harness.worlds.make import open_world
 from tests import programs
 from tests.worlds import TORCH_ON_GLOO
@@ -20,11 +22,29 @@ from tests.worlds import TORCH_ON_GLOO
 def surroundings() -> dict[str, object]:
     """What must be the same after a world as before it."""
     return {
-        "processes": descendants(os.getpid()),
+        "processes": sorted(filter(None, map(_name, descendants(os.getpid())))),
         "open files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
         "directories": sorted(Path(tempfile.gettempdir()).iterdir()),
+        "shared memory": sorted(os.listdir("/dev/shm")),
+        "working directory": os.getcwd(),
     }
+
+
+def left_behind(before: dict[str, object], seconds: float = 5.0) -> list[str]:
+    """What is other than before, once processes that are about to end have ended."""
+    until = time.monotonic() + seconds
+    while (after := surroundings()) != before and time.monotonic() < until:
+        time.sleep(0.02)  # the end of a process that is not ours cannot be waited for
+    return [f"{name}: {before[name]}, then {after[name]}" for name in before if after[name] != before[name]]
+
+
+def _name(pid: int) -> str:
+    """What a process runs; the fork server may have been replaced by another since."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""  # it has ended just now
 
 
 def descendants(pid: int) -> set[int]:
@@ -59,7 +79,11 @@ def is_gone(pid: int, seconds: float = 5.0) -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory for worlds that nobody else uses; and the fork server is started before anything is counted."""
+    """A directory for worlds that nobody else uses; and the fork server is started before anything is counted.
+
+    Whatever leaves its parent from now on is adopted by this process, and so does not escape notice.
+    """
+    adopt_orphans()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("worlds")))
         with open_world("processes", 1, TORCH_ON_GLOO) as world:
@@ -74,4 +98,5 @@ def nothing_left_behind(temporary: Path) -> Iterator[None]:
     before = surroundings()
     yield
     hosts.shutdown_pool()
-    assert surroundings() == before
+    left = left_behind(before)
+    assert not left, left

@@ -102,11 +102,11 @@ def test_data_becomes_code_nowhere_else(name: str) -> None:
 
 
 def test_the_controller_receives_bytes_and_no_objects() -> None:
-    """``Connection.recv`` unpickles what comes: the harness calls ``recv_bytes`` alone."""
+    """``Connection.recv`` unpickles what comes: ranks call ``recv_bytes``, and the controller reads its socket."""
     texts = {name: path.read_text(encoding="utf-8") for name, path in OURS.items() if name.startswith("harness")}
     assert [name for name, text in texts.items() if ".recv(" in text] == []
     receivers = [name for name, text in texts.items() if ".recv_bytes(" in text]
-    assert receivers == ["harness.worlds.handle", "harness.worlds.host"]
+    assert receivers == ["harness.worlds.host"]
 
 
 class Tells:

@@ -82,12 +82,13 @@ def describe(outcomes: Sequence[Outcome]) -> str:
 
 
 def said(error: BaseException) -> str:
-    """``TypeName: message``, also for an exception whose ``str`` raises."""
+    """``TypeName: message``, also for an exception whose ``str`` raises, or gives no ordinary text."""
+    name: str = type.__dict__["__name__"].__get__(type(error))  # its class may have a class with other ideas
     try:
-        message = str(error)
+        message = str.__str__(str(error))
     except BaseException as second:
         message = f"(its message cannot be shown: {type(second).__name__})"
-    return f"{type(error).__name__}: {message}"[:_TEXT_LIMIT] if message else type(error).__name__
+    return f"{name}: {message}"[:_TEXT_LIMIT] if message else name
 
 
 def told(error: BaseException) -> str:

@@ -8,8 +8,6 @@ import multiprocessing.util
 import os
 import pickle
 import signal
-import socket
-import struct
 import sys
 import time
 import types
@@ -22,17 +20,21 @@ from typing import Any
 import harness
 from harness.vendor import Backend
 from harness.worlds import flight, host, wire
+from harness.worlds.below import below, kill_all
+from harness.worlds.line import Line
 from harness.worlds.mark import read_mark
 from harness.worlds.written import opened
 
-#: A stalled transfer is given up after so many seconds, in either direction.
-_STALL = 10
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 #: Tells ``preload`` that it is imported by the fork server.
 FORK_SERVER_FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 PROGRAMS_VARIABLE = "FSDP_CONFORMANCE_PROGRAMS"
+#: What is wrong with a host that says what no host says, or says it twice.
+FORGED = "sent the controller something else than its result"
 _TAIL = 4096
 _STACKS = 256 * 1024
+#: What a host says, with how many fields. Its own death it cannot tell.
+_ANSWERS = {"ready": 1, "failed": 2, "unsafe": 1, "done": 3, "released": 2, "left": 1}
 #: How long a process may take from closing its connection to its end: a large torch takes its time on a busy machine.
 END_SECONDS = 5.0
 
@@ -46,67 +48,86 @@ class HostHandle:
         self.is_ready = False
         self.code: int | None = None
         self.is_dead = False
+        self._ran: int | None = None
         directory.mkdir(mode=0o700)
         self._log_start = self._stacks_start = 0
         self._process, connection = _start(ranks, backend, method, directory)
-        self._connection: Connection | None = connection
+        self._line: Line | None = Line(connection, 2 * wire.LIMIT)
         self._pidfd = _pidfd(self._process.pid, method)
         self.pid: int = self._process.pid
 
     def is_idle(self) -> bool:
         """Whether the process lives and has nothing to say."""
-        return not self.is_dead and not wait(self.waitables(), 0)
+        return not self.is_dead and not self.was_heard() and not wait(self.waitables(), 0)
+
+    def was_heard(self) -> bool:
+        """Whether there is something that was heard and not taken yet; then nothing need become readable."""
+        return self._line is not None and self._line.has_message()
 
     def waitables(self) -> list[Any]:
         """What becomes readable when this host says something or dies."""
         if self.is_dead:
             return []
-        talk = [] if self._connection is None else [self._connection]
+        talk = [] if self._line is None else [self._line]
         return [*talk, self._process.sentinel if self._pidfd is None else self._pidfd]
 
     def send(self, *order: Any) -> None:
         """Give an order. That a host is gone or takes no orders does not matter here: it will be missed soon enough."""
-        if self._connection is not None:
+        if self._line is not None:
             try:
-                self._connection.send_bytes(pickle.dumps(order))
+                self._line.say(pickle.dumps(order))
             except BlockingIOError:  # half an order was sent: nothing sensible can follow it
-                self._hang_up()
+                self.hang_up()
             except OSError:
                 pass  # what the host said before it died can still be heard
 
     def hear(self) -> Iterator[list[Any]]:
         """What the host has said since; then, if it is gone or talks nonsense, a last ``["died", words]``."""
         try:
-            while self._connection is not None and self._connection.poll():
-                message = wire.decode(self._connection.recv_bytes(2 * wire.LIMIT))
-                if not (isinstance(message, list) and message and isinstance(message[0], str)):
-                    raise ValueError("not an answer")
-                yield message
-        except (EOFError, OSError):
-            self._hang_up()
-            self._process.join(END_SECONDS)  # a process closes its files just before its end is reported
-            yield self._died()
-        except ValueError as error:
-            self._hang_up()
-            yield ["died", f"sent the controller something else than its result: {error}"]
+            is_all = self._line is None or self._line.listen()
+        except EOFError:
+            yield from self._heard()
+            yield from self._ended()
         else:
-            if self._process.exitcode is not None and not self.is_dead:
+            yield from self._heard()
+            if is_all and self._process.exitcode is not None and not self.is_dead:
                 yield self._died()
+
+    def _heard(self) -> Iterator[list[Any]]:
+        try:
+            while self._line is not None and (message := self._line.next()) is not None:
+                yield _answer(message)
+        except ValueError as error:
+            self.hang_up()
+            yield ["died", f"{FORGED}: {error}"]
+
+    def _ended(self) -> Iterator[list[Any]]:
+        """The line has ended, and with it the process: that closes its files just before its end is reported."""
+        if self._line is not None:
+            self.hang_up()
+            self._process.join(END_SECONDS)
+            yield self._died()
 
     def _died(self) -> list[Any]:
         self.is_dead, self.code = True, self._process.exitcode
         return ["died", ""]
 
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def hang_up(self) -> None:
+        """Hear no more of this host, except that it ends."""
+        if self._line is not None:
+            self._ran = self.running_rank()  # before the host goes on, if it does
+            self._line.close()
+            self._line = None
 
     # Evidence.
 
     def forget(self) -> None:
         """From here on, log and stacks show only what is written after this moment."""
         self._log_start, self._stacks_start = _size(self.directory / host.LOG), _size(self.directory / host.STACKS)
+
+    def has_files(self) -> bool:
+        """Whether what the host writes can be read."""
+        return all((self.directory / name).is_file() for name in (host.LOG, host.STACKS, host.MARK))
 
     def log_tail(self) -> str:
         """The last 4 KiB that the host and its children wrote to stdout and stderr."""
@@ -132,6 +153,8 @@ class HostHandle:
 
     def running_rank(self) -> int | None:
         """Of several ranks in the host, the one that had the baton last, if it was written down."""
+        if self._line is None:
+            return self._ran
         running = self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / host.MARK)
         return running if running in self.ranks else None
 
@@ -139,6 +162,8 @@ class HostHandle:
 
     def kill(self) -> None:
         """Kill the host with all that it started. Returns at once; ``close`` waits."""
+        if not self.is_dead:
+            kill_all(below(self.pid))  # those that are in no group of ours any more
         with suppress(PermissionError):
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -149,7 +174,7 @@ class HostHandle:
 
     def close(self) -> None:
         """Wait for the end of a process that was killed or has left, and free what it held here."""
-        self._hang_up()
+        self.hang_up()
         self._process.join(10)
         self.is_dead = True
         if self._pidfd is not None:
@@ -159,6 +184,14 @@ class HostHandle:
             self._process.close()
 
 
+def _answer(message: bytes) -> list[Any]:
+    """What a message says. Raises ValueError if a host says no such thing."""
+    tree = wire.decode(message)
+    if not (isinstance(tree, list) and tree and isinstance(tree[0], str) and len(tree) - 1 == _ANSWERS.get(tree[0])):
+        raise ValueError("not an answer")
+    return tree
+
+
 def _start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) -> tuple[Any, Connection]:
     """Start the process. Raises OSError or EOFError if that is impossible."""
     context: Any = multiprocessing.get_context(method)
@@ -166,7 +199,6 @@ def _start(ranks: Sequence[int], backend: Backend, method: str, directory: Path)
     setup = host.Setup(str(directory), environment, backend.imports, backend.device_type, method == "forkserver")
     ours, theirs = context.Pipe()
     try:
-        _bound_transfers(ours)
         name = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
         process = context.Process(target=host.main, args=(theirs, setup), name=name, daemon=False)
         with _environment({**_ONE_THREAD, **backend.environment}):
@@ -235,13 +267,6 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _bound_transfers(connection: Connection) -> None:
-    """Let no half-sent message block the controller for ever."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
-        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            pipe.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL, 0))
 
 
 def _pidfd(pid: int, method: str) -> int | None:

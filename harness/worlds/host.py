@@ -5,7 +5,7 @@ pickles, since the controller is ours; answers go back as ``wire`` messages, sin
 
     controller                          host
     ("role", factory)            ──▶    builds the role      ──▶  ["ready"]
-    ("run", program, deadline)   ──▶    runs it              ──▶  ["done", [outcome, …]]
+    ("run", 7, program, …)       ──▶    runs it              ──▶  ["done", 7, [outcome, …], what it has spoilt]
     ("release",)                 ──▶    leaves the role      ──▶  ["released", error, what leaked]
     ("leave",)                   ──▶    leaves, then exits   ──▶  ["left", error]  and exit code 0
 """
@@ -22,20 +22,21 @@ import pickle
 import resource
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from time import monotonic  # by its name: a program may replace ``time.monotonic``
 from typing import Any, Protocol
 
 import torch
 
 from harness.worlds import flight, wire
 from harness.worlds.base import Fate, Outcome, Program, said, told
+from harness.worlds.below import adopt_orphans
 from harness.worlds.mark import mark_running, open_mark
+from harness.worlds.state import changes, process_state
 
 LOG, STACKS, MARK = "log", "stacks", "mark"
 
@@ -45,6 +46,10 @@ class Role(Protocol):
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
         """Run ``program(rank, *args)`` on the ranks of this host; one outcome each, and never an exception."""
+        ...
+
+    def spoilt(self) -> str:
+        """In words, what a program has done to this role, so that it cannot run another; "" if nothing."""
         ...
 
     def leave(self) -> list[str]:
@@ -90,7 +95,8 @@ class _Host:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._role: Role | None = None
-        self._state = _process_state()
+        self._pid = os.getpid()
+        self._state = process_state()
 
     def serve(self) -> None:
         while True:
@@ -115,10 +121,10 @@ class _Host:
         except BaseException as error:
             _send(self._connection, ["failed", said(error), told(error)])
             return
-        self._state = _process_state()
+        self._state = process_state()
         _send(self._connection, ["ready", str(getattr(_preload(), "COLD", ""))])
 
-    def _run(self, pickled: bytes, ranks: list[int], deadline: float | None) -> None:
+    def _run(self, number: int, pickled: bytes, ranks: list[int], deadline: float | None) -> None:
         assert self._role is not None
         try:
             program, args = pickle.loads(pickled)
@@ -127,14 +133,16 @@ class _Host:
         else:
             mark_running(ranks[0] if len(ranks) == 1 else None)
             outcomes = self._role.run(program, args, deadline)
+            if os.getpid() != self._pid:  # a copy that the program forked: it speaks for nobody
+                os._exit(0)
             mark_running(None)
         _flush()
-        _send_outcomes(self._connection, outcomes)
+        _send_outcomes(self._connection, number, outcomes, self._role.spoilt())
 
     def _release(self) -> None:
         error, left = self._leave()
         try:
-            changed = [*left, *(name for name, value in _process_state().items() if value != self._state[name])]
+            changed = [*left, *changes(self._state, process_state())]
         except Exception as problem:  # such a process is not used again; it has done nothing wrong
             changed = [f"state, which cannot be read ({said(problem)})"]
         _send(self._connection, ["released", error, changed])
@@ -158,12 +166,12 @@ def attempt(number: int, call: Callable[[], Any]) -> Outcome:
         value = call()
     except BaseException as error:
         return raised(number, error)
-    return Outcome(number, Fate.RETURNED, value, at=time.monotonic())
+    return Outcome(number, Fate.RETURNED, value, at=monotonic())
 
 
 def raised(number: int, error: BaseException) -> Outcome:
     """The outcome of a rank that raised ``error``."""
-    return Outcome(number, Fate.RAISED, error=said(error), traceback=told(error), at=time.monotonic())
+    return Outcome(number, Fate.RAISED, error=said(error), traceback=told(error), at=monotonic())
 
 
 def _preload() -> Any:
@@ -175,11 +183,19 @@ def _send(connection: Connection, message: list[Any]) -> None:
     connection.send_bytes(wire.encode(message))
 
 
-def _send_outcomes(connection: Connection, outcomes: list[Outcome]) -> None:
-    try:
-        _send(connection, ["done", [_as_tree(outcome) for outcome in outcomes]])
-    except (TypeError, ValueError):
-        _send(connection, ["done", [_as_tree(_sendable(outcome)) for outcome in outcomes]])
+def _send_outcomes(
+    connection: Connection, number: int, outcomes: list[Outcome], spoilt: str, limit: int = wire.LIMIT
+) -> None:
+    """Send what can be sent: all; or without what no message can hold; or without more than a rank's share of one."""
+    for most in (limit, limit // (2 * len(outcomes))):
+        try:
+            message = wire.encode(["done", number, [_as_tree(outcome) for outcome in outcomes], spoilt], limit)
+            break
+        except (TypeError, ValueError):
+            outcomes = [_sendable(outcome, most) for outcome in outcomes]
+    else:
+        message = wire.encode(["done", number, [_as_tree(outcome) for outcome in outcomes], spoilt])
+    connection.send_bytes(message)
 
 
 def _as_tree(outcome: Outcome) -> dict[str, Any]:
@@ -187,9 +203,10 @@ def _as_tree(outcome: Outcome) -> dict[str, Any]:
     return {**fields, "fate": outcome.fate.value}
 
 
-def _sendable(outcome: Outcome) -> Outcome:
+def _sendable(outcome: Outcome, limit: int) -> Outcome:
+    """The outcome; without its value, if that is no plain data or has more than ``limit`` bytes."""
     try:
-        wire.encode(outcome.value)
+        wire.encode(outcome.value, limit)
     except (TypeError, ValueError) as error:
         return replace(outcome, fate=Fate.UNSENDABLE, value=None, error=str(error))
     return outcome
@@ -201,6 +218,7 @@ def _sendable(outcome: Outcome) -> Outcome:
 def _stand_alone(setup: Setup) -> None:
     """Own process group, own files, dies with its parent, shows its stacks when asked."""
     os.setsid()  # so that the supervisor can kill this process together with whatever it starts
+    adopt_orphans()
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.environ.clear()
@@ -237,28 +255,3 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-
-
-def _process_state() -> dict[str, Any]:
-    """What a program may change in its process for good; a host that outlives a test must not carry it on."""
-    return {
-        "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
-        "number of threads": torch.get_num_threads(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "gradient mode": torch.is_grad_enabled(),
-        "environment": dict(os.environ),
-        "working directory": os.getcwd(),
-        "Python threads": threading.active_count(),
-        "exit handlers": atexit._ncallbacks(),
-        "child processes": _children(),
-    }
-
-
-def _children() -> list[str]:
-    """The processes that this one has started and that live; none where nobody can tell."""
-    found: list[str] = []
-    for file in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has just ended has no children
-            found += file.read_text().split()
-    return found

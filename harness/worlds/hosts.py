@@ -22,6 +22,7 @@ from typing import Any
 from harness.vendor import Backend
 from harness.worlds import blame
 from harness.worlds.base import Fate, NotRun, Outcome, Program, World
+from harness.worlds.handle import FORGED, HostHandle
 from harness.worlds.host import RoleFactory
 from harness.worlds.team import Team
 from harness.worlds.watch import CannotStart, Watch
@@ -98,11 +99,13 @@ class HostedWorld(World):
         if team is None:
             return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
         try:
-            errors = release(team, self.notes) if self._key is not None else {}
-            if self._key is not None and not team.has_role:
+            wrong = release(team, self.notes) if self._key is not None else {}
+            if not team.is_whole():
+                self.notes.append("rank processes were not kept: a program removed their files")
+            elif self._key is not None and not team.has_role:
                 _keep(self._key, team)
                 return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
-            outcomes = leave(team, errors)
+            outcomes = leave(team, wrong)
         except BaseException:
             team.end()
             raise
@@ -129,6 +132,9 @@ class HostedWorld(World):
             raise self._not_run(error) from None
 
     def _watched(self, pickled: bytes, limit: float) -> list[Outcome]:
+        if self._team is not None and self._team.spoilt:
+            self.notes.append(f"rank processes were started anew: a program {self._team.spoilt}")
+            self._discard()
         if self._team is None:
             self._team = self._start()
         roles = self._make_roles(self._team.new_store())
@@ -136,7 +142,7 @@ class HostedWorld(World):
 
     def _start(self) -> Team:
         kept = _pool.pop(self._key, None)
-        if kept is not None and all(host.is_idle() for host in kept.hosts):
+        if kept is not None and all(host.is_idle() for host in kept.hosts) and kept.is_whole():
             return kept
         if kept is not None:
             kept.end()
@@ -174,30 +180,34 @@ class HostedWorld(World):
             team.end()
 
 
-def leave(team: Team, errors: Mapping[int, str] = MappingProxyType({})) -> list[Outcome]:
-    """Ask every host to leave, and say how each one did; ``errors`` has what went wrong before, by process."""
+#: What went wrong in which process while it gave up its role.
+_Wrong = Mapping[int, tuple[Fate, str]]
+
+
+def leave(team: Team, wrong: _Wrong = MappingProxyType({})) -> list[Outcome]:
+    """Ask every host to leave, and say how each one did; ``wrong`` has what went wrong before."""
     for host in team.hosts:
         host.send("leave")
     until = time.monotonic() + LEAVE_SECONDS
-    errors = dict(errors)
+    found = dict(wrong)
     dead = {host for host in team.hosts if host.is_dead}
     for host, (tag, *rest) in team.listen(lambda: until):
-        if tag == "left":
-            errors[host.pid] = errors.get(host.pid) or str(rest[0])
-        elif tag == "died":
+        if host.is_dead:
             dead.add(host)
+        elif tag == "left" and rest[0]:
+            found.setdefault(host.pid, (Fate.RAISED, str(rest[0])))
+        elif tag not in ("left", "released"):
+            found.setdefault(host.pid, _forged(host, tag, rest))
         if len(dead) == len(team.hosts):
             break
     shown = team.show_stacks([host for host in team.hosts if host not in dead])
     ends = []
     for host in team.hosts:
-        error = errors.get(host.pid, "")
+        fate, error = found.get(host.pid, (Fate.RETURNED, ""))
         if host in shown:
             fate, error = Fate.HUNG, f"did not leave within {LEAVE_SECONDS:g} s, {blame.place_in(shown[host])}"
-        elif host.code != 0:
+        elif host.code != 0 and fate is not Fate.CRASHED:
             fate, error = Fate.CRASHED, f"{blame.exit_words(host.code)} while leaving"
-        else:
-            fate = Fate.RAISED if error else Fate.RETURNED
         log = "" if fate is Fate.RETURNED else host.log_tail()
         ends += [Outcome(rank, fate, error=error, log=log, at=time.monotonic()) for rank in host.ranks]
     return ends
@@ -206,7 +216,7 @@ def leave(team: Team, errors: Mapping[int, str] = MappingProxyType({})) -> list[
 # Hosts that wait for their next world.
 
 
-def release(team: Team, notes: list[str]) -> dict[int, str]:
+def release(team: Team, notes: list[str]) -> _Wrong:
     """Have the hosts give up their roles, and say what went wrong in which.
 
     Afterwards the team has no role, and can be used again; or it has, because something went wrong or a program has
@@ -215,21 +225,26 @@ def release(team: Team, notes: list[str]) -> dict[int, str]:
     for host in team.hosts:
         host.send("release")
     until = time.monotonic() + LEAVE_SECONDS
-    errors: dict[int, str] = {}
     for host, (tag, *rest) in team.listen(lambda: until):
         if tag != "released":
-            return errors
+            return {} if host.is_dead else {host.pid: _forged(host, tag, rest)}
         error, changed = rest
         if error:
-            errors[host.pid] = str(error)
+            return {host.pid: (Fate.RAISED, str(error))}
         if changed:
-            notes.append(f"rank processes were not kept: a program changed their {', '.join(map(str, changed))}")
-        if error or changed:
-            return errors
+            names = map(str, changed) if isinstance(changed, list) else [str(changed)]
+            notes.append(f"rank processes were not kept: a program changed their {', '.join(names)}")
+            return {}
         host.is_ready = False
         if not team.has_role:
             return {}
-    return errors
+    return {}
+
+
+def _forged(host: HostHandle, tag: str, rest: Sequence[Any]) -> tuple[Fate, str]:
+    """The end of a host that says what nobody has asked it: a program may have answered in its place."""
+    host.hang_up()
+    return Fate.CRASHED, str(rest[0]) if tag == "died" else f"{FORGED}: {tag!r}, out of turn"
 
 
 def _keep(key: Hashable, team: Team) -> None:

@@ -17,15 +17,15 @@ import queue
 import random
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic  # by its name: a program may replace ``time.monotonic``
 from typing import Any
 
 import torch
 
-from harness.worlds.base import Fate, Outcome, said
+from harness.worlds.base import Fate, Outcome, said, told
 from harness.worlds.mark import mark_running
 
 
@@ -152,7 +152,10 @@ class Lockstep:
     def open(self, gate: Gate) -> None:
         """Open ``gate``: those who wait for it can run again, when their turn comes."""
         gate.is_open = True
-        self._ready.extend(strand for strand in gate.waiting if strand.unwind is None)
+        for strand in gate.waiting:
+            if strand.unwind is None:
+                strand.waits_in = None  # only for its turn: what it waited for may not be there to tell any more
+                self._ready.append(strand)
         gate.waiting.clear()
 
     @property
@@ -171,10 +174,10 @@ class Lockstep:
             text = end.stack + "".join(traceback.format_exception(end)[-3:])
             strand.outcome = Outcome(strand.number, end.fate, error=str(end), traceback=text)
         except Mismatch as error:
-            strand.outcome = Outcome(strand.number, Fate.MISMATCHED, error=str(error), traceback=traceback.format_exc())
+            strand.outcome = Outcome(strand.number, Fate.MISMATCHED, error=str(error), traceback=told(error))
         except BaseException as error:
-            strand.outcome = Outcome(strand.number, Fate.RAISED, error=said(error), traceback=traceback.format_exc())
-        strand.outcome = _at(strand.outcome, time.monotonic())
+            strand.outcome = Outcome(strand.number, Fate.RAISED, error=said(error), traceback=told(error))
+        strand.outcome = _at(strand.outcome, monotonic())
         self._hand_on()
 
     def _resume(self, strand: _Strand) -> None:
@@ -219,7 +222,7 @@ class Lockstep:
 
     def _out_of_time(self, deadline: float | None) -> list[Outcome]:
         self._abandoned = True
-        runner, now = self._running, time.monotonic()
+        runner, now = self._running, monotonic()
         ends = []
         for strand in self._strands:
             if strand.outcome is not None:

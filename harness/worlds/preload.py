@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from harness.worlds.below import adopt_orphans
+
 #: Set by ``handle.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 #: Likewise: the modules that programs and subjects come from, between commas.
@@ -167,6 +169,8 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    adopt_orphans()  # of ranks that die before what they have started
+    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected")  # such an orphan has ended
 
 
 def _leave_at_once(server: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import weakref
 from typing import Any
 
 import torch
@@ -45,11 +46,17 @@ class ProcessRole:
             timeout=_GROUP_TIMEOUT,
         )
         self._rank = Rank(rank, size, device, implementation, backend)
+        self._group = weakref.ref(dist.distributed_c10d._get_default_group())
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
         """Run the program here; the supervisor keeps the deadline."""
         seed_like_a_new_process(self._rank.device.type)
         return [attempt(self._rank.number, lambda: program(self._rank, *args))]
+
+    def spoilt(self) -> str:
+        """A program that destroys the group of all ranks, as its own tests may, leaves none for the next one."""
+        is_there = dist.is_initialized() and dist.distributed_c10d._get_default_group() is self._group()
+        return "" if is_there else "destroyed its process group"
 
     def leave(self) -> list[str]:
         """Destroy the process group, as a program of a user would; waits for nobody."""

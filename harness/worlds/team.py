@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.vendor import Backend
 from harness.worlds import flight
+from harness.worlds.below import end_orphans
 from harness.worlds.handle import HostHandle, wait_for_files
 
 #: How long hung hosts may take to show their stacks, and then their last collectives.
@@ -30,7 +31,9 @@ class Team:
     def __init__(self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fsdp-conformance-"))
         self.hosts: list[HostHandle] = []
-        self._worlds_served = 0
+        #: The number of the run that is on, or was last; and what a program has spoilt for the next one, in words.
+        self.runs = 0
+        self.spoilt = ""
         self._owner = os.getpid()
         _alive.add(self)
         try:
@@ -46,20 +49,27 @@ class Team:
         return any(host.is_ready for host in self.hosts)
 
     def new_store(self) -> Path:
-        """A path where ranks can meet that nobody has met at before."""
-        self._worlds_served += 1
+        """A path where ranks can meet that nobody has met at before, for the next run."""
+        self.runs += 1
         for host in self.hosts:
             host.forget()
-        return self.directory / f"store-{self._worlds_served}"
+        return self.directory / f"store-{self.runs}"
+
+    def is_whole(self) -> bool:
+        """Whether the directory is still there with what hosts keep in it: a program can remove anything."""
+        return all(host.has_files() for host in self.hosts)
 
     def listen(self, until: Callable[[], float], wake: int | None = None) -> Iterator[tuple[HostHandle, list[Any]]]:
         """What hosts say or how they die, as it happens. Ends at ``until()``, or when ``wake`` is readable."""
         while True:
-            owners = {thing: host for host in self.hosts for thing in host.waitables()}
-            ready = wait([*owners, *([] if wake is None else [wake])], max(0.0, until() - time.monotonic()))
-            if not ready or wake in ready:
-                return
-            for host in dict.fromkeys(owners[thing] for thing in ready):
+            speakers = [host for host in self.hosts if host.was_heard()]
+            if not speakers:
+                owners = {thing: host for host in self.hosts for thing in host.waitables()}
+                ready = wait([*owners, *([] if wake is None else [wake])], max(0.0, until() - time.monotonic()))
+                if not ready or wake in ready:
+                    return
+                speakers = list(dict.fromkeys(owners[thing] for thing in ready))
+            for host in speakers:
                 for message in host.hear():
                     yield host, message
 
@@ -89,6 +99,7 @@ class Team:
         if os.getpid() == self._owner:
             for host in self.hosts:
                 host.close()
+            end_orphans(host.pid for team in _alive for host in team.hosts if not host.is_dead)
             shutil.rmtree(self.directory, ignore_errors=True)
         _alive.discard(self)
 

@@ -58,6 +58,10 @@ class ThreadRole:
         seed = int(getattr(args[0], "rank_order", self._seed)) if args else self._seed
         return self._ranks.run(program, *args, seed=seed, deadline=deadline)
 
+    def spoilt(self) -> str:
+        """Nothing: ranks are born anew where it is needed."""
+        return ""
+
     def leave(self) -> list[str]:
         """Destroy the process groups."""
         return self._ranks.close()
@@ -84,7 +88,7 @@ class ThreadRanks:
         bodies = [functools.partial(self._live, number, program, args) for number in range(self._crew.size)]
         with _thread_isolation():
             outcomes = _with_unfinished(self._lockstep.run(bodies, seed, deadline), self._hall)
-        if any(outcome.fate is not Fate.RETURNED for outcome in outcomes):
+        if self._has_lost_groups or any(outcome.fate is not Fate.RETURNED for outcome in outcomes):
             self._start_afresh()
         return outcomes
 
@@ -104,13 +108,17 @@ class ThreadRanks:
         self._hall = Hall(self._lockstep)
         self._store = LockstepStore(self._lockstep)
         self._ranks: dict[int, Rank] = {}
+        self._has_lost_groups = False
 
     def _live(self, number: int, program: Program, args: tuple[Any, ...]) -> Any:
         seed_like_a_new_process(self._backend.device_type)
         with torch.autograd.set_multithreading_enabled(False):
             if number not in self._ranks:
                 self._ranks[number] = self._be_born(number)
-            return program(self._ranks[number], *args)
+            try:
+                return program(self._ranks[number], *args)
+            finally:
+                self._has_lost_groups |= not dist.is_initialized()
 
     def _be_born(self, number: int) -> Rank:
         _forget_groups()

@@ -10,7 +10,7 @@ from typing import Any
 from harness.worlds import blame, desync
 from harness.worlds.base import Fate, Outcome
 from harness.worlds.flight import Flight
-from harness.worlds.handle import HostHandle
+from harness.worlds.handle import FORGED, HostHandle
 from harness.worlds.host import RoleFactory
 from harness.worlds.team import Team
 
@@ -20,7 +20,8 @@ GRACE = 0.3
 #: A role that keeps its deadline itself gets so much time to say so.
 _SLACK = 1.0
 
-_FORGED = "sent the controller something else than its result"
+#: The most that a text of an outcome may have.
+_TEXT_LIMIT = 256 * 1024
 
 
 class CannotStart(Exception):
@@ -43,6 +44,7 @@ class Watch:
     notes: list[str]
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _until: float = 0.0
+    _began: float = 0.0
     _pickled: bytes = b""
 
     def run(self, roles: Sequence[RoleFactory], pickled: bytes) -> list[Outcome]:
@@ -51,7 +53,7 @@ class Watch:
         self._give_orders(roles)
         for host, message in self.team.listen(lambda: self._until, self.wake):
             self._take(host, *message)
-            if not self._silent():
+            if not self._silent() and not any(host.was_heard() for host in self.team.hosts):
                 break
         silent = self._silent()
         if not silent and not _any_failed(self._outcomes.values()):
@@ -60,7 +62,8 @@ class Watch:
         return [self._told(end, flights) for end in blame.without_echoes([*self._outcomes.values(), *ends])]
 
     def _give_orders(self, roles: Sequence[RoleFactory]) -> None:
-        self._until = time.monotonic() + self.start_limit
+        self._began = time.monotonic()
+        self._until = self._began + self.start_limit
         for host, role in zip(self.team.hosts, roles, strict=True):
             if host.is_ready:
                 self._order_run(host)
@@ -70,7 +73,7 @@ class Watch:
 
     def _order_run(self, host: HostHandle) -> None:
         """Only to a host that is ready, and so listens: a long message would stall at one that waits for its peers."""
-        host.send("run", self._pickled, list(host.ranks), self.deadline)
+        host.send("run", self.team.runs, self._pickled, list(host.ranks), self.deadline)
 
     def _start_clock(self) -> None:
         """Time counts from when all hosts are ready; one that carries many ranks keeps the deadline itself."""
@@ -82,9 +85,12 @@ class Watch:
 
     def _take(self, host: HostHandle, tag: str, *rest: Any) -> None:
         if host.is_ready and tag == "done":
-            self._results(host, rest)
+            self._results(host, *rest)
+        elif host.is_ready and tag == "died":
+            if not self._has_failed(host):  # else its end is no news
+                self._died(host, str(rest[0]))
         elif host.is_ready:
-            self._died(host, str(rest[0]) if tag == "died" else f"{_FORGED}: {tag[:80]!r}")
+            self._forged(host, repr(tag))
         elif tag == "ready":
             host.is_ready = True
             words = str(rest[0])
@@ -100,15 +106,36 @@ class Watch:
         if text and text not in self.notes:
             self.notes.append(text)
 
-    def _results(self, host: HostHandle, rest: Sequence[Any]) -> None:
+    def _results(self, host: HostHandle, number: Any, trees: Any, spoilt: Any) -> None:
+        if number != self.team.runs or any(rank in self._outcomes for rank in host.ranks):
+            self._forged(host, "one more answer after its answer")
+            return
         try:
-            outcomes = [_outcome(tree) for tree in rest[0]]
+            outcomes = [self._outcome(tree) for tree in trees]
             if tuple(outcome.rank for outcome in outcomes) != host.ranks:
                 raise ValueError("outcomes of other ranks")
-        except (TypeError, ValueError, KeyError, IndexError) as error:
-            self._died(host, f"{_FORGED}: {error}")
+        except (TypeError, ValueError, KeyError) as error:
+            self._forged(host, str(error))
         else:
             self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
+            self.team.spoilt = self.team.spoilt or str(spoilt)
+
+    def _outcome(self, tree: dict[str, Any]) -> Outcome:
+        """The outcome that a host described. Raises if it is none: the host may have run anybody's code."""
+        outcome = Outcome(**{**tree, "fate": Fate(tree["fate"])})
+        texts = {name: getattr(outcome, name) for name in ("error", "traceback", "log")}
+        if type(outcome.rank) is not int or not all(isinstance(text, str) for text in texts.values()):
+            raise ValueError("fields of other types than an outcome's")
+        now = time.monotonic()
+        at = outcome.at if isinstance(outcome.at, float) and self._began <= outcome.at <= now else now
+        return replace(outcome, at=at, **{name: text[:_TEXT_LIMIT] for name, text in texts.items()})
+
+    def _forged(self, host: HostHandle, what: str) -> None:
+        host.hang_up()
+        self._died(host, f"{FORGED}: {what}")
+
+    def _has_failed(self, host: HostHandle) -> bool:
+        return _any_failed(self._outcomes[rank] for rank in host.ranks if rank in self._outcomes)
 
     def _died(self, host: HostHandle, words: str) -> None:
         """The ranks of a dead host: the one that was running is the cause, if that is known; else all of them."""
@@ -174,15 +201,6 @@ class Watch:
         (host,) = (host for host in self.team.hosts if end.rank in host.ranks)
         calls = flights[end.rank].told() if end.rank in flights and flights[end.rank].calls else ""
         return replace(end, log=host.log_tail(), traceback="\n".join(filter(None, (end.traceback, calls))))
-
-
-def _outcome(tree: dict[str, Any]) -> Outcome:
-    """The outcome that a host described. Raises if it is none: the host may have run anybody's code."""
-    outcome = Outcome(**{**tree, "fate": Fate(tree["fate"])})
-    texts = (outcome.error, outcome.traceback, outcome.log)
-    if type(outcome.rank) is not int or not isinstance(outcome.at, float) or not all(isinstance(t, str) for t in texts):
-        raise ValueError("fields of other types than an outcome's")
-    return outcome
 
 
 def _any_failed(outcomes: Iterable[Outcome]) -> bool:
