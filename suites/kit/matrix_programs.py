@@ -6,16 +6,13 @@ first and, into the same net, [11], [12] and [13] from the second.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from harness.rank import Rank
 from suites.kit.checkpoint_programs import Facts, both, fresh, held, kept, laid_out, overwrite, read, save
 from suites.kit.matrix import MatrixCase
-from suites.kit.resume_programs import Patient, resume, train_and_save
+from suites.kit.resume_programs import resume, saved_behind, train_and_save
 
 
 def save_each(rank: Rank, case: MatrixCase, path: str) -> None:
@@ -54,12 +51,7 @@ def save_each_in_the_background(rank: Rank, case: MatrixCase, path: str) -> None
     group = dist.new_group(backend="gloo")
     for place, saved in enumerate(case.saved):
         net, optimizer = laid_out(rank, case.pair(place, saved))
-        patient, state = Patient(f"{path}/{place}"), both(rank, net, optimizer)
-        done: Any = async_save(state, storage_writer=patient, process_group=group)
-        try:
+        with saved_behind(both(rank, net, optimizer), f"{path}/{place}", group):
             overwrite([*net.parameters(), *net.buffers()])
             overwrite([v for kept in optimizer.state.values() for v in kept.values() if isinstance(v, torch.Tensor)])
-        finally:
-            patient.go_on.set()
-        done.result()
     dist.destroy_process_group(group)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -91,20 +93,27 @@ class Patient(FileSystemWriter):
         return super().write_data(*args)
 
 
+@contextmanager
+def saved_behind(state: Facts, path: str, group: dist.ProcessGroup) -> Iterator[None]:
+    """Save in the background, and write nothing until the block has ended; then all of it."""
+    patient = Patient(path)
+    done: Any = async_save(state, storage_writer=patient, process_group=group)
+    try:
+        yield
+    finally:
+        patient.go_on.set()
+    done.result()
+
+
 def save_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Save in the background and take a step before anything is written: what was held before, and whether it moved.
 
     Files are written, and ranks agree on them, through a group of its own that has a CPU backend.
     """
     net, optimizer = laid_out(rank, case)
-    patient, group = Patient(path), dist.new_group(backend="gloo")
-    before = held(net)
-    done: Any = async_save(both(rank, net, optimizer), storage_writer=patient, process_group=group)
-    try:
+    group, before = dist.new_group(backend="gloo"), held(net)
+    with saved_behind(both(rank, net, optimizer), path, group):
         step(rank, case, case.saved, net, optimizer, 0)
-    finally:
-        patient.go_on.set()
-    done.result()
     after = held(net)
     dist.destroy_process_group(group)
     return {"changed": {name: not torch.equal(after[name], before[name]) for name in dict(net.named_parameters())}}
