@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from harness.worlds.below import adopt_orphans
+from harness.worlds import door
 
 #: Set by ``handle.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
@@ -169,8 +169,6 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    adopt_orphans()  # of ranks that die before what they have started
-    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected")  # such an orphan has ended
 
 
 def _leave_at_once(server: int) -> None:
@@ -183,4 +181,5 @@ COLD = HAZARD = ""
 if os.environ.pop(_FLAG, ""):
     COLD = _prepare()
     HAZARD = _hazard()
+    door.keep()
     _settle()
