@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.worlds import door
+from harness.worlds.below import adopt_orphans
 
 #: Set by ``handle.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
@@ -169,6 +170,8 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    adopt_orphans()  # of ranks that die before what they have started
+    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected")  # such an orphan has ended
 
 
 def _leave_at_once(server: int) -> None:
