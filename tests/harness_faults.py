@@ -85,6 +85,7 @@ _STUCK = [
     Fault(p.holds_the_interpreter, End(_HUNG, _LATE)),
     Fault(spoiling.locks_itself_out, End(_HUNG, _LATE + ", in locks_itself_out"), End(_HUNG, _LATE)),
     Fault(dying.stops, End(_HUNG, _LATE)),
+    Fault(dying.is_interrupted, End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
     Fault(
         dying.hangs_while_sending,
         End(_HUNG, _LATE),
@@ -117,7 +118,6 @@ _DYING = [
     Fault(p.segfaults, End(_CRASHED, "killed by SIGSEGV")),
     Fault(dying.aborts, End(_CRASHED, "killed by SIGABRT")),
     Fault(dying.is_terminated, End(_CRASHED, "killed by SIGTERM")),
-    Fault(dying.is_interrupted, End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
     Fault(
         dying.is_killed_in_a_collective,
         End(_CRASHED, "killed by SIGKILL"),

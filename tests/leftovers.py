@@ -26,9 +26,14 @@ def surroundings() -> dict[str, object]:
         "open files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
         "directories": sorted(Path(tempfile.gettempdir()).iterdir()),
-        "shared memory": sorted(os.listdir("/dev/shm")),
+        "shared memory": _shared_memory(),
         "working directory": os.getcwd(),
     }
+
+
+def _shared_memory() -> list[str]:
+    """What torch has made; other programs of this machine use the same directory."""
+    return sorted(name for name in os.listdir("/dev/shm") if name.startswith("torch_"))
 
 
 def left_behind(before: dict[str, object], seconds: float = 5.0) -> list[str]:

@@ -130,7 +130,7 @@ def rewinds_the_clock(rank: Rank) -> None:
     _meet()
     if rank.number == FAULTY:
         raise MemoryError("out of memory")
-    sleep(0.1)
+    sleep(0.05)
     raise ValueError("rank 0 comes second")
 
 

@@ -31,7 +31,7 @@ def looks_around(rank: Rank) -> dict[str, Any]:
         "total": total,
         "directory": os.getcwd(),
         "default dtype": torch.get_default_dtype(),
-        "environment": sorted(name for name in os.environ if not name.startswith("PYTEST_")),
+        "environment": sorted(name for name in os.environ if name.startswith("FSDP_")),
         "paths": list(sys.path),
         "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
         "limits": [resource.getrlimit(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)],
