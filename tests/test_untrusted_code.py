@@ -56,10 +56,18 @@ def makers(text: str) -> Iterator[str]:
     names = dict(_imported(tree))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-            first, dot, rest = ast.unparse(node).partition(".")
+            first, dot, rest = _dotted(node).partition(".")
             full = names.get(first, first if first in BUILTIN or dot else "") + dot + rest
             if full in MAKERS:
                 yield full
+
+
+def _dotted(node: ast.AST) -> str:
+    """``a.b.c`` of names and their attributes; "" of attributes of anything else."""
+    if isinstance(node, ast.Attribute):
+        inner = _dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
