@@ -63,7 +63,8 @@ def test_a_factor_divides_what_was_computed_in_low_precision(trial: Trial, case:
     divides(trial, case)
 
 
-@requirement("reduction/divide-factor-alone", *FACTOR, ranks=2, limits=("premul_sum",), source="RED-02")
+@requirement("reduction/divide-factor-alone", *FACTOR, ranks=2, limits=("premul_sum",), source="RED-02 F-A8")
+@example(case=FactorCase(2, Stack(1, ("linear",), 1), exact=True, steps=1, factors=((-1, 4.0),), sums=False))
 @given(case=factor_cases(sums=False))
 def test_a_factor_needs_no_forced_sums(trial: Trial, case: FactorCase) -> None:
     """Where the backend can multiply before it sums, a factor divides as well without forced sums."""

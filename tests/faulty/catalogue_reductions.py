@@ -126,7 +126,7 @@ def adds_what_waits_last(group: Any, right: Callable[[], None]) -> None:
         right()
         return
     group._partial_reduce_output, before = None, group._all_reduce_hook
-    group._all_reduce_hook = lambda reduced: reduced.add_(waits) and None
+    group._all_reduce_hook = lambda reduced: torch.add(reduced, waits, out=reduced)
     right()
     group._all_reduce_hook = before
 
