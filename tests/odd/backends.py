@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C import _distributed_c10d as c10d
 
 from harness.backends import gloo
 from harness.vendor import LIMITS, Backend
+from harness.works import flat
 from tests.faulty.backends import COLLECTIVES, OverGloo
 from tests.odd.noticing import noticed
 
@@ -43,7 +45,7 @@ class AddsInReverse(Odd):
             return self.inner.reduce_scatter_single(output, input, opts)
         noticed("a backend adds in reverse")
         came = torch.empty_like(input, memory_format=torch.contiguous_format)
-        work = self.inner.all_to_all_single(came, input.contiguous(), [], [], dist.AllToAllOptions())
+        work = self.inner.all_to_all_single(came, input.contiguous(), [], [], c10d.AllToAllOptions())
         work.wait()
         first, *others = reversed(came.view(self.size(), -1))
         total = first.clone()
@@ -64,7 +66,7 @@ class GathersByBroadcasts(Odd):
         rows = [torch.empty(input.numel(), dtype=input.dtype) for _ in range(self.size())]
         rows[self.rank()] = own.reshape(-1)
         for root, row in enumerate(rows):
-            to = dist.BroadcastOptions()
+            to = c10d.BroadcastOptions()
             to.rootRank = root
             works.append(self.inner.broadcast([row], to))
             works[-1].wait()
@@ -102,10 +104,10 @@ class AllReducesInTwoSteps(Odd):
         room = torch.zeros(-(-flat.numel() // self.size()) * self.size(), dtype=flat.dtype)
         room[: flat.numel()] = flat
         part = torch.empty(room.numel() // self.size(), dtype=flat.dtype)
-        reducing = dist.ReduceScatterOptions()
+        reducing = c10d.ReduceScatterOptions()
         reducing.reduceOp = opts.reduceOp
         self.inner.reduce_scatter_single(part, room, reducing).wait()
-        work = self.inner.all_gather_single(room, part, dist.AllgatherOptions())
+        work = self.inner.all_gather_single(room, part, c10d.AllgatherOptions())
         work.wait()
         tensors[0].copy_(room[: flat.numel()].view_as(tensors[0]))
         return work
@@ -114,9 +116,9 @@ class AllReducesInTwoSteps(Odd):
 class Task(dist._Work):
     """The handle of a collective that another thread makes."""
 
-    def __init__(self, future: Future[Any]) -> None:
+    def __init__(self, future: Future[Any], outputs: list[Tensor]) -> None:
         super().__init__()
-        self._future = future
+        self._future, self._outputs = future, outputs
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the thread; raises what it met."""
@@ -128,10 +130,10 @@ class Task(dist._Work):
         return self._future.done()
 
     def get_future(self) -> Any:
-        """A future that is done: there is no other way to hand a thread's on."""
+        """A future that is done, and holds the outputs: there is no other way to hand a thread's on."""
         self.wait()
         done: torch.futures.Future[Any] = torch.futures.Future()
-        done.set_result(None)
+        done.set_result(self._outputs)
         return done
 
 
@@ -147,11 +149,13 @@ class OnAnotherThread(Odd):
     def hand_over(self, name: str, args: Any, more: Any) -> Task:
         """Have the thread do it."""
         noticed(self.habit)
-        return Task(self._thread.submit(self.make, name, args, more))
+        inference = torch.is_inference_mode_enabled()  # a thread has its own idea of it
+        outputs = [each for each in flat(args[:1]) if isinstance(each, Tensor)]
+        return Task(self._thread.submit(self.make, name, inference, args, more), outputs)
 
-    def make(self, name: str, args: Any, more: Any) -> None:
+    def make(self, name: str, inference: bool, args: Any, more: Any) -> None:
         """On the thread: one collective, to its end."""
-        with torch.no_grad():
+        with torch.no_grad(), torch.inference_mode(inference):
             work = getattr(self.inner, name)(*args, **more)
             if work is not None:
                 work.wait()
@@ -166,8 +170,8 @@ class Slow(OnAnotherThread):
 
     habit = "a backend is slow"
 
-    def make(self, name: str, args: Any, more: Any) -> None:
-        super().make(name, args, more)
+    def make(self, name: str, inference: bool, args: Any, more: Any) -> None:
+        super().make(name, inference, args, more)
         threading.Event().wait(0.002)  # the delay is the point: nothing is waited for
 
 
