@@ -85,6 +85,13 @@ def kills_the_fork_server(rank: Rank) -> None:
     _meet()
 
 
+def stops_another(rank: Rank, pid: int) -> None:
+    """All ranks meet; then rank 1 stops another process, and returns."""
+    _meet()
+    if rank.number == FAULTY:
+        os.kill(pid, signal.SIGSTOP)
+
+
 # In the middle of an answer.
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,29 +160,55 @@ def test_a_world_that_nobody_closed_goes_with_its_last_reference() -> None:
 
 
 CONTROLLER = """
+import os
 import sys
 from harness.load import Subject
 from harness.worlds.make import open_world
-from tests import programs
+from tests import programs, programs_dying
 if __name__ == "__main__":
-    world = open_world("processes", 2, Subject("torch", "gloo"))
-    print(*(o.value["pid"] for o in world.run(programs.shows_surroundings)), flush=True)
-    if sys.argv[1] == "hang":
+    world = open_world(sys.argv[1], 2, Subject("torch", "gloo"))
+    print(*{o.value["pid"] for o in world.run(programs.shows_surroundings)}, flush=True)
+    if sys.argv[2] == "hang":
         world.run(programs.spins)
+    if sys.argv[2] == "is stopped":
+        print(*(o.fate for o in world.run(programs_dying.stops_another, os.getpid(), deadline=0.5)), flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["hang", "forget"])
-def test_ranks_do_not_outlive_the_controller(end: str, tmp_path: Path) -> None:
-    """Ranks die with a controller that is killed in the middle of a run, and with one that forgot to close."""
-    script = tmp_path / "controller.py"
+@contextmanager
+def controller(directory: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A controller of its own, and the processes of its ranks; they must be gone when it is."""
+    script = directory / "controller.py"
     script.write_text(CONTROLLER)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, script, end], stdout=subprocess.PIPE, text=True, env=environment) as started:
-        assert started.stdout is not None
-        pids = [int(word) for word in started.stdout.readline().split()]
-        if end == "hang":
-            started.kill()
-        assert started.wait(30) == (-signal.SIGKILL if end == "hang" else 0)
-    assert len(pids) == 2
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(directory)}
+    with subprocess.Popen([sys.executable, script, *words], stdout=subprocess.PIPE, text=True, env=environment) as ours:
+        assert ours.stdout is not None
+        pids = [int(word) for word in ours.stdout.readline().split()]
+        yield ours, pids
+    assert pids
     assert all(is_gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("processes", signal.SIGKILL), ("threads", signal.SIGTERM)])
+def test_ranks_do_not_outlive_a_controller_that_is_killed(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Ranks die with a controller that a signal ends in the middle of a run."""
+    with controller(tmp_path, kind, "hang") as (ours, _):
+        ours.send_signal(number)
+        assert ours.wait(30) == -number
+
+
+def test_ranks_do_not_outlive_a_controller_that_forgot_to_close(tmp_path: Path) -> None:
+    """Ranks and their files go with a controller that ends without closing its world."""
+    with controller(tmp_path, "processes", "forget") as (ours, _):
+        assert ours.wait(30) == 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("fsdp-conformance-")] == []
+
+
+def test_a_controller_that_was_stopped_still_takes_what_came_in_time(tmp_path: Path) -> None:
+    """Ranks that returned while the controller was stopped did not hang, even if it wakes after their deadline."""
+    with controller(tmp_path, "processes", "is stopped") as (ours, _):
+        assert os.waitid(os.P_PID, ours.pid, os.WSTOPPED | os.WNOWAIT) is not None
+        time.sleep(1)  # past the deadline
+        ours.send_signal(signal.SIGCONT)
+        assert ours.stdout is not None
+        assert ours.stdout.readline().split() == ["returned", "returned"]

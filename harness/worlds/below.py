@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -29,9 +28,10 @@ def adopt_orphans() -> None:
 def children(pid: int | str = "self") -> list[int]:
     """The children of a process, those that have ended and not been waited for among them; none where none can tell."""
     found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has just ended has no children
-            found += map(int, file.read_text().split())
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # a thread may end meanwhile
+                found += map(int, file.read().split())
     return found
 
 

@@ -175,7 +175,8 @@ class HostHandle:
     def close(self) -> None:
         """Wait for the end of a process that was killed or has left, and free what it held here."""
         self.hang_up()
-        self._process.join(10)
+        with suppress(ValueError):  # closed before
+            self._process.join(10)
         self.is_dead = True
         if self._pidfd is not None:
             os.close(self._pidfd)

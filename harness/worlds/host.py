@@ -219,6 +219,7 @@ def _stand_alone(setup: Setup) -> None:
     """Own process group, own files, dies with its parent, shows its stacks when asked."""
     os.setsid()  # so that the supervisor can kill this process together with whatever it starts
     adopt_orphans()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a controller in the background may ignore it
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.environ.clear()

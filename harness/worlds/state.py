@@ -27,6 +27,7 @@ from torch.distributed import distributed_c10d
 from harness.worlds.below import children
 
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+_ALL_SIGNALS = sorted(signal.valid_signals())
 _SIGNALS = ("SigBlk:", "SigIgn:", "SigCgt:")
 #: Whose functions and classes must stay what they are: what tests like to replace.
 _OWNERS: tuple[Any, ...] = (
@@ -52,7 +53,7 @@ def process_state() -> dict[str, Any]:
         "garbage collection": gc.isenabled(),
         "standard streams": (sys.stdout, sys.stderr, [_target(str(number)) for number in range(3)]),
         "open files": _open_files(),
-        "functions": _functions(),
+        "functions": [dict(vars(owner)) for owner in _OWNERS],
         "Python threads": threading.active_count(),
         "exit handlers": atexit._ncallbacks(),
         "child processes": sorted(children()),
@@ -64,8 +65,10 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     names = [name for name in after if name not in ("open files", "functions") and after[name] != before[name]]
     if after["open files"] - before["open files"]:  # fewer is no harm: a process group takes its own with it
         names.append("open files")
-    now = after["functions"]
-    return names + [name for name, function in before["functions"].items() if now.get(name) is not function]
+    for owner, old, new in zip(_OWNERS, before["functions"], after["functions"], strict=True):
+        replaced = (name for name, value in old.items() if new.get(name) is not value and callable(value))
+        names += [f"{owner.__name__}.{name}" for name in replaced]
+    return names
 
 
 def _working_directory() -> str:
@@ -83,7 +86,7 @@ def _umask() -> int:
 
 def _signal_handlers() -> list[Any]:
     """As Python knows them, and as the system does: libraries install some behind Python's back."""
-    handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
+    handlers: list[Any] = [signal.getsignal(number) for number in _ALL_SIGNALS]
     with suppress(OSError), open("/proc/self/status") as status:
         handlers += [line for line in status if line.startswith(_SIGNALS)]
     return handlers
@@ -102,9 +105,3 @@ def _target(descriptor: str) -> str:
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{descriptor}")
     return ""
-
-
-def _functions() -> dict[str, Any]:
-    return {
-        f"{owner.__name__}.{name}": value for owner in _OWNERS for name, value in vars(owner).items() if callable(value)
-    }

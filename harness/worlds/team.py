@@ -65,7 +65,9 @@ class Team:
             speakers = [host for host in self.hosts if host.was_heard()]
             if not speakers:
                 owners = {thing: host for host in self.hosts for thing in host.waitables()}
-                ready = wait([*owners, *([] if wake is None else [wake])], max(0.0, until() - time.monotonic()))
+                heard = [*owners, *([] if wake is None else [wake])]
+                # Who was stopped and wakes after the deadline has not looked: what came in time is still there.
+                ready = wait(heard, max(0.0, until() - time.monotonic())) or wait(heard, 0)
                 if not ready or wake in ready:
                     return
                 speakers = list(dict.fromkeys(owners[thing] for thing in ready))
