@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.faulty.autograd_chapter import hooks
+from tests.faulty.catalogue_reductions import around_reductions
 from tests.faulty.communication import changed, without
 from tests.faulty.event_chapter import given
 from tests.faulty.hooking import instead
 from tests.faulty.init_chapters import called_otherwise, right
-from tests.faulty.making import Gather, all_gather, faulty
+from tests.faulty.making import Gather, Reduction, all_gather, faulty
 from tests.faulty.precision_chapter import modules_of
+from tests.faulty.reductions import own_part
 from tests.faulty.reshard_chapter import drops_empty_gradients
 
 assert right.fully_shard is not None
@@ -124,6 +126,33 @@ def reshards_when_run_again(module: Any) -> None:
     module.register_forward_hook(again)
 
 
+class ReducesLater(Reduction):
+    """What backward is given is this rank's own part; what it should be is kept for later."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        reduced = torch.empty_like(output)
+        super().reduce(reduced, input, group, op)
+        output.copy_(own_part(input, group))
+        self.waiting.append((output, reduced))
+
+
+def runs_hooks_first(module: Any) -> None:
+    """Hooks of parameters run before the reduction is over, and gradients are right when backward returns."""
+    reduction = ReducesLater()
+
+    def finish(group: Any, right_method: Callable[[], None]) -> None:
+        right_method()
+        for output, reduced in reduction.waiting:
+            output.copy_(reduced)
+        reduction.waiting.clear()
+
+    module.set_custom_reduce_scatter(reduction)
+    around_reductions(finish)(module)
+
+
 def forgets_it_is_sharded(module: Any, right_method: Any, dtype: torch.dtype) -> Any:
     """What was moved by hand and back is taken for whole from then on: no update of a shard reaches it."""
     moved = all(parameter.dtype == dtype for parameter in module.parameters())
@@ -173,6 +202,7 @@ frozen_stay_whole = faulty("frozen stay whole", after=keeps_frozen_whole)
 options_never_arrive = changed("options never arrive", mesh_alone)
 reshards_again = faulty("reshards again", after=reshards_when_run_again)
 hooks_never_run = faulty("hooks never run", after=hooks(lambda hook, parameter: None))
+hooks_run_first = faulty("hooks run first", after=runs_hooks_first)
 no_divide_factor = without("no divide factor", "set_gradient_divide_factor")
 stale_once_moved = faulty("stale once moved", after=instead("to", forgets_it_is_sharded))
 activations_are_deleted = given("activations are deleted", deletes_activations)
@@ -190,6 +220,7 @@ CAUGHT_BY = {
     "options_never_arrive": "reshard/false",
     "reshards_again": "checkpoint/no-more-collectives",
     "hooks_never_run": "autograd/post-accumulate-hooks",
+    "hooks_run_first": "autograd/post-accumulate-hooks",
     "no_divide_factor": "reduction/divide-factor",
     "stale_once_moved": "registration/converted-and-back",
     "activations_are_deleted": "offload/exact",
