@@ -10,6 +10,7 @@ import pytest
 
 from harness.case import from_text
 from harness.fields import MOST_DEEP, is_deep
+from harness.report import __main__ as command
 from harness.report import read
 from harness.report.page import render
 from harness.report.read import MOST_WORLDS, RecordFileError, read_run
@@ -82,8 +83,8 @@ def test_depth_is_measured_as_it_is() -> None:
 
 
 def test_a_case_that_is_deep_and_wide_is_not_indented_to_gigabytes() -> None:
-    """A case of a megabyte, all of it in the innermost of 60 lists, is shown in the few kilobytes that a page has."""
-    tree: Any = [1] * 500_000
+    """A case of megabytes, all of it in the innermost of 60 lists, is shown in the few kilobytes that a page has."""
+    tree: Any = [1] * 1_500_000
     for _ in range(MOST_DEEP - 4):
         tree = [tree]
     with harmless.harmless():
@@ -102,6 +103,20 @@ def test_a_file_of_many_worlds_is_refused_or_cut(tmp_path: Path) -> None:
     assert f"at most {MOST_WORLDS} worlds" in run.damage[0]
 
 
+def test_names_of_files_and_rows_are_told_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the name of a file or the id of a row would steer a terminal, notes and errors spell it out."""
+    bad = "a\x1b[2J\nb\u202e"
+    rows = [line("a", nodeid=bad, verdict=verdict) for verdict in ("fail", "pass")]
+    path = saved(tmp_path, header(), *rows, footer()).rename(tmp_path / f"{bad}.jsonl")
+    run = read_run(path)
+    assert "takes back an earlier fail" in run.damage[0]
+    assert all(map(harmless.is_sentence, run.damage))
+    assert command.main([str(path), "-o", str(tmp_path / bad / "page.html")]) == 2
+    told = capsys.readouterr().err
+    assert harmless.is_sentence(told.removesuffix("\n"))
+    assert "cannot be written" in told
+
+
 def test_a_line_of_many_small_things_costs_no_more_than_a_line_may(tmp_path: Path) -> None:
     """A row of half a million empty lists is read, shown in part, and counted."""
     path = saved(tmp_path, header(), line("a", verdict="fail", case={"a": [[]] * 500_000}), footer())
@@ -118,6 +133,7 @@ WAIVERS = {
     "deep tables": b"\n".join(b"[k%d." % n + b"a." * (MOST_DOTS - 2) + b"a]" for n in range(1500)),
     "dotted keys": b"\n".join(b"k%d." % n + b"a." * (MOST_DOTS - 2) + b"a = 1" for n in range(1500)),
     "long number": b"a = " + b"9" * 2000,
+    "a key that steers": b'"\\u001b[2J\\n" = 1',
     "many entries": b'[[waiver]]\nsubject = "x"\n' * 5000,
 }
 
