@@ -36,7 +36,7 @@ def from_text(text: str) -> Case:
     try:
         return from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise ValueError(one_line(str(error))) from error
+        raise ValueError(one_line(str(error), 4000)) from error  # it lists the classes that are known
 
 
 def from_json(data: Any) -> Case:

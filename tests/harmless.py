@@ -27,7 +27,7 @@ ACTS = frozenset({
 })  # fmt: skip
 #: No input takes longer, in seconds, on a machine that is busy with other things, or more memory, in KiB.
 LIMIT, MEMORY = 10.0, 300 * 1024
-LONGEST = 700
+LONGEST = 4000
 
 _acts: list[str] = []
 _is_watched = False
@@ -89,5 +89,5 @@ def tried(call: Callable[..., Any], *args: Any, refusal: type[ValueError] = Valu
 
 
 def is_sentence(text: str) -> bool:
-    """Whether the text can be said in one line of a terminal: short, and nothing in it steers or hides."""
+    """Whether the text can be said in one line of a terminal: not endless, and nothing in it steers or hides."""
     return 0 < len(text) <= LONGEST and "\n" not in text and "\t" not in text and visible(text) == text
