@@ -46,11 +46,12 @@ class End:
     culprit: int | None = p.FAULTY
     left: Fates = BOTH
     note: str = ""
+    again: bool = False
 
     @property
-    def spoils_the_world(self) -> bool:
-        """Whether no further run of the same world is asked for: its ranks returned, and are to be judged."""
-        return self.fates == BOTH and not self.note.startswith("rank processes were started anew")
+    def runs_again(self) -> bool:
+        """Whether the same world runs again: not if its ranks returned and are to be judged, unless it is asked for."""
+        return self.again or self.fates != BOTH
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,8 @@ _USING_UP = [
     ),
     Fault(
         spoiling.destroys_its_group,
-        End(BOTH, note="rank processes were started anew: a program destroyed its process group"),
-        End(BOTH, culprit=None),
+        End(BOTH, note="rank processes were started anew: a program destroyed its process group", again=True),
+        End(BOTH, again=True),
     ),
 ]
 _SPOILING = [

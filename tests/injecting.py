@@ -52,7 +52,7 @@ def inject(kind: str, fault: Fault) -> list[str]:
         started = time.monotonic()
         outcomes = world.run(fault.program, *fault.args, deadline=fault.deadline)
         found += _late("the run", started, DEADLINE) + _other(outcomes, end.fates, end.words, end.culprit)
-        if not end.spoils_the_world:
+        if end.runs_again:
             found += _harm("the same world", world, kind)
         started = time.monotonic()
         left = world.close()

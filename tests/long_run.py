@@ -138,7 +138,10 @@ def report(tally: Tally, seconds: float) -> bool:
     runs = tally.runs
     faults = {name for name in runs if not name.endswith(": good")}
     print(f"{platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, {platform.machine()}")
-    print(f"{sum(runs.values())} runs in {seconds:.0f} s: {sum(runs[name] for name in faults)} of {len(faults)} faults")
+    done, faulty = sum(runs.values()), sum(runs[name] for name in faults)
+    print(
+        f"{done} runs in {seconds:.0f} s: {faulty} of {len(faults)} faults (of {len(TABLE)}), {done - faulty} good ones"
+    )
     print(f"wrong: {len(tally.wrong)}; left behind: {tally.left or 'nothing'}; grown: {tally.grown() or 'nothing'}")
     print(f"held after the warm-up {tally.held[0]}, at the end {tally.held[-1]}")
     print(*tally.wrong, sep="\n", end="")
