@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 import suites
+from harness import profiles
 from harness.load import Subject
 from harness.worlds.handle import preload_programs
 from harness.worlds.hosts import shutdown_pool
@@ -88,6 +89,7 @@ def measured(faults: Sequence[Fault], workers: int) -> Iterator[Fact]:
 
 def _prepare() -> None:
     """In a worker: as the pytest plugin does."""
+    profiles.register()  # before requirements are imported: how many cases they draw is settled then
     # A process of a pool runs no exit handlers, and waits for its children first: ranks kept warm for the next world.
     multiprocessing.util.Finalize(None, shutdown_pool, exitpriority=10)
     torch.set_num_threads(1)

@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,7 +26,11 @@ from harness.verdict import Verdict
 from suites.catalogue import Entry, entries
 from tests.faulty import Fault
 
-ENTRIES = {entry.requirement.id: entry for entry in entries()}
+
+@cache
+def by_id() -> dict[str, Entry]:
+    """Every requirement. A function, since how many cases each draws is settled when it is first called."""
+    return {entry.requirement.id: entry for entry in entries()}
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ def judged(requirement: str, subject: Subject, world: str, shrinking: float = 0.
     backend = load_backend(subject.backend)
     ranks = ranks or (backend.thread_ranks if world == "threads" else backend.ranks)
     ends: list[End] = []
-    for form in forms(ENTRIES[requirement].test):
-        ends.append(_one(ENTRIES[requirement], form, Trial(world, subject, ranks, shrinking_budget=shrinking)))
+    for form in forms(by_id()[requirement].test):
+        ends.append(_one(by_id()[requirement], form, Trial(world, subject, ranks, shrinking_budget=shrinking)))
         if ends[-1].verdict.is_red:
             break
     return replace(ends[-1], seconds=sum(end.seconds for end in ends), examples=sum(end.examples for end in ends))

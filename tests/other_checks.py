@@ -73,7 +73,8 @@ def _alike(whole: nn.Module, sharded: nn.Module, gradients: bool) -> bool:
     """Whether all whole tensors agree; every rank gathers all of them, whatever it finds."""
     pairs = zip(whole.parameters(), sharded.parameters(), strict=True)
     found = [(a.grad, b.grad) if gradients else (a, b) for a, b in pairs]
-    return all([a is not None and b is not None and _close(b.full_tensor(), a) for a, b in found])
+    alike = [a is not None and b is not None and _close(b.full_tensor(), a) for a, b in found]
+    return all(alike)
 
 
 def _close(got: Tensor, want: Tensor) -> bool:

@@ -13,9 +13,9 @@ from harness.load import Subject
 from harness.verdict import Verdict
 from suites.kit.collective_cases import Collective, CollectiveCase, laid, seen
 from suites.kit.collective_oracle import allowance, wanted
-from tests.test_faults_are_caught import ENTRIES, judged
+from tests.judging import by_id, judged
 
-CHAPTER = [name for name in ENTRIES if name.startswith("collectives/")]
+CHAPTER = [name for name in by_id() if name.startswith("collectives/")]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from harness.report.read import read_run
 from harness.verdict import Verdict
 from harness.waivers import read_waivers
 from tests.faulty import Fault, all_faults
-from tests.judging import ENTRIES, judged, subject_of
+from tests.judging import by_id, judged, subject_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = all_faults()
@@ -43,9 +43,9 @@ def test_every_requirement_has_a_fault_that_it_catches() -> None:
     caught = {fault.caught_by for fault in FAULTS}
     by_torch = {waiver.requirement for waiver in read_waivers(ROOT / "suites" / "waivers.toml")}
     limited = {
-        name for name, entry in ENTRIES.items() if set(entry.requirement.limits) & set(load_backend("gloo").lacks)
+        name for name, entry in by_id().items() if set(entry.requirement.limits) & set(load_backend("gloo").lacks)
     }
-    assert set(ENTRIES) - caught - by_torch - limited == set(FAULTLESS)
+    assert set(by_id()) - caught - by_torch - limited == set(FAULTLESS)
 
 
 def test_a_backend_made_by_hand_is_not_blamed() -> None:

@@ -12,7 +12,7 @@ from harness.session import Judged
 from harness.vendor import Feature
 from harness.verdict import Verdict
 from harness.worlds.make import open_world
-from tests.judging import ENTRIES, judged
+from tests.judging import by_id, judged
 from tests.odd.living import lived
 from tests.worlds import TORCH_ON_GLOO
 
@@ -110,7 +110,7 @@ def test_a_usual_subject_has_no_habit() -> None:
 def test_what_is_not_claimed_is_no_fault() -> None:
     """Of a subject that claims little, a requirement of more is not tried, whatever its reason is written in."""
     odd = Judged(subject_of("manners:claims_little"), ())
-    verdict, reason = odd.why_not(ENTRIES["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
+    verdict, reason = odd.why_not(by_id()["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
     assert verdict is Verdict.NOT_CLAIMED
     assert load_implementation("tests.odd.manners:claims_little").not_claimed[Feature.FORCE_SUM] in reason
 
@@ -120,5 +120,5 @@ def test_what_a_backend_lacks_is_no_fault() -> None:
     odd = Judged(subject_of("backends:two_ranks"), ())
     assert load_backend("tests.odd.backends:two_ranks").ranks == 2
     for requirement in ("communication/to-group", "collectives/premul-sum"):
-        verdict, _ = odd.why_not(ENTRIES[requirement].requirement, "processes") or (Verdict.PASS, "")
+        verdict, _ = odd.why_not(by_id()[requirement].requirement, "processes") or (Verdict.PASS, "")
         assert verdict is Verdict.NOT_RUN, requirement
