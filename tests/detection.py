@@ -6,10 +6,11 @@ Of one fault, for example::
      "attributed": true, "seconds": 0.1, "examples": 1, "case": {…}, "run_seconds": 0.2, "run_rows": 0, …}
 
 *Killed* means that a requirement said ``fail``: broken, not run and not claimed are no kills, nor is a row that torch's
-own FSDP fails, nor an error where a wrong result is the fault's symptom. *killed_by* is the first requirement to do so in a quick run on two ranks, in the order in which the
-suites run; where two ranks do not show the fault, the requirement named for it, on as many as there are. ``seconds``
-and ``examples`` are that named requirement's until its first failure; ``run_seconds`` are the run's, after ``run_rows``
-other rows; ``others`` says which of the checks in ``other_checks.py`` miss the fault.
+own FSDP fails, nor an error where a wrong result is the fault's symptom. *killed_by* is the first requirement to do so
+in a quick run on two ranks, in the order in which the suites run; where two ranks do not show the fault, the one named
+for it, on as many as there are. ``seconds`` and ``examples`` are those of the named one until its first failure;
+``run_seconds`` are the run's, after ``run_rows`` other rows; ``others`` says which of the checks in ``other_checks.py``
+miss the fault.
 """
 
 from __future__ import annotations

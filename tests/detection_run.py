@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(options.facts, kept, faults)
     write(options.facts, kept, faults)
     if options.facts == FACTS:
-        PAGE.write_text("\n".join(table(list(read(FACTS).values()))) + "\n", encoding="utf-8")
+        PAGE.write_text("\n".join(table(list(read(FACTS).values()), len(faults))) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Fact]:
