@@ -14,6 +14,7 @@ from tests.faulty.autograd_chapter import hooks
 from tests.faulty.catalogue_reductions import around_reductions
 from tests.faulty.communication import changed, without
 from tests.faulty.event_chapter import given
+from tests.faulty.gathers import WrongNowAndThen
 from tests.faulty.hooking import instead
 from tests.faulty.init_chapters import called_otherwise, right
 from tests.faulty.making import Gather, Reduction, all_gather, faulty
@@ -26,17 +27,11 @@ assert right.fully_shard is not None
 # What is gathered.
 
 
-class FreesWhatIsRead(Gather):
-    """A bucket is freed while another stream reads it: now and then the second half is gone."""
+class FreesWhatIsRead(WrongNowAndThen):
+    """A bucket is freed while another stream reads it: the second half is gone."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
-        super().gather(output, input, group)
-        self.calls += 1
-        if self.calls % 3 == 0:
-            output[output.numel() // 2 :] = torch.nan
+    def spoil(self, output: Tensor) -> None:
+        output[output.numel() // 2 :] = torch.nan
 
 
 class HasNoCopyIn(Gather):

@@ -58,8 +58,8 @@ class GathersOnce(StaleGather):
             output.copy_(self.before)
 
 
-class ZeroNowAndThen(Gather):
-    """Loses every third message, as a race does."""
+class WrongNowAndThen(Gather):
+    """Every third message goes wrong, as it does in a race."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -68,7 +68,17 @@ class ZeroNowAndThen(Gather):
         super().gather(output, input, group)
         self.calls += 1
         if self.calls % 3 == 0:
-            output.zero_()
+            self.spoil(output)
+
+    def spoil(self, output: Tensor) -> None:
+        raise NotImplementedError
+
+
+class ZeroNowAndThen(WrongNowAndThen):
+    """Loses a message."""
+
+    def spoil(self, output: Tensor) -> None:
+        output.zero_()
 
 
 class LosesTheLastOddElement(Gather):

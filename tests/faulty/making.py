@@ -51,7 +51,7 @@ class Reduction:
         reduce_scatter(output, input, group=group, op=op)
 
 
-def changed(module: Any) -> list[Any]:
+def sharded_of(module: Any) -> list[Any]:
     """What a call has sharded: the module, or those of a list that lie within no other of it."""
     listed = [module] if isinstance(module, nn.Module) else list(module)
     return [each for each in listed if isinstance(each, right.module_class or object)]
@@ -70,7 +70,7 @@ def faulty(
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
         result = right.fully_shard(module, **{**options, **forced})
-        for each in changed(module):
+        for each in sharded_of(module):
             if gather:
                 each.set_custom_all_gather(gather())
             if reduce:
