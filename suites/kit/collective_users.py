@@ -63,19 +63,22 @@ def at_barriers(rank: Rank, case: BarrierCase, directory: str) -> list[list[str]
             found.append([])
             continue
         if rank.number == members[turn % len(members)]:
-            _be_late()
+            _be_late(Path(directory), turn)
         Path(directory, f"{turn}-{rank.number}").touch()
         work = dist.barrier(groups[turn % len(groups)], async_op=turn % 2 == 1)
         if work is not None:
             work.wait()
         found.append(sorted(mark.name for mark in Path(directory).glob(f"{turn}-*")))
+        Path(directory, f"left {turn}-{rank.number}").touch()
     return found
 
 
-def _be_late() -> None:
-    """Work for some milliseconds: longer than others need to leave a barrier that does not hold them."""
+def _be_late(directory: Path, turn: int) -> None:
+    """Work for some ten milliseconds, unless another leaves the barrier sooner: then it does not hold."""
     square = torch.ones(192, 192)
-    for _ in range(12):
+    for _ in range(60):
+        if any(directory.glob(f"left {turn}-*")):
+            return
         square = square @ square / 192
 
 
