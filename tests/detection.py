@@ -78,7 +78,7 @@ def with_what_is_said(fault: Fault, fact: Fact) -> Fact:
         "equivalent": bool(fault.why_equivalent),
         "why_equivalent": fault.why_equivalent,
     }
-    return {**said, **fact}
+    return {**fact, **said}  # a fact that was kept may hold what the library said then
 
 
 def first_red(fault: Fault, world: str) -> tuple[str, float, int]:

@@ -49,6 +49,12 @@ def test_the_page_says_what_survived_and_what_others_miss() -> None:
     assert "| these suites | 3 | 1 |" in page
 
 
+def test_what_the_library_says_now_replaces_what_it_said_then() -> None:
+    """A fact that was kept is told anew: who is right to catch a fault may have been settled since."""
+    stale = {**MEASURED[0], "origin": "elsewhere", "named": "meta/training", "attributed": False}
+    assert with_what_is_said(FAULTS[stale["id"]], stale) == MEASURED[0]
+
+
 def test_what_was_measured_is_kept_whole_and_what_is_gone_is_not(tmp_path: Path) -> None:
     """Facts come back as they were written, in the library's order; those of a fault that is no more are left out."""
     kept = {one["id"]: one for one in reversed(MEASURED)} | {"gone.fault": {"id": "gone.fault"}}
