@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.handmade import GroupsInPython
 from harness.works import Works, flat
+from harness.worlds.arithmetic import kind_name, op_name
 
 #: One collective. ``op`` is one word whether tensors come one by one or in lists; ``numel`` and ``bytes`` are sums over
 #: them. ``async`` is None for point-to-point calls, of which torch does not say it.
@@ -200,9 +201,7 @@ def _reduction(op: Any) -> str | None:
     """``"SUM"``; functional collectives have it as a word, groups in Python as torch's own object, others another."""
     if op is None or isinstance(op, str):
         return op and op.upper()
-    if isinstance(op, dist.ReduceOp):
-        return str(getattr(op, "op")).rpartition(".")[2]  # noqa: B009 torch's stubs know of no attribute
-    return str(dist.ReduceOp.RedOpType(op.op())).rpartition(".")[2]
+    return op_name(op) if isinstance(op, dist.ReduceOp) else kind_name(op.op())
 
 
 def _ranks(named: dict[str, Any]) -> list[int]:

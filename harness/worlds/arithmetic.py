@@ -42,9 +42,14 @@ class Call:
 _NAMES = {int(kind.value): name for name, kind in ReduceOp.RedOpType.__members__.items()}
 
 
+def kind_name(kind: Any) -> str:
+    """A reduction's name by its number, or by torch's own word for that: ``"AVG"``."""
+    return _NAMES[int(kind)]
+
+
 def op_name(op: Any) -> str:
-    """A reduction's name: ``"AVG"``."""
-    return _NAMES[int(op.op)]
+    """A reduction's name, of one as torch hands it over."""
+    return kind_name(op.op)
 
 
 def op_words(op: Any) -> str:

@@ -23,7 +23,7 @@ from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.communication_programs import modules, passed, sharded
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.layout import shard
-from suites.kit.ledgers import ROOT, units
+from suites.kit.ledgers import ROOT, tells_nothing, units
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import policy_of, precision_cases
 from suites.kit.programs import apply, gradients
@@ -116,7 +116,7 @@ def with_sums(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     for module in modules(case, net):
         module.set_force_sum_reduction_for_comms(True)
     found = passed(rank, case, net)
-    entries = [entry for entry in (*found["forward"], *found["backward"]) if len(entry["ranks"]) > 1]
+    entries = [entry for entry in (*found["forward"], *found["backward"]) if not tells_nothing(entry)]
     others = {entry["reduce"] for entry in entries} - {None, "SUM"}
     return {"gradients": gradients(net), "others": sorted(others)}
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.faulty.event_chapter import given
 from tests.faulty.hooking import each_gradient, instead, outputs
-from tests.faulty.making import Reduction, faulty, reduce_scatter
+from tests.faulty.making import CountsRuns, Reduction, faulty, reduce_scatter
 from tests.faulty.parallel_chapter import hooks_norms
 from tests.faulty.reduction_chapter import groups_of
 from tests.faulty.replicas import mesh_of
@@ -190,23 +190,11 @@ class AveragesByAutograd(torch.autograd.Function):
         raise RuntimeError("the derivative of an average is not implemented")
 
 
-class OfMicroBatches(Reduction):
-    """Divides by the number of passes that were added up."""
+class OfMicroBatches(CountsRuns):
+    """Divides by the number of passes that were added up: two micro-batches count as one of half their weight."""
 
-    def __init__(self) -> None:
-        self.passes = 0
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        super().reduce(output, input, group, op)
-        output /= max(1, self.passes)
-        self.passes = 0
-
-
-def averages_passes(module: Any) -> None:
-    """Two micro-batches count as one of half their weight."""
-    reduction = OfMicroBatches()
-    module.set_custom_reduce_scatter(reduction)
-    module.register_forward_pre_hook(lambda *_: setattr(reduction, "passes", reduction.passes + 1))
+    def spoil(self, output: Tensor) -> None:
+        output /= max(1, self.runs)
 
 
 def of_eight_bits(parameter: DTensor) -> Any:
@@ -256,7 +244,7 @@ averages_all_for_replicas = faulty("averages all for replicas", after=mixes_ever
 fails_to_add_in_float32 = faulty("fails to add in float32", reduce=AddsInFloat32)
 splits_its_division = faulty("splits its division", reduce=SplitsItsDivision)
 averages_by_autograd = faulty("averages by autograd", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
-averages_micro_batches = faulty("averages micro-batches", after=averages_passes)
+averages_micro_batches = faulty("averages micro-batches", after=OfMicroBatches.on)
 sums_tp_in_bfloat16 = faulty("sums tp in bfloat16", after=hooks_norms(of_eight_bits))
 never_loud_again = faulty("never loud again", after=instead("set_requires_gradient_sync", stays_quiet))
 exchanges_uneven_parts = faulty("exchanges uneven parts", after=each_gradient(exchanges_by_own_size))

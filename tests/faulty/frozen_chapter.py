@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.faulty.init_chapters import called_otherwise, right
-from tests.faulty.making import Reduction, faulty
+from tests.faulty.making import CountsRuns, faulty
 from tests.faulty.precision_chapter import makes_all_float, modules_of
 
 
@@ -52,24 +52,12 @@ def remembers(module: Any) -> None:
     module.register_forward_pre_hook(restore)
 
 
-class OfOneCall(Reduction):
+class OfOneCall(CountsRuns):
     """Gets the gradient of a module that ran once, and zero for one that ran again."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        super().reduce(output, input, group, op)
-        if self.calls > 1:
+    def spoil(self, output: Tensor) -> None:
+        if self.runs > 1:
             output.zero_()
-        self.calls = 0
-
-
-def reduces_one_call(module: Any) -> None:
-    """Lose the gradients of a module that ran more than once."""
-    reduction = OfOneCall()
-    module.set_custom_reduce_scatter(reduction)
-    module.register_forward_pre_hook(lambda *_: setattr(reduction, "calls", reduction.calls + 1))
 
 
 def wants_something_to_train(module: Any) -> None:
@@ -130,7 +118,7 @@ def reduces_what_is_ignored(module: Any, options: dict[str, Any]) -> None:
 trains_what_is_frozen = faulty("trains what is frozen", after=unfreezes)
 reduces_what_is_frozen = faulty("reduces what is frozen", after=unfreezes)
 freezes_for_ever = faulty("freezes for ever", after=remembers)
-one_call = faulty("one call", after=reduces_one_call)
+one_call = faulty("one call", after=OfOneCall.on)
 something_to_train = faulty("something to train", after=wants_something_to_train)
 untied = called_otherwise("untied", before(unties))
 untied_in_lists = called_otherwise("untied in lists", before(unties_lists))

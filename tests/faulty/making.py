@@ -51,6 +51,27 @@ class Reduction:
         reduce_scatter(output, input, group=group, op=op)
 
 
+class CountsRuns(Reduction):
+    """Knows how often its module, the one that it is put ``on``, has run since it reduced last."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @classmethod
+    def on(cls, module: Any) -> None:
+        reduction = cls()
+        module.set_custom_reduce_scatter(reduction)
+        module.register_forward_pre_hook(lambda *_: setattr(reduction, "runs", reduction.runs + 1))
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        super().reduce(output, input, group, op)
+        self.spoil(output)
+        self.runs = 0
+
+    def spoil(self, output: Tensor) -> None:
+        raise NotImplementedError
+
+
 def sharded_of(module: Any) -> list[Any]:
     """What a call has sharded: the module, or those of a list that lie within no other of it."""
     listed = [module] if isinstance(module, nn.Module) else list(module)
