@@ -6,6 +6,7 @@ worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ c
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._plan: list[str] = []
+        self._starting = threading.Lock()
 
     def start(self, judged: Judged, plan: Sequence[str]) -> None:
         """Open the record file and write the header: who, where, and every row that is planned; a worker only knows."""
@@ -105,10 +107,11 @@ class Recorder:
         report = yield
         if report is not None and isinstance(data.get("fsdp_record"), str):
             report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
-            if plan and JUDGED not in self._config.stash:
-                config = self._config
-                config.stash[JUDGED] = Judged(subject_of(config), ())
-                self.start(config.stash[JUDGED], plan)
+            with self._starting:  # each worker is heard on a thread of its own
+                if plan and JUDGED not in self._config.stash:
+                    config = self._config
+                    config.stash[JUDGED] = Judged(subject_of(config), ())
+                    self.start(config.stash[JUDGED], plan)
         return report
 
     @pytest.hookimpl(optionalhook=True)
