@@ -15,7 +15,7 @@ import pytest
 from harness.load import load_backend
 from harness.options import option
 from harness.recorder import has_workers, subject_of
-from harness.worlds import handle
+from harness.worlds import starting
 
 
 def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
@@ -26,5 +26,5 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
         backend, subject = load_backend(option(config, "backend")), subject_of(config).modules
     except ValueError:
         return  # what is wrong with the subject will be said where it is judged
-    handle.preload_programs([*modules, *subject])
-    handle.start_ahead(backend)
+    starting.preload_programs([*modules, *subject])
+    starting.start_ahead(backend)

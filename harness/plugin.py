@@ -25,7 +25,7 @@ from harness.session import Judged, make_record, planned, verdict_of
 from harness.trial import Trial
 from harness.verdict import LEVELS, Record, Verdict
 from harness.waivers import Waiver, read_waivers, unmatched
-from harness.worlds.handle import preload_programs
+from harness.worlds.starting import preload_programs
 
 RECORDER = pytest.StashKey[Recorder]()
 #: The name of our pytest-html hooks, registered where pytest-html is.

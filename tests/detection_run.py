@@ -27,8 +27,8 @@ import torch
 import suites
 from harness import profiles
 from harness.load import Subject
-from harness.worlds.handle import preload_programs
 from harness.worlds.hosts import shutdown_pool
+from harness.worlds.starting import preload_programs
 from tests.detection import ROOT, Fact, measure, with_what_is_said
 from tests.detection_table import table
 from tests.faulty import Fault, all_faults

@@ -14,6 +14,7 @@ import pytest
 
 from harness.worlds import hosts
 from harness.worlds.below import adopt_orphans
+from harness.worlds.folder import folder
 from harness.worlds.make import open_world
 from tests import programs
 from tests.worlds import TORCH_ON_GLOO
@@ -25,7 +26,7 @@ def surroundings() -> dict[str, object]:
         "processes": sorted(filter(None, map(_name, descendants(os.getpid())))),
         "open files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
-        "directories": sorted(Path(tempfile.gettempdir()).iterdir()),
+        "directories": sorted([*folder().iterdir(), *Path(tempfile.gettempdir()).iterdir()]),
         "shared memory": _shared_memory(),
         "working directory": os.getcwd(),
     }

@@ -17,6 +17,12 @@ PATIENCE = 3.0
 _FEWEST = 4
 
 _receive = reduction.recvfds
+_address = ""
+
+
+def address() -> str:
+    """The path of the socket, once somebody has knocked."""
+    return _address
 
 
 def keep() -> None:
@@ -25,6 +31,8 @@ def keep() -> None:
 
 
 def _received(sock: socket.socket, size: int) -> list[int]:
+    global _address
+    _address = sock.getsockname()
     sock.settimeout(PATIENCE)
     try:
         received = _receive(sock, size)

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.util
 import os
 import pickle
 import signal
-import sys
 import time
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import harness
 from harness.vendor import Backend
 from harness.worlds import flight, host, wire
 from harness.worlds.below import below, kill_all
 from harness.worlds.line import Line
 from harness.worlds.mark import read_mark
+from harness.worlds.starting import start
 from harness.worlds.written import opened
 
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-#: Tells ``preload`` that it is imported by the fork server.
-FORK_SERVER_FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
-PROGRAMS_VARIABLE = "FSDP_CONFORMANCE_PROGRAMS"
 #: What is wrong with a host that says what no host says, or says it twice.
 FORGED = "sent the controller something else than its result"
 _TAIL = 4096
@@ -51,7 +42,7 @@ class HostHandle:
         self._ran: int | None = None
         directory.mkdir(mode=0o700)
         self._log_start = self._stacks_start = 0
-        self._process, connection = _start(ranks, backend, method, directory)
+        self._process, connection = start(ranks, backend, method, directory)
         self._line: Line | None = Line(connection, 2 * wire.LIMIT)
         self._pidfd = _pidfd(self._process.pid, method)
         self.pid: int = self._process.pid
@@ -191,83 +182,6 @@ def _answer(message: bytes) -> list[Any]:
     if not (isinstance(tree, list) and tree and isinstance(tree[0], str) and len(tree) - 1 == _ANSWERS.get(tree[0])):
         raise ValueError("not an answer")
     return tree
-
-
-def _start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) -> tuple[Any, Connection]:
-    """Start the process. Raises OSError or EOFError if that is impossible."""
-    context: Any = multiprocessing.get_context(method)
-    environment = {**_ONE_THREAD, **os.environ}
-    setup = host.Setup(str(directory), environment, backend.imports, backend.device_type, method == "forkserver")
-    ours, theirs = context.Pipe()
-    try:
-        name = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-        process = context.Process(target=host.main, args=(theirs, setup), name=name, daemon=False)
-        with _environment({**_ONE_THREAD, **backend.environment}):
-            if method == "forkserver":
-                _ensure_fork_server(context)
-            with _nameless_main():
-                process.start()
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-    return process, ours
-
-
-#: Modules that programs come from, for the fork server to import once instead of each host by itself.
-_programs: list[str] = []
-
-
-def preload_programs(modules: Sequence[str]) -> None:
-    """Have the fork server import these modules; without effect once it runs."""
-    _programs[:] = modules
-
-
-def start_ahead(backend: Backend) -> None:
-    """Have the fork server import what it will, if hosts of this backend come from it, before the first is needed."""
-    if backend.start_method == "forkserver":
-        with _environment({**_ONE_THREAD, **backend.environment}):
-            _ensure_fork_server(multiprocessing.get_context("forkserver"))
-
-
-def _ensure_fork_server(context: Any) -> None:
-    """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
-    # An abstract socket has no owner: the fork servers of 3.10.0 to 3.10.8 and of 3.11.0 would obey other users.
-    vars(multiprocessing.util)["abstract_sockets_supported"] = False
-    context.set_forkserver_preload(["harness.worlds.preload"])
-    root = str(Path(harness.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    with _environment({"PYTHONPATH": path, FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs)}):
-        multiprocessing.forkserver.ensure_running()
-
-
-@contextmanager
-def _nameless_main() -> Iterator[None]:
-    """Hide the controller's main module, which multiprocessing would import again in each host: seconds of work.
-
-    Programs come from modules with names.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _pidfd(pid: int, method: str) -> int | None:

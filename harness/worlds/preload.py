@@ -25,8 +25,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.worlds import door
 from harness.worlds.below import adopt_orphans
+from harness.worlds.folder import FOLDER_VARIABLE, remove_if_orphaned
 
-#: Set by ``handle.py``: only in the fork server does importing this module do anything.
+#: Set by ``starting.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 #: Likewise: the modules that programs and subjects come from, between commas.
 _PROGRAMS = "FSDP_CONFORMANCE_PROGRAMS"
@@ -162,7 +163,7 @@ def _import(names: Sequence[str]) -> None:
 def _settle() -> None:
     """Spare each rank what concerns this process alone: 0.06 s of exit handlers, and copies made for the collector."""
     atexit._clear()
-    atexit.register(_leave_at_once, os.getpid())
+    atexit.register(_leave_at_once, os.getpid(), os.getppid(), os.environ.pop(FOLDER_VARIABLE, ""))
     atexit.register(logging.shutdown)
     for entry in getattr(weakref.finalize, "_registry", {}).values():
         entry.atexit = False
@@ -174,9 +175,10 @@ def _settle() -> None:
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected")  # such an orphan has ended
 
 
-def _leave_at_once(server: int) -> None:
-    """Without its exit handlers, torch does not end in order; the fork server has nothing to put in order."""
+def _leave_at_once(server: int, controller: int, folder: str) -> None:
+    """Without its exit handlers, torch does not end in order; the fork server has only the controller's to put."""
     if os.getpid() == server:
+        remove_if_orphaned(folder, controller, door.address())
         os._exit(0)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from harness.vendor import Backend
 from harness.worlds import flight
 from harness.worlds.below import end_orphans
+from harness.worlds.folder import folder
 from harness.worlds.handle import HostHandle, wait_for_files
 
 #: How long hung hosts may take to show their stacks, and then their last collectives.
@@ -29,7 +30,7 @@ class Team:
     """Hosts that work together: each carries some ranks, all are watched at once, all end together."""
 
     def __init__(self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="fsdp-conformance-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="world-", dir=folder()))
         self.hosts: list[HostHandle] = []
         #: The number of the run that is on, or was last; and what a program has spoilt for the next one, in words.
         self.runs = 0
