@@ -6,11 +6,11 @@ Of one fault, for example::
      "attributed": true, "seconds": 0.1, "examples": 1, "case": {…}, "run_seconds": 0.2, "run_rows": 0, …}
 
 *Killed* means that a requirement said ``fail``: broken, not run and not claimed are no kills, nor is a row that torch's
-own FSDP fails, nor an error where a wrong result is the fault's symptom. *killed_by* is the first requirement to do so
-in a quick run on two ranks, in the order in which the suites run; where two ranks do not show the fault, the one named
-for it, on as many as there are. ``seconds`` and ``examples`` are those of the named one until its first failure;
-``run_seconds`` are the run's, after ``run_rows`` other rows; ``others`` says which of the checks in ``other_checks.py``
-miss the fault.
+own FSDP fails, nor an error (or another one than was required) where a wrong result is the fault's symptom.
+*killed_by* is the first requirement to do so in a quick run on two ranks, in the order in which the suites run; where
+two ranks do not show the fault, the one named for it, on as many as there are. ``seconds`` and ``examples`` are those
+of the named one until its first failure; ``run_seconds`` are the run's, after ``run_rows`` other rows; ``others`` says
+which of the checks in ``other_checks.py`` miss the fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.session import Judged
 from harness.verdict import Verdict
@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = 2
 #: How long a smaller failing case is looked for, in seconds.
 SHRINKING = 5.0
+#: Causes of a failure that are an error which was not expected, or not that one.
+ERRORS = (Fate.RAISED.value, "refused otherwise")
 
 
 Fact = dict[str, Any]
@@ -46,19 +48,20 @@ def measure(fault: Fault) -> Fact:
     """Put one fault before the suites: what was seen. Takes as long as a run takes to find it, a minute at most."""
     world = fault.worlds[0]
     named: End = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
-    first, seconds, rows = first_red(fault, world)
+    first = first_red(fault, world, named.cause)
     return {
         "id": fault.id,
         "world": world,
-        "killed_by": first or (fault.caught_by if named.verdict is Verdict.FAIL else ""),
+        "killed_by": first.requirement or (fault.caught_by if named.verdict is Verdict.FAIL else ""),
         "verdict": str(named.verdict),
         "cause": named.cause,
         "message": named.message.partition("\n")[0][:300],
         "seconds": round(named.seconds, 3),
         "examples": named.examples,
         "case": named.case,
-        "run_seconds": round(seconds, 2) if first else None,
-        "run_rows": rows,
+        "run_seconds": round(first.seconds, 2) if first.requirement else None,
+        "run_rows": first.rows,
+        "run_message": first.message.partition("\n")[0][:300],
         "others": missed_by(subject_of(fault)) if world == "threads" else {},
         "date": date.today().isoformat(),
         "commit": _commit(),
@@ -81,18 +84,29 @@ def with_what_is_said(fault: Fault, fact: Fact) -> Fact:
     return {**fact, **said}  # a fact that was kept may hold what the library said then
 
 
-def first_red(fault: Fault, world: str) -> tuple[str, float, int]:
-    """The first requirement of a quick run that fails, or "" if none does; after how many seconds and rows.
+class FirstRed(NamedTuple):
+    """The first requirement of a run that fails ("" if none does), after how many seconds and rows, and its words."""
 
-    An error where none is the fault's symptom may have come by accident, of how the fault is made: the run goes on.
+    requirement: str
+    seconds: float
+    rows: int
+    message: str = ""
+
+
+def first_red(fault: Fault, world: str, symptom: str) -> FirstRed:
+    """Put a fault before a quick run, until something fails.
+
+    An error that is not the fault's symptom, which is the cause that the requirement named for it gives, may have come
+    by accident, of how the fault is made: the run goes on.
     """
+    symptoms = {symptom, *(ERRORS if fault.raises else ())}
     started, rows = time.monotonic(), 0
     for entry in in_run_order(fault, world):
         end = judged(entry.requirement.id, subject_of(fault), world, ranks=RANKS)
-        if end.verdict is Verdict.FAIL and (fault.raises or end.cause != Fate.RAISED.value):
-            return entry.requirement.id, time.monotonic() - started, rows
+        if end.verdict is Verdict.FAIL and (end.cause not in ERRORS or end.cause in symptoms):
+            return FirstRed(entry.requirement.id, time.monotonic() - started, rows, end.message)
         rows += 1
-    return "", time.monotonic() - started, rows
+    return FirstRed("", time.monotonic() - started, rows)
 
 
 def in_run_order(fault: Fault, world: str) -> Iterator[Entry]:

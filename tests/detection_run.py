@@ -82,11 +82,14 @@ def measured(faults: Sequence[Fault], workers: int) -> Iterator[Fact]:
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare) as pool:
         shuffled = random.Random(0).sample(faults, len(faults))  # what is there when a run is stopped is a fair part
         rows = [pool.submit(measure, fault) for fault in shuffled]
-        for number, row in enumerate(as_completed(rows), 1):
-            fact = row.result()
-            end = f"{fact['killed_by'] or 'SURVIVED'} after {fact['run_seconds']} s, {fact['run_rows']} rows"
-            print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
-            yield fact
+        try:
+            for number, row in enumerate(as_completed(rows), 1):
+                fact = row.result()
+                end = f"{fact['killed_by'] or 'SURVIVED'} after {fact['run_seconds']} s, {fact['run_rows']} rows"
+                print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
+                yield fact
+        finally:
+            pool.shutdown(cancel_futures=True)  # else who is stopped would first do the rest
 
 
 def _prepare() -> None:
