@@ -1,88 +1,46 @@
-"""The ``fsdp-conformance`` command: run the suites on one or more implementations, and make a page of the records."""
+"""The ``fsdp-conformance`` command: its subcommands are in ``harness/commands``."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import subprocess
+import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from harness.report.__main__ import main as report
+from harness import __version__
+from harness.commands import COMMANDS
+
+_HELP = ("-h", "--help", "help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; its exit status."""
+    """Run a subcommand; its exit status, or 2 if there is no such one."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["report"]:
-        return report(given[1:])
-    parser = argparse.ArgumentParser(
-        prog="fsdp-conformance",
-        description="Judge an implementation of composable FSDP, or torch's own on your device and backend.",
+    if given[:1] == ["--version"]:
+        print(f"fsdp-conformance {__version__}")
+        return 0
+    if not given or given[0] in _HELP:
+        print(_usage(), file=sys.stdout if given else sys.stderr)
+        return 0 if given else 2
+    if given[0] not in COMMANDS:
+        print(f"fsdp-conformance: expected one of {', '.join(COMMANDS)}, got {given[0]!r}", file=sys.stderr)
+        return 2
+    module, _ = COMMANDS[given[0]]
+    return int(importlib.import_module(module).main(given[1:]))
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        [
+            "usage: fsdp-conformance COMMAND [OPTION …]",
+            "",
+            "Judge an implementation of composable FSDP, or torch's own on your device and backend.",
+            "",
+            *(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items()),
+            "",
+            "fsdp-conformance COMMAND --help tells the options of one.",
+        ]
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("report", help="make one HTML page of record files", add_help=False)
-    run = commands.add_parser(
-        "run",
-        help="run the suites and write records and a page",
-        description="Run the suites on each implementation, write one record file each, and one page of all. "
-        "Further options, e.g. --world threads or --hypothesis-profile full, go to pytest.",
-    )
-    run.add_argument(
-        "--implementation",
-        action="append",
-        metavar="NAME|module:attribute",
-        help="who is judged; may be given more than once (default: torch, and the reference where it is there)",
-    )
-    run.add_argument(
-        "--backend", default="auto", metavar="NAME|module:attribute", help="where ranks run (default: auto)"
-    )
-    run.add_argument("-o", "--output", type=Path, default=Path("reports"), help="folder to write to (default: reports)")
-    options, rest = parser.parse_known_args(given)
-    return _run(options.implementation or _built_in(), options.backend, options.output, rest)
-
-
-def _built_in() -> list[str]:
-    """torch, and the reference where it is installed beside the suites."""
-    there = importlib.util.find_spec("reference_models") is not None
-    reference = there and importlib.util.find_spec("reference_models.subject") is not None
-    return ["torch", "reference"] if reference else ["torch"]
-
-
-def _run(implementations: list[str], backend: str, output: Path, rest: list[str]) -> int:
-    records, status = [], 0
-    for name in implementations:
-        record = output / f"{_file_name(name)}.jsonl"
-        line = [sys.executable, "-m", "pytest", str(_suites()), "--implementation", name, "--backend", backend]
-        line += ["--record", str(record), *_workers(rest), *rest]
-        status = max(status, subprocess.run(line, check=False).returncode)
-        if record.exists():
-            records.append(str(record))
-    if not records:
-        print("fsdp-conformance: nothing was recorded, so there is no page; see the messages above", file=sys.stderr)
-        return status or 1
-    return max(status, report([*records, "-o", str(output / "page.html")]))
-
-
-def _workers(rest: list[str]) -> list[str]:
-    """Workers of pytest-xdist where it is there, unless the user decides; how many, the plugin knows."""
-    decided = any(word.startswith(("-n", "--numprocesses", "--dist")) for word in rest)
-    if decided or importlib.util.find_spec("xdist") is None:
-        return []
-    return ["--numprocesses", "auto", "--dist", "worksteal"]
-
-
-def _suites() -> Path:
-    """The suites beside this package, whether in a checkout or installed."""
-    found = importlib.util.find_spec("suites")
-    assert found is not None, "the suites are installed with the harness"
-    assert found.submodule_search_locations is not None
-    return Path(next(iter(found.submodule_search_locations)))
-
-
-def _file_name(spec: str) -> str:
-    return "".join(c if c.isalnum() or c in "-._" else "-" for c in spec)
 
 
 if __name__ == "__main__":

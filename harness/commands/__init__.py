@@ -1,0 +1,14 @@
+"""The subcommands of ``fsdp-conformance``, one a file: each has ``main(arguments) -> exit status``, and its own help.
+
+    fsdp-conformance compare a.jsonl b.jsonl   ─▶   harness.commands.compare.main(["a.jsonl", "b.jsonl"])
+
+Only the one that was asked for is imported: help comes at once, and nothing that one needs can stop another.
+"""
+
+from __future__ import annotations
+
+#: Name, the module that has its ``main``, and what it does, in a line.
+COMMANDS = {
+    "run": ("harness.commands.run", "run the suites and write records and a page"),
+    "report": ("harness.report.__main__", "make one HTML page of record files"),
+}
