@@ -15,6 +15,7 @@ def _cpu_limits() -> dict[str, str]:
         "pinned memory": "pinning host memory needs an accelerator",
         "premul_sum": "gloo has no PREMUL_SUM",
         "allocator statistics": "torch counts no memory of CPUs",
+        "streams": "a CPU's cores do one thing after another, collectives too",
     }
 
 

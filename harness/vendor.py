@@ -53,6 +53,7 @@ class Feature(str, Enum):
     SEPARATE_GROUP = "separate reduce-scatter group"
     PARTIAL_GROUPS = "module lists run in part"
     RESET = "reset after an exception"
+    OPTIMIZER_EVENT = "event after the optimizer"
     INTROSPECTION = "introspection"
 
     def __str__(self) -> str:
@@ -197,6 +198,7 @@ LIMITS = {
     "pinned memory": "page-locked host memory",
     "premul_sum": "ReduceOp.PREMUL_SUM",
     "allocator statistics": "torch.accelerator's counts of a device's memory",
+    "streams": "collectives that run beside compute",
 }
 
 #: The attribute of ``Implementation`` without which a claim is empty.
@@ -228,6 +230,7 @@ NEEDS_METHOD: Mapping[Feature, str] = {
     Feature.INPUT_BUFFERS: "set_reduce_scatter_max_input_buffers",
     Feature.SEPARATE_GROUP: "set_separate_reduce_scatter_group",
     Feature.RESET: "reset_iter_state",
+    Feature.OPTIMIZER_EVENT: "set_post_optim_event",
 }
 
 

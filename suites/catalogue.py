@@ -24,7 +24,7 @@ from suites.seeds import SEEDS
 
 _LIFE = """
 collectives arguments refusals sharding grouping registration meta lazy-init entry parity generated passes autograd
-partial-groups reshard prefetch communication events memory stress reduction accumulation precision offload
+partial-groups reshard prefetch communication events memory overlap stress reduction accumulation precision offload
 parameters clipping hsdp tensor-parallel parameter-mesh spmd-mesh extensions replicate checkpoint composition
 state-dict optimizer-state distributed-checkpoint state-matrix scripts
 """

@@ -110,7 +110,7 @@ def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) 
     lives(trial, case, *rules, switch="set_requires_all_reduce")
 
 
-@requirement("events/ahead", SHARDED, Feature.PREFETCH, ranks=2, source="PF-07")
+@requirement("events/ahead", SHARDED, Feature.PREFETCH, ranks=2, source="PF-07 OVL-05")
 @examples_first()
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], ahead=(("", ("blocks.1", "blocks.0")),)))
 @given(case=ahead_cases())

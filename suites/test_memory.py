@@ -16,13 +16,15 @@ from harness.worlds.base import Program
 from suites.kit import memory
 from suites.kit import memory_programs as programs
 from suites.kit.effort import examples_first
-from suites.kit.memory import MemoryCase, memory_cases
+from suites.kit.memory import ExpertMemoryCase, MemoryCase, expert_memory_cases, memory_cases
 
 SHARDED = Feature.FULLY_SHARD
+OWN_MESHES = (SHARDED, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
 TWO = MemoryCase(2)
 #: Where nothing at all may be left, few bytes are enough.
 SMALL = MemoryCase(2, blocks=2, dim=6)
 REPLICATED = MemoryCase(4, mesh=(2, 2))
+EXPERTS = ExpertMemoryCase(4)
 #: Blocks of which one is far more than what an allocator rounds.
 LARGE = MemoryCase(2, dim=1024)
 
@@ -102,12 +104,8 @@ def test_quiet_passes_keep_gradients_once(trial: Trial, case: MemoryCase) -> Non
 @requirement("memory/replicas", SHARDED, Feature.HSDP, ranks=4, source="MEM-03")
 def test_replicas_hold_their_parts_and_no_more(trial: Trial) -> None:
     """On replicas of shards a rank holds its rows of its replica at rest, and no more blocks at once than on shards."""
-    case = REPLICATED
-    built, rest = case.rest + case.room, memory.at_rest(case, gradients=True)
-    bounds = {"built": built, "registered": built, "in forward": memory.in_forward(case)}
-    bounds |= {"in backward": memory.in_backward(case), "after backward": rest, "after zero_grad": memory.at_rest(case)}
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        at_most(trial, number, got, bounds)
+    for number, got in enumerate(trial.run(programs.stepped, REPLICATED)):
+        at_most(trial, number, got, memory.throughout(REPLICATED))
 
 
 @requirement("memory/replicas-quiet", SHARDED, Feature.HSDP, Feature.ACCUMULATION, ranks=4, source="ACC-07")
@@ -116,6 +114,16 @@ def test_sums_of_one_replica_are_held_in_parts(trial: Trial) -> None:
     bounds = {f"after micro-batch {micro}": memory.at_rest(REPLICATED, gradients=True) for micro in range(3)}
     for number, got in enumerate(trial.run(programs.accumulated, REPLICATED, "set_requires_all_reduce")):
         at_most(trial, number, got, bounds)
+
+
+@requirement("memory/parameter-meshes", *OWN_MESHES, ranks=2, source="MEM-08")
+@examples_first()
+@example(case=EXPERTS)
+@given(case=expert_memory_cases())
+def test_parts_on_meshes_of_their_own_are_held_as_others_are(trial: Trial, case: ExpertMemoryCase) -> None:
+    """With experts on a mesh of their own a rank holds its rows on each, and no more blocks at once than elsewhere."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        at_most(trial, number, got, memory.throughout(case))
 
 
 @requirement("memory/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2, source="CKPT-08")
@@ -131,6 +139,12 @@ def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
 def test_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps of several forwards, and forwards without gradients, leave nothing in memory, nor in cycles of objects."""
     does_not_grow(trial, SMALL, programs.many_steps)
+
+
+@requirement("memory/parameter-meshes-steps", *OWN_MESHES, ranks=4, source="MEM-08")
+def test_steps_on_several_meshes_leave_nothing_behind(trial: Trial) -> None:
+    """Steps of a net with experts on a mesh of their own leave nothing in memory, nor in cycles of objects."""
+    does_not_grow(trial, ExpertMemoryCase(4, blocks=1, dim=6), programs.many_steps)
 
 
 @requirement("memory/failures", SHARDED, Feature.RESET, ranks=2, source="MEM-06 AG-13")

@@ -16,7 +16,7 @@ from suites.kit import ladder_programs as programs
 from suites.kit import ledgers as book
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.effort import costly
-from suites.kit.ladder import LadderCase, ladders, only
+from suites.kit.ladder import LadderCase, ladders, only, precedes
 from suites.kit.ladder_programs import AnyAheadCase, any_ahead_cases
 from suites.kit.strategies import training_cases
 
@@ -81,7 +81,7 @@ def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: Ladder
             )
 
 
-@requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2, source="PF-07")
+@requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2, source="PF-07 OVL-05")
 @costly(2)
 @example(case=LadderCase(2, ahead=((0, (1, 2)),)))
 @given(case=ladders(ahead="later"))
@@ -154,8 +154,3 @@ def comes_before(trial: Trial, number: int, words: list[str], pairs: list[tuple[
             first not in words or precedes(words, first, second),
             f"rank {number}: expected {first!r} before {second!r} in {words}",
         )
-
-
-def precedes(words: list[str], first: str, second: str) -> bool:
-    """Whether both are there, and in this order."""
-    return first in words and second in words and words.index(first) < words.index(second)

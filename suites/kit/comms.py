@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 #: torch 2.13 renamed both; the old names warn there.
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+gather_into: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_into: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class _Own:
@@ -45,7 +45,7 @@ class OwnGather(_Own):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         """Gather."""
         self.note(group, output_tensor)
-        return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return gather_into(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class OwnReduction(_Own):
@@ -54,4 +54,4 @@ class OwnReduction(_Own):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         """Reduce and scatter."""
         self.note(group, output_tensor, input_tensor)
-        return _reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+        return reduce_into(output_tensor, input_tensor, group=group, op=op, async_op=async_op)

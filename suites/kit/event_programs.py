@@ -11,7 +11,7 @@ before and after a module has then been done, be it by hooks or otherwise.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,28 +21,13 @@ from torch.distributed.tensor import DTensor
 from harness.rank import Rank
 from suites.kit.event_machine import Event
 from suites.kit.event_plan import label, owner
+from suites.kit.markers import mark
 from suites.kit.net_cases import GeneratedCase
 from suites.kit.net_programs import spread_net
 from suites.kit.nets import each_tensor
 from suites.kit.stepping import OwnSGD
 
 Entries = list[dict[str, Any]]
-
-
-class _Back(torch.autograd.Function):
-    """The identity, which calls back when its gradient comes: before the layer whose output it was has its own."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, note: Callable[[], None]) -> Tensor:
-        """The same."""
-        ctx.note = note
-        return y.clone()  # a view would be warned of
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """The same."""
-        ctx.note()
-        return gradient, None
 
 
 class Watch:
@@ -87,7 +72,7 @@ class Watch:
         def noted(*args: Any, **options: Any) -> Tensor:
             self._use(module, layer, own, trains=False)
             output = forward(*args, **options)
-            return _Back.apply(output, lambda: self._use(module, layer, own, trains=True))  # type: ignore[no-any-return, no-untyped-call]
+            return mark(output, lambda: self._use(module, layer, own, trains=True))
 
         module.forward = noted
 

@@ -23,6 +23,7 @@ from harness.case import Case
 from reference_models.nets import MLP
 from suites.kit.cases import fill, mixed
 from suites.kit.ledgers import ROOT, as_meant, padded, tells_nothing
+from suites.kit.markers import mark
 from suites.kit.strategies import world_sizes
 
 #: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
@@ -57,7 +58,10 @@ class LadderCase(Case):
 
 
 class Ladder(nn.Module):
-    """Rung after rung; ``note`` hears when a group's first rung runs, and when a gradient comes to its last one."""
+    """Rung after rung; ``note`` hears when a group's first rung runs, and when a gradient comes to its last one.
+
+    It also hears when the last rung's own backward begins: inside the module, after all that is done before it.
+    """
 
     def __init__(self, case: LadderCase) -> None:
         super().__init__()
@@ -68,6 +72,8 @@ class Ladder(nn.Module):
         for place, group in enumerate(case.groups):
             layer: Any = self.rungs[group[0]].in_proj
             layer.register_forward_pre_hook(lambda _, inputs, place=place: self.note(f"run {place}"))
+            last: Any = self.rungs[group[-1]].out_proj
+            last.register_forward_hook(lambda _, inputs, output, place=place: self._mark(output, place))
 
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, dim)`` to the same."""
@@ -77,6 +83,9 @@ class Ladder(nn.Module):
             x.register_hook(lambda gradient, place=place: self.note(f"enter {place}"))
         y: Tensor = x if self.tail is None else self.tail(x)
         return y
+
+    def _mark(self, output: Tensor, place: int) -> Tensor:
+        return mark(output, lambda: self.note(f"back {place}"))
 
 
 @st.composite
@@ -190,6 +199,11 @@ def pairs_ahead(case: LadderCase, default: bool) -> list[tuple[int, int]]:
     return [
         (ahead, place) for place in places for ahead in chosen.get(place, (place - 1,) if default and place else ())
     ]
+
+
+def precedes(words: list[str], first: str, second: str) -> bool:
+    """Whether both are there, and in this order."""
+    return first in words and second in words and words.index(first) < words.index(second)
 
 
 def _fetched(case: LadderCase, name: str, held: set[str]) -> list[str]:

@@ -70,8 +70,43 @@ class MemoryCase(CaseOnMesh, Case):
         """What batches, activations, losses and alignment may take besides: half a block."""
         return self.block // 2
 
-    def _bytes(self, shapes: list[tuple[int, ...]]) -> int:
-        return sum(padded(shape, self.shards) for shape in shapes) * self.shards * self.torch_dtype.itemsize
+    def _bytes(self, shapes: list[tuple[int, ...]], ranks: int = 0) -> int:
+        ranks = ranks or self.shards
+        return sum(padded(shape, ranks) for shape in shapes) * ranks * self.torch_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class ExpertMemoryCase(MemoryCase):
+    """Blocks of a dense layer, cut over all ranks, and an expert, cut over the ranks that have the same of ``ep``."""
+
+    ep: int = 2
+
+    @property
+    def copies(self) -> int:
+        """How many ranks have the same experts."""
+        return self.world_size // self.ep
+
+    def build(self) -> nn.Sequential:
+        """The net of one rank, in each block first the dense layer."""
+        layers = [nn.Linear(self.dim, self.dim) for _ in range(2 * self.blocks)]
+        blocks = (nn.Sequential(*layers[place : place + 2]) for place in range(0, len(layers), 2))
+        return nn.Sequential(*blocks, nn.Linear(self.dim, 1))
+
+    @property
+    def expert(self) -> int:
+        """The bytes of one expert, unsharded."""
+        return self._bytes([(self.dim, self.dim), (self.dim,)], self.copies)
+
+    @property
+    def block(self) -> int:
+        """The bytes of a dense layer and an expert."""
+        return super().block + self.expert
+
+    @property
+    def rest(self) -> int:
+        """The bytes of a rank's part of dense layers and head, and of its part of its experts."""
+        experts = self.blocks * self.expert
+        return (self.whole - experts) // self.world_size + experts // self.copies
 
 
 # Bounds.
@@ -107,6 +142,13 @@ def quiet(case: MemoryCase) -> int:
     return at_rest(case) + case.whole
 
 
+def throughout(case: MemoryCase) -> dict[str, int]:
+    """The bounds of every moment, where forward reshards."""
+    built, trained = case.rest + case.room, at_rest(case, gradients=True)
+    bounds = {"built": built, "registered": built, "in forward": in_forward(case), "after forward": after_forward(case)}
+    return {**bounds, "in backward": in_backward(case), "after backward": trained, "after zero_grad": at_rest(case)}
+
+
 @st.composite
 def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
     """Two to four ranks; rows that they may not divide."""
@@ -117,3 +159,11 @@ def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
         "reshard_after_forward": draw(st.sampled_from([True, None])),
         **fixed,
     })  # fmt: skip
+
+
+@st.composite
+def expert_memory_cases(draw: st.DrawFn) -> ExpertMemoryCase:
+    """Two or four ranks, and two experts or as many as there are ranks."""
+    world_size, ep = draw(st.sampled_from([(4, 2), (4, 2), (2, 2), (4, 4)]))
+    case = draw(memory_cases(world_size=world_size))
+    return ExpertMemoryCase(**{**vars(case), "ep": ep})

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard
 
 from harness.rank import Rank
-from suites.kit.memory import MemoryCase
+from suites.kit.memory import ExpertMemoryCase, MemoryCase
 from suites.kit.parts import own
 from suites.kit.programs import data_mesh
 from suites.kit.tally import Tally
@@ -33,10 +34,24 @@ def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> 
     options["mesh"] = data_mesh(rank, case)
     if case.reshard_after_forward is not None:
         options["reshard_after_forward"] = case.reshard_after_forward
+    if isinstance(case, ExpertMemoryCase):
+        options["shard_placement_fn"] = on_their_meshes(rank, case, net)
     for block in list(net)[:-1]:
         fully_shard(block, **options)
     fully_shard(net, **options)
     return net
+
+
+def on_their_meshes(rank: Rank, case: ExpertMemoryCase, net: nn.Sequential) -> Callable[[nn.Parameter], Any]:
+    """A placement function that has experts cut over the ranks that have the same; it keeps no parameter alive."""
+    subject = rank.implementation
+    assert subject.shard_mesh_info is not None
+    assert subject.shard_placement_result is not None
+    mesh = rank.mesh((case.copies, case.ep), ("copies", "ep"))["copies"]
+    placed = subject.shard_placement_result(Shard(0), subject.shard_mesh_info(mesh))
+    blocks: list[Any] = list(net)[:-1]
+    experts = {id(parameter) for block in blocks for parameter in block[1].parameters()}
+    return lambda parameter: placed if id(parameter) in experts else None
 
 
 def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -30,9 +31,18 @@ def is_block(module: nn.Module) -> bool:
 
 def shards_by_views(module: Any) -> None:
     """A rank's rows are a view of the whole parameter, all of which stays."""
+    _view(module, lambda parameter: True)
+
+
+def shards_experts_by_views(module: Any) -> None:
+    """Of a parameter whose mesh has not all ranks, a rank's rows are a view of all of it."""
+    _view(module, lambda parameter: parameter.device_mesh.size() < dist.get_world_size())
+
+
+def _view(module: nn.Module, which: Callable[[DTensor], bool]) -> None:
     for inner in module.modules():
         for key, parameter in inner.named_parameters(recurse=False):
-            if isinstance(parameter, DTensor):
+            if isinstance(parameter, DTensor) and which(parameter):
                 setattr(inner, key, _as_a_view(parameter))
 
 
@@ -103,6 +113,12 @@ def leaves_a_gather_behind(module: Any) -> None:
     module.register_forward_hook(lambda module, *_: left.append(torch.zeros(4)))
 
 
+def leaves_experts_behind(module: Any) -> None:
+    """Each forward of a module with parameters on several meshes leaves a few bytes of what it gathered."""
+    if len({parameter.device_mesh for parameter in module.parameters()}) > 1:
+        leaves_a_gather_behind(module)
+
+
 def holds_failed_steps(module: Any, setter: Callable[..., None]) -> None:
     """What a reset drops is kept for somebody who may ask."""
     vars(module).setdefault("dropped", []).append(torch.zeros(4))
@@ -126,6 +142,8 @@ keeps_copies_on_replicas = given("keeps copies on replicas", replicas_keep_copie
 sums_in_full = faulty("sums in full", after=instead("set_requires_all_reduce", sums_of_everything))
 recomputes_nothing = replace(right, name="recomputes nothing", checkpoint=lambda module, **_: module)
 leaves_gathers = faulty("leaves gathers", after=leaves_a_gather_behind)
+holds_views_of_experts = faulty("holds views of experts", after=shards_experts_by_views)
+leaves_experts = faulty("leaves experts", after=leaves_experts_behind)
 keeps_failed_steps = faulty("keeps failed steps", after=instead("reset_iter_state", holds_failed_steps))
 forgets_no_net = faulty("forgets no net", after=is_known_for_ever)
 
@@ -140,6 +158,8 @@ CAUGHT_BY = {
     "sums_in_full": "memory/replicas-quiet",
     "recomputes_nothing": "memory/recomputed",
     "leaves_gathers": "memory/steps",
+    "holds_views_of_experts": "memory/parameter-meshes",
+    "leaves_experts": "memory/parameter-meshes-steps",
     "keeps_failed_steps": "memory/failures",
     "forgets_no_net": "memory/deleted",
 }
