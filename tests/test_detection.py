@@ -89,8 +89,15 @@ def test_what_torch_fails_itself_kills_nothing() -> None:
 
 
 def test_what_is_right_to_catch_a_fault_is_named_by_what_it_starts_with() -> None:
-    """A requirement is right if it is the one named, or one of those named beside it."""
-    fault = Fault("a.b", "a:b", "implementation", "hsdp/general", "", ("threads",), False, ("parity/", "events/once"))
-    right = ("hsdp/general", "parity/exact", "events/once")
+    """A requirement is right if it is the one named, or one of those named beside it, or one on training as a whole."""
+    fault = Fault("a.b", "a:b", "implementation", "hsdp/general", "", ("threads",), False, ("stress/", "events/once"))
+    right = ("hsdp/general", "stress/late", "events/once", "parity/exact", "scripts/train")
     assert all(fault.is_rightly_caught_by(one) for one in right)
     assert not any(fault.is_rightly_caught_by(one) for one in ("", "hsdp/genera", "hsdp/general-2", "meta/parity/"))
+
+
+def test_training_as_a_whole_does_not_tell_of_what_has_no_numbers() -> None:
+    """A fault that breaks a refusal, or a count of bytes, is not rightly caught by wrong numbers, unless it says so."""
+    fault = Fault("a.b", "a:b", "implementation", "refusals/list-as-root", "", ("threads",), True)
+    assert not fault.is_rightly_caught_by("parity/exact")
+    assert fault.is_rightly_caught_by("refusals/list-as-root")

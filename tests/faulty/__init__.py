@@ -8,9 +8,9 @@ shipped a fault stands for::
     ORIGIN = {"sums_for_averages": "pytorch/pytorch#162338"}
 
 A fault whose symptom is an error, rather than a wrong result, is also named in ``RAISES``; an implementation's fault
-that a requirement of processes alone can catch, in ``IN_PROCESSES``. Other requirements that are right to fail a fault,
-or a module's faults all together, are named in ``ALSO_BY``, by what they start with: ``{"": ("parity/",)}``. A fault
-that nothing can tell from right says why in ``EQUIVALENT``.
+that a requirement of processes alone can catch, in ``IN_PROCESSES``. Who else is right to fail a fault is said for all
+of them by ``ON_THE_WHOLE``, and for one, or for a module's faults all together, by ``ALSO_BY``, by what requirements
+start with: ``{"": ("hsdp/",)}``. A fault that nothing can tell from right says why in ``EQUIVALENT``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.vendor import Implementation
+
+#: Requirements on training as a whole, at any rate: they are right to fail whatever makes its numbers wrong.
+ON_THE_WHOLE = ("parity/", "generated/", "scripts/")
+#: Chapters that require something else than numbers: what breaks one of them need not show in any.
+BESIDE_NUMBERS = ("arguments", "refusals", "registration", "communication", "prefetch", "events", "memory", "overlap")
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,9 @@ class Fault:
 
     def is_rightly_caught_by(self, requirement: str) -> bool:
         """Whether the fault breaks what this requirement says, rather than something that happens to be near."""
-        return requirement == self.caught_by or requirement.startswith(self.also_by)
+        of_numbers = self.caught_by.partition("/")[0] not in BESIDE_NUMBERS
+        on_the_whole = of_numbers and requirement.startswith(ON_THE_WHOLE)
+        return on_the_whole or requirement == self.caught_by or requirement.startswith(self.also_by)
 
 
 def all_faults() -> list[Fault]:
