@@ -43,7 +43,7 @@ ERRORS = {
     "no such file": (["nowhere.jsonl", "-o", "page.html"], r"nowhere\.jsonl: cannot be read \(No such file"),
     "foreign file": (["notes.txt", "-o", "page.html"], r"notes\.txt, line 1: not a record file"),
     "page is a record file": (["run.jsonl", "-o", "run.jsonl"], r"run\.jsonl: is one of the record files"),
-    "page is a directory": (["run.jsonl", "-o", "."], r"\.: is a directory; name the page itself"),
+    "page is a directory": (["run.jsonl", "-o", "."], r"\.: is a directory; name the page.html itself"),
     "no such folder": (["run.jsonl", "-o", "no/page.html"], r"no/page\.html: cannot be written \(No such file"),
     "folder is a file": (["run.jsonl", "-o", "notes.txt/page.html"], r"page\.html: cannot be written \(Not a dir"),
 }

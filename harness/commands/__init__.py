@@ -11,4 +11,5 @@ from __future__ import annotations
 COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
     "report": ("harness.report.__main__", "make one HTML page of record files"),
+    "compare": ("harness.commands.compare", "say what differs between two runs"),
 }

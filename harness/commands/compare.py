@@ -1,0 +1,73 @@
+"""``fsdp-conformance compare A.jsonl B.jsonl``: what the run B changed, held against the reference side A."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.report.difference import DRIFT, Change, Comparison, compare
+from harness.report.difference_text import json_of, text_of
+from harness.report.output import json_document, write_output
+from harness.report.read import RecordFileError, read_run
+from harness.report.text import one_line
+
+_ENDS = """exit status: 0 no regression; 1 regressions: rows that passed in A and fail or are broken in B, or were
+planned in B and never written (with --strict also rows that passed in A and that B waives, no longer tries, or has no
+more); 2 a file cannot be read or written."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare two record files: 0 without a regression, 1 with one, 2 if a file cannot be read or written."""
+    options = _parser().parse_args(arguments)
+    try:
+        comparison = compare(read_run(options.reference), read_run(options.run), options.drift)
+        _show(comparison, options)
+    except (RecordFileError, OSError) as error:
+        print(f"fsdp-conformance compare: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    return 1 if comparison.regressions or (options.strict and _passes_lost(comparison)) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fsdp-conformance compare",
+        description="Say what differs between two runs: versions and environment first, then rows that regressed, "
+        "were fixed, are newly run, no longer run, added or removed. Only where the reference side A passed is a row "
+        "held against B. A planned row that was never written is lost, which is not the same as not run.",
+        epilog=_ENDS,
+    )
+    parser.add_argument("reference", type=Path, metavar="A.jsonl", help="the reference: an earlier run, or one on CUDA")
+    parser.add_argument("run", type=Path, metavar="B.jsonl", help="the run under question")
+    parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON too; - prints it in place of text")
+    parser.add_argument("--all", action="store_true", help="leave no line out of long lists")
+    parser.add_argument("--strict", action="store_true", help="hold more against B, see exit status")
+    words = "tell of rows whose worst ÷ allowed grew by this factor (default: %(default)g)"
+    parser.add_argument("--drift", type=_factor, default=DRIFT, metavar="FACTOR", help=words)
+    return parser
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {one_line(text, 40)!r}")
+    return factor
+
+
+def _show(comparison: Comparison, options: argparse.Namespace) -> None:
+    text = json_document(json_of(comparison)) if options.json else ""
+    if options.json == "-":
+        print(text)
+        return
+    if options.json:
+        write_output(Path(options.json), text + "\n", [options.reference, options.run], "--json", "comparison.json")
+    print(text_of(comparison, options.all))
+
+
+def _passes_lost(comparison: Comparison) -> bool:
+    kinds = (Change.EXCUSED, Change.NO_LONGER_RUN, Change.REMOVED)
+    return any(row.was == "pass" for kind in kinds for row in comparison.of(kind))
