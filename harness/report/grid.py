@@ -97,6 +97,11 @@ def tried(record: Record) -> bool:
     return record.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)
 
 
+def anchor_of(requirement: str) -> str:
+    """Where on the page a requirement stands."""
+    return "req-" + re.sub(r"[^A-Za-z0-9]+", "-", requirement).strip("-")
+
+
 def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Column]) -> Chapter:
     rows = tuple(_row(sides, columns) for sides in found)
     red = sum(record.verdict.is_red for sides in found for side in sides for record in side)
@@ -107,7 +112,7 @@ def _row(sides: list[list[Record]], columns: Sequence[Column]) -> Row:
     records = [record for side in sides for record in side]
     first = records[0]
     return Row(
-        anchor="req-" + re.sub(r"[^A-Za-z0-9]+", "-", first.requirement).strip("-"),
+        anchor=anchor_of(first.requirement),
         requirement=first.requirement,
         statement=first.statement,
         level=first.level,

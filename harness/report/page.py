@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 import harness
 from harness.report.read import Run
+from harness.report.spread import BARS, axis
 from harness.report.summary import Part, State
 from harness.report.text import visible
 from harness.report.view import page_of
@@ -49,7 +50,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(LEVELS=LEVELS, Part=Part, State=State)
+    environment.globals.update(LEVELS=LEVELS, Part=Part, State=State, AXIS=axis(), BARS=BARS)
     return environment
 
 

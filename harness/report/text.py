@@ -54,7 +54,7 @@ def ratio_text(ratio: float) -> str:
     """Worst ÷ allowed in three digits; never a plain ``1`` for what is a little more or less."""
     if math.isnan(ratio):
         return "NaN"
-    if math.isinf(ratio):
+    if ratio >= 1e30:  # which stands in records for what no bound measures
         return "∞"
     text = f"{ratio:.3g}"
     if text == "1" and ratio != 1:

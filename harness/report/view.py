@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.grid import Chapter, Column, chapters_of, tried
+from harness.report.grid import Chapter, Column, anchor_of, chapters_of, tried
+from harness.report.heat import HeatMap, heat_map
 from harness.report.read import Run, missing
+from harness.report.spread import Lane, lanes_of
 from harness.report.summary import Standing, Tally, standing, tallies
 from harness.report.text import clipped, days_left, json_text, moment_text, plural, seconds_text, unique
 from harness.verdict import LEVELS, Record, Verdict
@@ -87,6 +89,8 @@ class RunView:
     not_claimed: tuple[Reason, ...]
     waived: tuple[WaivedRow, ...]
     largest: int
+    heat: HeatMap
+    lanes: tuple[Lane, ...]
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ def _run_view(run: Run, anchor: str) -> RunView:
         problems=(*run.damage, *(run.footer.problems if run.footer else ())),
         not_claimed=_reasons(record for record in run.records if record.verdict is Verdict.NOT_CLAIMED),
         waived=tuple(_waived(record, run.header.started) for record in run.records if record.waiver is not None),
+        heat=heat_map(run.records, {r.requirement: f"#{anchor_of(r.requirement)}" for r in run.records}),
+        lanes=lanes_of(run.records),
         largest=max((size for record in filter(tried, run.records) for size in record.world_sizes), default=0),
     )
 

@@ -1,0 +1,101 @@
+"""The pictures of the page: which measurement is drawn where, and how."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.report.heat import NO_DTYPE, brief, heat_map, place_of
+from harness.report.page import render
+from harness.report.spread import BARS, HIGHEST, LOWEST, axis, lanes_of, x_of
+from harness.verdict import Verdict
+from tests.report_samples import HOSTILE, Parsed, row, run_of
+
+
+def test_a_cell_of_the_map_is_the_worst_of_its_chapter() -> None:
+    """Of all rows of a chapter, the largest ratio of a dtype and a number of ranks is shown, with whose it is."""
+    records = [
+        row("a", ratios={"2 ranks · float32": 0.5, "4 ranks": 0.0}),
+        row("b", ratios={"2 ranks · float32": 0.1, "2 ranks · float64": 0.02}),
+        row("c", chapter="parity", ratios={"4 ranks": math.nan}),
+        row("d", chapter="lazy-init"),
+    ]
+    found = heat_map(records, {"sharding/a": "#a"})
+    assert found.heads == (("float64", 1), ("float32", 1), (NO_DTYPE, 1))
+    assert [place.name for place in found.places] == ["2", "2", "4"]
+    shown = {name: [(one.text, one.shade, one.href) if one else None for one in cells] for name, cells in found.rows}
+    assert shown == {
+        "sharding": [("0.02", "slight", ""), ("0.5", "some", "#a"), ("0", "exact", "#a")],
+        "parity": [None, None, ("NaN", "over", "")],
+    }
+
+
+def test_too_much_is_drawn_as_such_unless_it_is_waived() -> None:
+    """A ratio above 1 has a shade of its own, and a waived one another."""
+    fail = heat_map([row("a", Verdict.FAIL, ratios={"2 ranks": 1.0001})], {}).rows[0][1][0]
+    waived = heat_map([row("a", Verdict.WAIVED, ratios={"2 ranks": 1e30})], {}).rows[0][1][0]
+    assert fail is not None
+    assert waived is not None
+    assert (fail.text, fail.shade) == ("1", "over") or (fail.text, fail.shade) == ("just above 1", "over")
+    assert (waived.text, waived.shade) == ("∞", "waived")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.0, "0"), (4e-7, "<.001"), (0.256, "0.26"), (0.999, "0.999"), (7.0, "7")]
+)
+def test_a_narrow_column_has_short_numbers(ratio: float, text: str) -> None:
+    """Two digits, and none for what is nearly nothing; never 1 for what is not."""
+    assert brief(ratio) == text
+
+
+def test_columns_go_by_dtype_then_by_ranks() -> None:
+    """Wide dtypes first, unknown ones after those known, no dtype after them, and what cannot be read last."""
+    right = [
+        "2 ranks · float64",
+        "4 ranks · float64",
+        "1 ranks · float16",
+        "2 ranks · int7",
+        "2 ranks",
+        "10 ranks",
+        "?",
+    ]
+    assert sorted(reversed(right), key=place_of) == right
+    assert [place_of(cell).ranks for cell in right] == [2, 4, 1, 2, 2, 10, 0]
+
+
+def test_measurements_spread_over_the_axis() -> None:
+    """Those equal to the last bit are counted, the others are bars; what is allowed is never drawn as too much."""
+    ratios = {"2 ranks": 0.0, "3 ranks": 0.0, "4 ranks": 0.02, "5 ranks": 1.0, "6 ranks": 1.01, "7 ranks": 1e30}
+    [lane] = lanes_of([row("a", ratios=ratios)])
+    assert (lane.dtype, lane.count, lane.exact, lane.share, lane.worst_text) == (NO_DTYPE, 6, 2, "33 %", "∞")
+    assert [(bar.count, bar.over) for bar in lane.bars] == [(1, False), (1, False), (1, True), (1, True)]
+    last = 100 - 100 / (BARS * (HIGHEST - LOWEST))
+    assert lane.bars[-1].x == pytest.approx(last)
+    assert all(bar.height == 1 for bar in lane.bars)
+
+
+def test_the_share_is_all_or_none_only_if_it_is() -> None:
+    """One of a thousand that differs, or that does not, is not rounded away."""
+    many = {f"{n} ranks": 0.0 for n in range(999)}
+    [lane] = lanes_of([row("a", ratios={**many, "1000 ranks": 0.5})])
+    assert lane.share == "over 99 %"
+    [lane] = lanes_of([row("a", ratios={**dict.fromkeys(many, 0.5), "1000 ranks": 0.0})])
+    assert lane.share == "under 1 %"
+
+
+def test_the_axis_is_marked_by_decades_and_ends_where_it_says() -> None:
+    """A mark a decade, evenly; beyond its ends everything is at its ends."""
+    marks = axis()
+    assert [mark.name for mark in marks] == ["≤ 1e-5", "0.0001", "0.001", "0.01", "0.1", "1", "10", "≥ 100"]
+    assert [mark.x for mark in marks] == pytest.approx([100 * n / 7 for n in range(8)])
+    assert (x_of(1e-9), x_of(1e30), x_of(math.inf)) == (0, 100, 100)
+
+
+def test_the_page_has_both_pictures_and_escapes_what_they_name() -> None:
+    """Cells of the map lead to their requirement, hostile ones stay text; without measurements there are no pictures."""
+    tame, hostile = (render([run_of(row("a", ratios={name: 0.5}))]) for name in ("x", HOSTILE))
+    assert [tag for tag, _ in Parsed(tame).tags] == [tag for tag, _ in Parsed(hostile).tags]
+    assert ("a", {"href": "#req-sharding-a", "title": "sharding/a"}) in Parsed(tame).tags
+    assert "0 % exact of 1; worst 0.5" in " ".join(Parsed(tame).text.split())
+    assert 'id="parity"' not in render([run_of(row("a"))])
