@@ -51,7 +51,8 @@ def test_a_narrow_column_has_short_numbers(ratio: float, text: str) -> None:
 
 def test_columns_go_by_dtype_then_by_ranks() -> None:
     """Wide dtypes first, unknown ones after those known, no dtype after them, and what cannot be read last."""
-    mixed = ["?", "10 ranks", "2 ranks · int7", "4 ranks · float64", "2 ranks", "1 ranks · float16", "2 ranks · float64"]
+    wide = ["4 ranks · float64", "2 ranks · float64"]
+    mixed = ["?", "10 ranks", "2 ranks · int7", wide[0], "2 ranks", "1 ranks · float16", wide[1]]
     right = [mixed[place] for place in (6, 3, 5, 2, 4, 1, 0)]
     assert sorted(mixed, key=place_of) == right
     assert [place_of(cell).ranks for cell in right] == [2, 4, 1, 2, 2, 10, 0]
