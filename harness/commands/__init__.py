@@ -12,4 +12,5 @@ COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
     "report": ("harness.report.__main__", "make one HTML page of record files"),
     "compare": ("harness.commands.compare", "say what differs between two runs"),
+    "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),
 }

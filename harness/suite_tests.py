@@ -1,0 +1,65 @@
+"""Which tests of a suite are which requirements, read from its files without running any of them.
+
+    @requirement("sharding/layout", worlds=("threads",))
+    def test_layout(…): …
+
+in ``suites/test_sharding.py`` becomes
+``SuiteTest("sharding/layout", "suites/test_sharding.py::test_layout", ("threads",))``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Both kinds of world, which a requirement is tried in unless it says otherwise; as in ``harness/requirement.py``.
+WORLDS = ("threads", "processes")
+
+
+@dataclass(frozen=True)
+class SuiteTest:
+    """A test as its file has it: ``nodeid`` begins with the suite's folder and has no parameters."""
+
+    requirement: str
+    nodeid: str
+    worlds: tuple[str, ...]
+
+
+def suites_folder() -> Path | None:
+    """The suites beside this package, whether in a checkout or installed; None where there are none."""
+    found = importlib.util.find_spec("suites")
+    places = found.submodule_search_locations if found else None
+    return Path(next(iter(places))) if places else None
+
+
+def suite_tests(folder: Path) -> tuple[SuiteTest, ...]:
+    """The requirements of the files ``test_*.py`` in a folder. Raises ValueError if a file cannot be read."""
+    return tuple(test for path in sorted(folder.glob("test_*.py")) for test in _tests_of(path, folder.name))
+
+
+def _tests_of(path: Path, folder: str) -> Iterator[SuiteTest]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read as a suite's file ({error}); name another folder") from error
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef):
+            for call in function.decorator_list:
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "requirement":
+                    values = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "id")]
+                    yield SuiteTest(_text(values), f"{folder}/{path.name}::{function.name}", _worlds(call))
+
+
+def _text(values: list[ast.expr]) -> str:
+    first = values[0] if values else None
+    return str(first.value) if isinstance(first, ast.Constant) else ""
+
+
+def _worlds(call: ast.Call) -> tuple[str, ...]:
+    given = next((word.value for word in call.keywords if word.arg == "worlds"), None)
+    if not isinstance(given, (ast.Tuple, ast.List)):
+        return WORLDS
+    return tuple(str(one.value) for one in given.elts if isinstance(one, ast.Constant))

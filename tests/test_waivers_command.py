@@ -1,0 +1,303 @@
+"""``fsdp-conformance waivers``: what is said of each waiver, and what the command says when it cannot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import cli
+from harness.report.read import RecordFileError, Run, read_run
+from harness.report.text import visible
+from harness.requirement import WORLDS
+from harness.suite_tests import WORLDS as READ_WORLDS
+from harness.suite_tests import SuiteTest, suite_tests, suites_folder
+from harness.verdict import Verdict
+from harness.waivers import Waiver
+from harness.waivers_check import SOON, Known, Weight, check
+from suites.catalogue import entries
+from tests import harmless
+from tests.report_samples import HOSTILE, file_of, row, run_of
+from tests.test_untrusted_records import record_files
+from tests.untrusted_strategies import POISONS, TEXTS, inputs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TODAY = date(2026, 6, 15)
+TESTS = (
+    SuiteTest("sharding/a", "suites/t.py::a", WORLDS),
+    SuiteTest("sharding/b", "suites/t.py::b", ("threads",)),
+)
+
+
+def waiver(requirement: str = "sharding/a", nodeid: str = "", subject: str = "torch", **more: Any) -> Waiver:
+    """A waiver that holds for a year."""
+    more = {"expires": TODAY + timedelta(365), **more}
+    return Waiver(subject, "https://example.org/1", "known", requirement="" if nodeid else requirement,
+                  nodeid=nodeid, **more)  # fmt: skip
+
+
+def ran(*ends: Verdict, name: str = "a", version: str = "torch 2.13") -> Run:
+    """A run of one requirement with a row for each end, in one world after the other."""
+    told = {Verdict.FAIL: "disagreement", Verdict.WAIVED: "disagreement"}
+    rows = [
+        row(name, end, world=world, nodeid=f"suites/t.py::{name}[{world}]", cause=told.get(end, ""))
+        for end, world in zip(ends, WORLDS, strict=False)
+    ]
+    run = run_of(*rows)
+    environment = {"torch": "2.13.0+cpu"}
+    return replace(run, header=replace(run.header, implementation=version, environment=environment))
+
+
+def said(*waivers: Waiver, runs: Sequence[Run] = (), tests: Sequence[SuiteTest] | None = TESTS) -> list[str]:
+    """The kind of each finding, of one waiver after the other."""
+    return [finding.kind for finding in check(waivers, Known(tests, runs, TODAY))]
+
+
+# Reading the suites.
+
+
+def test_the_suites_are_read_as_they_collect_themselves() -> None:
+    """Every requirement is found with its test and worlds, from the files alone."""
+    folder = suites_folder()
+    assert folder is not None
+    found = {(t.requirement, t.nodeid, t.worlds) for t in suite_tests(folder)}
+    assert READ_WORLDS == WORLDS
+    assert found == {
+        (e.requirement.id, f"{e.module.replace('.', '/')}.py::{e.test.__name__}", e.requirement.worlds)
+        for e in entries()
+    }
+
+
+def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:
+    """A suite whose file cannot be read is named."""
+    (tmp_path / "test_x.py").write_text("def (")
+    with pytest.raises(ValueError, match=r"test_x\.py: cannot be read as a suite's file"):
+        suite_tests(tmp_path)
+
+
+# Whether a waiver is in order.
+
+
+@pytest.mark.parametrize(
+    ("one", "kinds"),
+    [
+        (waiver(), ["matches"]),
+        (waiver("sharding/c"), ["matches nothing"]),
+        (waiver(nodeid="suites/t.py::a[threads]"), ["matches"]),
+        (waiver(nodeid="/opt/lib/suites/t.py::b[threads-wide]"), ["matches"]),
+        (waiver(nodeid="suites/t.py::b[processes]"), ["matches nothing"]),
+        (waiver(nodeid="suites/t.py::c[threads]"), ["matches nothing"]),
+        (waiver(nodeid="other/t.py::a[threads]"), ["matches nothing"]),
+        (waiver(expires=TODAY - timedelta(1)), ["expired"]),
+        (waiver(expires=TODAY), ["expires soon"]),
+        (waiver(expires=TODAY + timedelta(SOON)), ["expires soon"]),
+        (waiver(expires=TODAY + timedelta(SOON + 1)), ["matches"]),
+    ],
+)
+def test_a_waiver_is_held_against_suites_and_calendar(one: Waiver, kinds: list[str]) -> None:
+    """Its requirement or row must be there, and its last day must not have passed; 30 days before, it is told."""
+    assert said(one) == kinds
+
+
+@pytest.mark.parametrize(
+    ("runs", "kinds"),
+    [
+        ([ran(Verdict.FAIL, Verdict.WAIVED)], ["needed"]),
+        ([ran(Verdict.WAIVED)], ["needed"]),
+        ([ran(Verdict.PASS, Verdict.STALE_WAIVER)], ["stale"]),
+        ([ran(Verdict.FAIL, Verdict.STALE_WAIVER)], ["too broad"]),
+        ([ran(Verdict.FAIL), ran(Verdict.PASS, version="torch 2.15")], ["too broad"]),
+        ([ran(Verdict.NOT_RUN, Verdict.BROKEN)], ["unused"]),
+        ([ran(Verdict.FAIL, version="other 2")], ["unused"]),
+        ([ran(Verdict.FAIL, version="torch_npu 2")], ["unused"]),
+        ([ran(Verdict.PASS, name="b")], ["unused"]),
+        ([ran(Verdict.NOT_RUN), ran(Verdict.FAIL)], ["needed"]),
+    ],
+)
+def test_records_say_whether_a_waiver_is_needed(runs: list[Run], kinds: list[str]) -> None:
+    """A row that fails needs it; one that passes makes it stale; both make it too broad; neither, unused."""
+    assert said(waiver(), runs=runs) == kinds
+
+
+@pytest.mark.parametrize(
+    ("one", "kinds"),
+    [
+        (waiver(versions="<2"), ["unused"]),
+        (waiver(versions="==2.13.*"), ["needed"]),
+        (waiver(subject="gloo"), ["needed"]),
+        (waiver(subject="gloo", versions="==2.13.0"), ["needed"]),
+        (waiver(subject="gloo", versions=">2.13"), ["unused"]),
+        (waiver("sharding/c"), ["matches nothing"]),
+        (waiver(nodeid="suites/t.py::a[threads]"), ["needed"]),
+        (waiver(nodeid="suites/t.py::a[processes]"), ["unused"]),
+    ],
+)
+def test_a_waiver_is_about_its_subject_and_versions(one: Waiver, kinds: list[str]) -> None:
+    """As in a run: of the implementation in its version, or of the backend in torch's."""
+    assert said(one, runs=[ran(Verdict.FAIL)]) == kinds
+
+
+def test_what_is_too_broad_is_told_by_row_or_by_version() -> None:
+    """The rows that fail are named; where versions differ, versions are asked for."""
+    [rows] = check([waiver()], Known(TESTS, [ran(Verdict.FAIL, Verdict.PASS)], TODAY))
+    assert rows.weight is Weight.ERROR
+    assert rows.words.endswith("of which 1 failed; name by nodeid what fails: suites/t.py::a[threads]")
+    runs = [ran(Verdict.FAIL), ran(Verdict.PASS, version="torch 2.15")]
+    assert check([waiver()], Known(TESTS, runs, TODAY))[0].words.endswith("give versions")
+    assert check([waiver()], Known(TESTS, [runs[0], ran(Verdict.PASS)], TODAY))[0].words.endswith("find out why")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "twice"),
+    [
+        (waiver(), waiver(), True),
+        (waiver(), waiver(versions="<2"), True),
+        (waiver(versions="<2"), waiver(), False),
+        (waiver(), waiver(nodeid="suites/t.py::a[threads]"), True),
+        (waiver(nodeid="suites/t.py::a[threads]"), waiver(), False),
+        (waiver(), waiver(subject="gloo"), False),
+        (waiver(), waiver("sharding/b"), False),
+    ],
+)
+def test_what_an_earlier_entry_covers_is_said_already(first: Waiver, second: Waiver, twice: bool) -> None:
+    """A second waiver of the same rows would never be used."""
+    assert said(first, second) == ["matches", "said already" if twice else "matches"]
+
+
+def test_without_suites_records_alone_know_requirements() -> None:
+    """A vendor's own suite need not be installed here; with neither, nothing is said to be wrong."""
+    assert said(waiver(), tests=None) == ["not checked"]
+    assert said(waiver(), waiver("sharding/c"), tests=None, runs=[ran(Verdict.FAIL)]) == ["needed", "matches nothing"]
+
+
+def test_a_planned_row_that_was_never_written_is_a_row() -> None:
+    """A run cut short does not make its waivers wrong."""
+    run = replace(ran(Verdict.PASS, name="b"), footer=None)
+    lost = replace(run, header=replace(run.header, plan=["x.py::lost[threads]"]))
+    assert said(waiver(nodeid="x.py::lost[threads]"), runs=[lost]) == ["unused"]
+
+
+@inputs(30)
+@given(data=record_files(), subject=st.sampled_from(["torch", "torch 2.13", "gloo", *POISONS]), name=TEXTS)
+def test_whatever_records_say_each_waiver_is_told_of(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, subject: str, name: str
+) -> None:
+    """Each entry has findings, in lines that can be said, and nothing of a record runs."""
+    path = tmp_path_factory.getbasetemp() / "waived.jsonl"
+    path.write_bytes(data)
+    harmless.start()
+    run, refusal = harmless.tried(read_run, path, refusal=RecordFileError)
+    runs = [] if refusal else [run, ran(Verdict.FAIL)]
+    waivers = [waiver(subject=subject), waiver(name, subject=subject), waiver(nodeid=name), waiver("sharding/FAIL")]
+    with harmless.harmless():
+        lines = [str(one) for one in check(waivers, Known(TESTS, runs, TODAY))]
+    assert {line.split()[2] for line in lines} == {"1", "2", "3", "4"}
+    assert all(map(harmless.is_sentence, lines))
+
+
+# The command.
+
+
+def run_command(*words: str | Path) -> int:
+    """The command's exit status."""
+    return cli.main(["waivers", *map(str, words)])
+
+
+STANZA = """
+[[waiver]]
+requirement = "sharding/a"
+subject = "torch"
+issue = "https://example.org/1"
+reason = "known"
+expires = 2027-06-15
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "on", "status", "words"),
+    [
+        (Verdict.FAIL, "2026-06-15", 0, "ok       entry 1  sharding/a (torch): needed: 1 row failed"),
+        (
+            Verdict.FAIL,
+            "2027-06-01",
+            0,
+            "warning  entry 1  sharding/a (torch): expires soon: on 2027-06-15, in 14 days",
+        ),
+        (
+            Verdict.FAIL,
+            "2027-06-16",
+            1,
+            "error    entry 1  sharding/a (torch): expired: ran out on 2027-06-15, 1 day ago",
+        ),
+        (Verdict.PASS, "2026-06-15", 1, "error    entry 1  sharding/a (torch): stale: 1 row of it passed"),
+    ],
+)
+def test_check_tells_of_each_waiver_and_fails_on_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: Verdict, on: str, status: int, words: str
+) -> None:
+    """A line a finding, with its weight and entry, and a count; status 1 if any is an error."""
+    (tmp_path / "w.toml").write_text(STANZA)
+    record = file_of(ran(end), tmp_path / "run.jsonl")
+    assert run_command("check", tmp_path / "w.toml", "--records", record, "--on", on) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(words)
+    assert lines[-1].startswith("1 waiver: ")
+
+
+def test_check_reads_the_suites_beside_the_harness(capsys: pytest.CaptureFixture[str]) -> None:
+    """The waivers that come with the suites match them, long before they run out."""
+    folder = suites_folder()
+    assert folder is not None
+    assert run_command("check", folder / "waivers.toml", "--on", "2026-06-15") == 0
+    assert "0 errors, 0 warnings" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check", "nowhere.toml"], "waiver file nowhere.toml: cannot be read"),
+        (["check", "bad.toml"], "entry 1: 'issue' is missing"),
+        (["check", "w.toml", "--records", "w.toml"], "w.toml, line 2: not a record file"),
+        (["check", "w.toml", "--suites", "nowhere"], "--suites nowhere: expected the folder of a suite"),
+        (["suggest", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
+        (["suggest", "run.jsonl", "--id", "sharding/b"], "run.jsonl: no row of 'sharding/b' fails there"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """Status 2, and one line on stderr that names the file."""
+    monkeypatch.chdir(tmp_path)
+    Path("w.toml").write_text(STANZA)
+    Path("bad.toml").write_text(STANZA.replace("issue", "# issue"))
+    file_of(ran(Verdict.FAIL), Path("run.jsonl"))
+    assert run_command(*words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_suggest_prints_what_fails_or_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All failures, or those of the requirements and node ids named; nothing to waive is a comment."""
+    rows = [row(name, Verdict.FAIL, cause="raised", message=HOSTILE) for name in "abc"]
+    path = file_of(run_of(*rows), tmp_path / "run.jsonl")
+    asked: dict[tuple[str, ...], int] = {(): 3, ("sharding/a", rows[1].nodeid): 2}
+    for names, count in asked.items():
+        assert run_command("suggest", path, *(word for name in names for word in ("--id", name))) == 0
+        text = capsys.readouterr().out
+        assert visible(text) == text
+        assert len(tomllib.loads(text)["waiver"]) == count
+    assert run_command("suggest", file_of(ran(Verdict.PASS), path)) == 0
+    assert tomllib.loads(capsys.readouterr().out) == {}
