@@ -11,6 +11,7 @@ from __future__ import annotations
 COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
     "report": ("harness.report.__main__", "make one HTML page of record files"),
+    "doctor": ("harness.commands.doctor", "say what a device and a backend lack, before the suites"),
     "compare": ("harness.commands.compare", "say what differs between two runs"),
     "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),
 }

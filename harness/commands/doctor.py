@@ -1,0 +1,71 @@
+"""``fsdp-conformance doctor``: what a device and a backend lack of what composable FSDP needs, before any test runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.doctor import told
+from harness.doctor.supervise import PATIENCE, Examination, Refused
+from harness.report.text import one_line
+
+_STATUS = """exit status:
+  0  all is found, or no MUST depends on what is not
+  1  something is missing or wrong that a MUST depends on
+  2  it could not be asked: an option is wrong, or time ran out
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Examine, print and write; the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not 1 <= options.patience <= 3600:
+        parser.error(f"argument --patience: expected 1 to 3600 seconds, got {options.patience:g}")
+    try:
+        examined = Examination(options.implementation, options.backend, options.patience).run()
+    except Refused as refused:
+        print(f"fsdp-conformance doctor: {refused}", file=sys.stderr)
+        return 2
+    if options.json != "-":
+        print(told.text(examined), end="")
+    return _written(options.json, examined)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fsdp-conformance doctor",
+        description="Name each hook, operation and collective that composable FSDP needs of a device and a "
+        "process-group backend, and that is missing or wrong. It takes a minute at most, and survives what it "
+        "examines: a plugin that raises, hangs or crashes becomes a row.",
+        epilog=_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subject = "NAME|module:attribute"
+    parser.add_argument("--implementation", default="torch", metavar=subject, help="who is judged (default: torch)")
+    parser.add_argument("--backend", default="auto", metavar=subject, help="where ranks run (default: auto)")
+    parser.add_argument("--json", default="", metavar="FILE|-", help="write the findings as JSON; - for stdout alone")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=PATIENCE,
+        metavar="SECONDS",
+        help=f"how long a question may take; all together three times that (default: {PATIENCE:g})",
+    )
+    return parser
+
+
+def _written(file: str, examined: Examination) -> int:
+    """Write the JSON where it is wanted; the exit status."""
+    if file == "-":
+        sys.stdout.write(told.as_json(examined))
+    elif file:
+        try:
+            Path(file).write_text(told.as_json(examined), encoding="utf-8")
+        except OSError as error:
+            why = f"cannot write {one_line(file)!r}: {error.strerror or error}; name a file in a folder that is there"
+            print(f"fsdp-conformance doctor: {why}", file=sys.stderr)
+            return 2
+    return told.status(examined)
