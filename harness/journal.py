@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import IO, Any
@@ -14,18 +15,26 @@ class Journal:
 
     def __init__(self, path: str | None) -> None:
         self._file: IO[str] | None = None
+        self._digest = hashlib.sha256()
         if path:
             try:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-                self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  (open as long as the run)
+                self._file = Path(path).open("w", encoding="utf-8", newline="\n")  # noqa: SIM115  (open as long as the run)
             except OSError as error:
                 raise ValueError(f"--record {path}: cannot be written ({error.strerror}); name another file") from error
 
     def write(self, line: Header | Record | Footer) -> None:
         """Write one line and flush it."""
         if self._file is not None:
-            self._file.write(as_line(line) + "\n")
+            text = as_line(line) + "\n"
+            self._digest.update(text.encode("utf-8"))
+            self._file.write(text)
             self._file.flush()
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all that was written so far."""
+        return self._digest.hexdigest()
 
     def close(self) -> None:
         """Close the file."""

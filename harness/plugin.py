@@ -16,18 +16,20 @@ from harness import case as cases
 from harness import profiles
 from harness.load import load_backend
 from harness.options import END, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, option
+from harness.provenance import Provenance, file_digest, plan_digest
 from harness.recorder import Recorder, subject_of, workers_of
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
 from harness.report.text import one_line, visible
 from harness.requirement import WORLDS, Requirement, requirement_of
-from harness.session import Judged, make_record, planned, verdict_of
+from harness.session import Judged, make_record, verdict_of
 from harness.trial import Trial
 from harness.verdict import LEVELS, Record, Verdict
 from harness.waivers import Waiver, read_waivers, unmatched
 from harness.worlds.starting import preload_programs
 
 RECORDER = pytest.StashKey[Recorder]()
+WAIVER_FILES = pytest.StashKey[list[dict[str, str]]]()
 #: The name of our pytest-html hooks, registered where pytest-html is.
 HTML = "fsdp-conformance-html"
 
@@ -86,11 +88,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not wanted:
         return
     try:
-        waivers = tuple(waiver for path in _waiver_files(config, wanted) for waiver in read_waivers(path))
+        files = _waiver_files(config, wanted)
+        waivers = tuple(waiver for path in files for waiver in read_waivers(path))
         judged = Judged(subject_of(config), waivers, workers_of(config))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[JUDGED] = judged
+    config.stash[WAIVER_FILES] = list(map(file_digest, files))
     torch.set_num_threads(1)  # what is worked out here is small, and the cores are the ranks'
     rows = [(found.id, item.nodeid) for item, found in wanted]
     for waiver in _waivers_of_nothing(config, judged, rows):
@@ -136,7 +140,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     modules = sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)})
     preload_programs([*modules, *judged.subject.modules])
-    config.stash[RECORDER].start(judged, planned([i for i in session.items if requirement_of(i) is not None]))
+    rows = [(item.nodeid, found.id, found.level) for item in session.items if (found := requirement_of(item))]
+    recorder = config.stash[RECORDER]
+    recorder.provenance = Provenance(plan_digest(rows), config.stash[WAIVER_FILES])
+    recorder.start(judged, [nodeid for nodeid, _, _ in rows])
 
 
 # Running one test.

@@ -69,7 +69,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if problems and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     seconds = time.time() - config.stash[STARTED]
-    journal.write(Footer(now(), round(seconds, 3), int(session.exitstatus), problems))
+    journal.write(Footer(now(), round(seconds, 3), int(session.exitstatus), problems, journal.digest))
     journal.close()
 
 

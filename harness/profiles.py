@@ -20,6 +20,10 @@ _COMMON: dict[str, Any] = {
 }
 
 
+#: The names of ours.
+PROFILES = ("quick", "full", "soak")
+
+
 def register() -> None:
     """Make ``quick``, ``full`` and ``soak`` known; ``quick`` is in force if none is asked for.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Generator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from harness.environment import environment
 from harness.journal import Journal, as_line
 from harness.load import Subject
 from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, now, option
+from harness.provenance import Provenance, sources_digest
 from harness.requirement import WORLDS
 from harness.session import Judged
 from harness.verdict import Header, Record
@@ -52,6 +54,7 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._plan: list[str] = []
+        self.provenance = Provenance()
         self._starting = threading.Lock()
 
     def start(self, judged: Judged, plan: Sequence[str]) -> None:
@@ -79,6 +82,9 @@ class Recorder:
                 command=" ".join(["pytest", *map(str, config.invocation_params.args)]),
                 started=now(),
                 seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
+                plan_digest=self.provenance.plan_digest,
+                sources=sources_digest(),
+                waiver_files=self.provenance.waiver_files,
             )
         )
 
@@ -98,12 +104,13 @@ class Recorder:
         if data is not None and data.get("fsdp_record") is not None:
             data["fsdp_record"] = as_line(report.fsdp_record)
             data["fsdp_plan"], self._plan = self._plan, []
+            data["fsdp_provenance"] = asdict(self.provenance)
         return data
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> Generator[None, Any, Any]:
         """And is made of it again; the first worker to send one starts the record file."""
-        plan = data.pop("fsdp_plan", [])
+        plan, provenance = data.pop("fsdp_plan", []), data.pop("fsdp_provenance", {})
         report = yield
         if report is not None and isinstance(data.get("fsdp_record"), str):
             report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
@@ -111,6 +118,7 @@ class Recorder:
                 if plan and JUDGED not in self._config.stash:
                     config = self._config
                     config.stash[JUDGED] = Judged(subject_of(config), ())
+                    self.provenance = Provenance(**provenance)
                     self.start(config.stash[JUDGED], plan)
         return report
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -168,8 +167,3 @@ def _facts(trial: Trial | None) -> dict[str, Any]:
         "examples": trial.examples,
         "world_sizes": sorted(trial.world_sizes),
     }
-
-
-def planned(items: Sequence[pytest.Item]) -> list[str]:
-    """The node ids of a run, in order."""
-    return [item.nodeid for item in items]

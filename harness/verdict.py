@@ -83,7 +83,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of a record file: who was judged, where, by what, and every row that was planned."""
+    """The first line of a record file: who was judged, where, by what, and every row that was planned.
+
+    ``plan_digest``, ``sources`` and ``waiver_files`` (each with ``name`` and ``sha256``) are the digests of
+    ``harness/provenance.py``; files written before there were any have none.
+    """
 
     implementation: str
     backend: str
@@ -98,6 +102,9 @@ class Header:
     command: str = ""
     started: str = ""
     seed: str = ""
+    plan_digest: str = ""
+    sources: str = ""
+    waiver_files: list[dict[str, str]] = field(default_factory=list)
     schema: int = SCHEMA
 
     def as_json(self) -> dict[str, Any]:
@@ -118,12 +125,16 @@ class Header:
 
 @dataclass(frozen=True)
 class Footer:
-    """The last line of a record file; without it the run was cut short."""
+    """The last line of a record file; without it the run was cut short.
+
+    ``digest`` is the SHA-256 of all bytes before this line; files written before there was one have none.
+    """
 
     finished: str
     seconds: float
     exit_status: int
     problems: list[str] = field(default_factory=list)
+    digest: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The footer as one JSON object, tagged ``"kind": "footer"``."""

@@ -74,27 +74,32 @@ class Waiver:
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
     """The waivers of a TOML file. Raises ValueError that names the file, the entry and what is wrong with it."""
     try:
-        return _waivers(_text(path), f"waiver file {path}")
+        if path.exists() and not path.is_file():
+            raise ValueError(one_line(f"waiver file {path}: is not a regular file; name another with --waivers"))
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ValueError(
-            one_line(f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers")
-        ) from error
+        why = f"waiver file {path}: cannot be read ({error.strerror}); name another with --waivers"
+        raise ValueError(one_line(why)) from error
+    return waivers_in(data, f"waiver file {path}")
+
+
+def waivers_in(data: bytes, where: str) -> tuple[Waiver, ...]:
+    """The waivers of the bytes of such a file, which a refusal calls ``where``."""
+    try:
+        return _waivers(_text(data, where), where)
     except (ValueError, RecursionError) as error:
         raise ValueError(one_line(str(error))) from error
 
 
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise ValueError(f"waiver file {path}: is not a regular file; name another with --waivers")
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
+def _text(data: bytes, where: str) -> str:
     if len(data) > MOST_BYTES or any(line.count(b".") > MOST_DOTS for line in data.splitlines()):
         most = f"at most {MOST_BYTES} bytes, and at most {MOST_DOTS} dots in a line"
-        raise ValueError(f"waiver file {path}: expected {most}, got more; are these waivers?")
+        raise ValueError(f"{where}: expected {most}, got more; are these waivers?")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"waiver file {path}: not valid TOML ({error})") from error
+        raise ValueError(f"{where}: not valid TOML ({error})") from error
 
 
 def _waivers(text: str, where: str) -> tuple[Waiver, ...]:

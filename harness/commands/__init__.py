@@ -12,6 +12,8 @@ COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
     "report": ("harness.report.__main__", "make one HTML page of record files"),
     "doctor": ("harness.commands.doctor", "say what a device and a backend lack, before the suites"),
+    "bundle": ("harness.commands.bundle", "make one archive of runs, to be handed in"),
+    "verify": ("harness.commands.verify", "say whether such an archive is whole, and what it shows"),
     "compare": ("harness.commands.compare", "say what differs between two runs"),
     "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),
 }

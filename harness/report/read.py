@@ -14,11 +14,12 @@ single lines is a note in ``damage``, and a run with damage is never called conf
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from harness.fields import is_deep, misfit
 from harness.report.text import one_line
@@ -66,6 +67,13 @@ def read_run(path: str | Path) -> Run:
     return reader.run()
 
 
+def run_in(data: bytes, name: str) -> Run:
+    """The run in the bytes of a record file of this name; raises and tells as ``read_run`` does."""
+    reader = _Reader(Path(name))
+    reader.lines(io.BytesIO(data))
+    return reader.run()
+
+
 class _Reader:
     """Collects the parts of one file, line by line."""
 
@@ -85,11 +93,14 @@ class _Reader:
         if self.path.exists() and not self.path.is_file():
             raise RecordFileError(f"{self.path}: is not a regular file; save the records to a file and name that")
         with self.path.open("rb") as file:
-            for number, line, whole in self._lines(file):
-                self.where = f"{self.path.name}, line {number}"
-                self._line(line, whole)
+            self.lines(file)
 
-    def _lines(self, file: Any) -> Iterator[tuple[int, bytes, bool]]:
+    def lines(self, file: IO[bytes]) -> None:
+        for number, line, whole in self._lines(file):
+            self.where = f"{self.path.name}, line {number}"
+            self._line(line, whole)
+
+    def _lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
         """Number, bytes, and whether the line was read whole: not longer than ``MAX_LINE``."""
         number = 0
         while line := file.readline(MAX_LINE + 1):

@@ -1,0 +1,93 @@
+"""``fsdp-conformance bundle``: one archive of record files, and what belongs to them, to be handed in."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.commands.verify import said_of
+from harness.report.read import RecordFileError
+from harness.report.text import one_line, visible
+from harness.submission.archive import contents, pack, unpack
+from harness.submission.bundle import BundleError, members_of
+from harness.submission.plan import Plan, PlanError
+from harness.submission.verify import this_plan, verify
+
+_ENDS = """exit status: 0 the archive was written, and verify takes it; 1 verify would refuse it, so it was not written;
+2 a file cannot be read or written. Whether the subject conforms has no part in it."""
+
+
+def main(arguments: Sequence[str], plan_here: Callable[[], Plan] = this_plan) -> int:
+    """Make the archive, verify it as a receiver would, and write it if it holds."""
+    options = _parser().parse_intermixed_args(arguments)
+    try:
+        _refuse(options.output, [*options.records, *options.waivers])
+        data = pack(members_of(options.records, options.waivers))
+        found = verify(unpack(data, options.output.name), plan_here)
+        if found.is_verified:
+            _write(options.output, data)
+    except (BundleError, RecordFileError, PlanError, OSError, ValueError) as error:
+        print(f"fsdp-conformance bundle: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    print("\n".join(said_of(found)))
+    if not found.is_verified:
+        print("fsdp-conformance bundle: verify would refuse it, so nothing was written", file=sys.stderr)
+        return 1
+    print(visible(f"{options.output}: {contents(unpack(data, options.output.name).members)}"))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fsdp-conformance bundle",
+        description="Make one archive of record files: with the page made of them, the waiver files that the runs "
+        "read, and a manifest with the SHA-256 of each. The same files give the same bytes. The archive is verified "
+        "before it is written, as its receiver will verify it.",
+        epilog=_ENDS,
+    )
+    parser.add_argument("records", nargs="+", type=Path, metavar="run.jsonl", help="a record file that a run wrote")
+    parser.add_argument(
+        "--waivers",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE.toml",
+        help="a waiver file that a run read with --waivers; may be given more than once (the suites' own is found)",
+    )
+    default = Path("submission.zip")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=default,
+        metavar="FILE.zip",
+        help="where to write it (default: %(default)s)",
+    )
+    return parser
+
+
+def _refuse(output: Path, given: Sequence[Path]) -> None:
+    if output.is_dir():
+        raise BundleError(f"{output}: is a directory; name the archive itself, such as -o {output / 'submission.zip'}")
+    if output.exists() and any(path.exists() and output.samefile(path) for path in given):
+        raise BundleError(
+            f"{output}: is one of the files to be put in, which the archive would replace; choose another"
+        )
+
+
+def _write(output: Path, data: bytes) -> None:
+    """Write beside it, then move into place: there is the old archive or the new one, never half of it."""
+    beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+        os.replace(beside, output)
+    except OSError as error:
+        raise BundleError(f"{output}: cannot be written ({error.strerror}); choose another place with -o") from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
