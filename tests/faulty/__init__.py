@@ -8,9 +8,10 @@ shipped a fault stands for::
     ORIGIN = {"sums_for_averages": "pytorch/pytorch#162338"}
 
 A fault whose symptom is an error, rather than a wrong result, is also named in ``RAISES``; an implementation's fault
-that a requirement of processes alone can catch, in ``IN_PROCESSES``. Who else is right to fail a fault is said for all
-of them by ``ON_THE_WHOLE``, and for one, or for a module's faults all together, by ``ALSO_BY``, by what requirements
-start with: ``{"": ("hsdp/",)}``. A fault that nothing can tell from right says why in ``EQUIVALENT``.
+that a requirement of processes alone can catch, in ``IN_PROCESSES``. Right to fail a fault is who is named, or another
+of that chapter or its kin, or whoever requires training ``ON_THE_WHOLE``; who else, a module says in ``ALSO_BY``, by
+what requirements start with, for one fault or for all: ``{"": ("hsdp/",)}``. A fault that nothing can tell from right
+says why in ``EQUIVALENT``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from harness.vendor import Implementation
 ON_THE_WHOLE = ("parity/", "generated/", "scripts/")
 #: Chapters that require something else than numbers: what breaks one of them need not show in any.
 BESIDE_NUMBERS = ("arguments", "refusals", "registration", "communication", "prefetch", "events", "memory", "overlap")
+#: Chapters on one thing from several sides.
+KIN = (("state-dict", "optimizer-state", "distributed-checkpoint", "state-matrix"), ("parameter-mesh", "spmd-mesh"))
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,10 @@ class Fault:
 
     def is_rightly_caught_by(self, requirement: str) -> bool:
         """Whether the fault breaks what this requirement says, rather than something that happens to be near."""
-        of_numbers = self.caught_by.partition("/")[0] not in BESIDE_NUMBERS
-        on_the_whole = of_numbers and requirement.startswith(ON_THE_WHOLE)
-        return on_the_whole or requirement == self.caught_by or requirement.startswith(self.also_by)
+        named, other = self.caught_by.partition("/")[0], requirement.partition("/")[0]
+        on_the_whole = named not in BESIDE_NUMBERS and requirement.startswith(ON_THE_WHOLE)
+        kin = any(named in family and other in family for family in ((named,), *KIN))
+        return on_the_whole or kin or requirement.startswith(self.also_by)
 
 
 def all_faults() -> list[Fault]:

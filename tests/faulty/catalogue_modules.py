@@ -221,6 +221,8 @@ CAUGHT_BY = {
     "activations_are_deleted": "offload/exact",
     "nothing_to_unscale": "clipping/scaler",
 }
+#: Where nothing is done for one rank, nothing is refused either.
+ALSO_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}
 RAISES = ("has_no_copy_in", "knows_few_devices", "refuses_two_dtypes", "refuses_shared", "nothing_to_unscale")
 ORIGIN = {
     "frees_what_is_read": "C2 NVIDIA/Megatron-LM#5788",

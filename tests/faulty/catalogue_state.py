@@ -244,6 +244,8 @@ CAUGHT_BY = {
     "resumes_without_moments": "state-matrix/resumes",
     "resumes_through_bytes": "state-matrix/resumes",
 }
+#: It loads a state dict.
+ALSO_BY = {"empty_parts_need_cuda": ("registration/replaced",)}
 RAISES = (
     "hybrid_state_is_refused",
     "uneven_state_is_refused",

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
+from tests.faulty import ON_THE_WHOLE
 from tests.faulty.making import faulty
 from tests.faulty.reductions import SumsForAverages
 
@@ -186,6 +187,7 @@ CAUGHT_BY = {
     "sums_on_made_hybrid_meshes": "arguments/trains-on-mesh-from-groups",
     "sums_on_made_meshes": "arguments/trains-on-mesh-from-group",
 }
+ALSO_BY = {"sums_on_made_meshes": ON_THE_WHOLE}
 ORIGIN = {
     "pads_the_size": "I3 pytorch/pytorch#115310",
     "says_dp_cut_first": "I1 pytorch/pytorch#129206",

@@ -197,6 +197,8 @@ CAUGHT_BY = {
     "counts_anew_beside_tp": "state-matrix/resumes-mixed",
     "saves_any_layout_later": "state-matrix/in-background",
 }
+#: What is gathered once and never again is missing from the counts, too.
+ALSO_BY = {"resumes_replicas_with_old_weights": ("communication/hsdp", "hsdp/")}
 IN_PROCESSES = ("saves_any_layout_later",)
 ORIGIN = {
     "saves_any_layout_later": "J5 pytorch/pytorch#144657",

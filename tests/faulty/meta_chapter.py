@@ -169,6 +169,8 @@ CAUGHT_BY = {
     "broadcast_is_lost": "hsdp/broadcast",
     "forgets_what_was_broadcast": "hsdp/train-after-broadcast",
 }
+#: Parameters that are put in place of others are lost in the same way.
+ALSO_BY = {"forgets_what_was_broadcast": ("registration/replaced",)}
 ORIGIN = {
     "writes_are_lost": "J4 pytorch/pytorch#107081",
     "broadcast_is_lost": "J4 pytorch/pytorch#107081",

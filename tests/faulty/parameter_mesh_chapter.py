@@ -163,3 +163,5 @@ CAUGHT_BY = {
     "cuts_no_replicas": "spmd-mesh/refuses-placement",
     "replicate_that_shards": "spmd-mesh/refuses-replicate",
 }
+#: It counts gathers by a gather of the user's own.
+ALSO_BY = {"forgets_the_gather": ("registration/repeated",)}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from tests.faulty import ON_THE_WHOLE
 from tests.faulty.hooking import each_gradient, instead, zero
 from tests.faulty.init_chapters import called_otherwise, right
 from tests.faulty.making import Gather, faulty
@@ -191,6 +192,8 @@ CAUGHT_BY = {
     "has_no_policy": "registration/converted-under-policy",
     "tells_by_address": "registration/layer-by-layer",
 }
+#: What an optimizer holds is then trained no more.
+ALSO_BY = {"renews_objects": ON_THE_WHOLE}
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
 ORIGIN = {
