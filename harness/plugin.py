@@ -20,7 +20,7 @@ from harness.provenance import Provenance, file_digest, plan_digest
 from harness.recorder import Recorder, subject_of, workers_of
 from harness.report import pytest_html_columns
 from harness.report.pytest_html_columns import extras_of
-from harness.report.text import one_line, visible
+from harness.report.text import one_line, ratio_text, visible
 from harness.requirement import WORLDS, Requirement, requirement_of
 from harness.session import Judged, make_record, verdict_of
 from harness.trial import Trial
@@ -235,7 +235,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         call.duration,
         draws=hasattr(item.obj, "hypothesis"),
     )
-    _show(report, record, found)
+    # A JUnit file has the properties of the report on teardown, which are the item's; other plugins, those of this one.
+    properties = _properties(record, item.config.stash[JUDGED].backend.name)
+    item.user_properties += properties
+    report.user_properties += properties
+    _show(report, record)
     if item.config.pluginmanager.hasplugin(HTML):
         report.extras = [*getattr(report, "extras", []), *extras_of(record)]
     return report
@@ -246,11 +250,15 @@ def _is_the_end(call: pytest.CallInfo[None], report: Any) -> bool:
     return call.when == "call" or (call.when == "setup" and report.outcome != "passed")
 
 
-def _show(report: Any, record: Record, found: Requirement) -> None:
+def _properties(record: Record, backend: str) -> list[tuple[str, object]]:
+    """What a row is about, for JUnit files and whatever else reads pytest's properties, in any process."""
+    named = ("requirement", "level", "world", "verdict")
+    found: list[tuple[str, object]] = [*((name, str(getattr(record, name))) for name in named), ("backend", backend)]
+    return found if record.ratio is None else [*found, ("worst/allowed", ratio_text(record.ratio))]
+
+
+def _show(report: Any, record: Record) -> None:
     report.fsdp_record = record
-    report.user_properties += [("requirement", found.id), ("verdict", str(record.verdict)), ("world", record.world)]
-    if record.ratio is not None:
-        report.user_properties.append(("worst/allowed", f"{record.ratio:.3g}"))
     if record.verdict is Verdict.WAIVED:
         report.outcome = "skipped"
         report.wasxfail = one_line(f"waived: {record.waiver and record.waiver['issue']}")

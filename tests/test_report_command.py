@@ -86,14 +86,15 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path, monkeypatch
 def test_pytest_htmls_cells_are_escaped_and_line_up_with_their_headings():
     """As many cells as headings, also for a row without a record; hostile values stay text."""
     headings, cells, bare = ["<th>", "<th>"], ["<td>", "<td>"], ["<td>", "<td>"]
-    report = type("Report", (), {"fsdp_record": row(HOSTILE, ratio=0.5)})()
+    told = {"fsdp_record": row(HOSTILE, ratio=0.5), "user_properties": [("backend", HOSTILE)]}
+    report = type("Report", (), told)()
 
     columns.pytest_html_results_table_header(headings)
     columns.pytest_html_results_table_row(report, cells)
     columns.pytest_html_results_table_row(object(), bare)
 
-    assert len(headings) == len(cells) == len(bare) == 6
-    assert [tag for tag, _ in Parsed("".join(cells[1:5])).tags] == ["td"] * 4
+    assert len(headings) == len(cells) == len(bare) == 8
+    assert [tag for tag, _ in Parsed("".join(cells[1:7])).tags] == ["td"] * 6
     assert '<td class="col-parity">0.5</td>' in cells
     assert '<td class="col-verdict"></td>' in bare
 
@@ -131,9 +132,11 @@ def test_pytest_htmls_own_report_carries_the_columns(pytester):
     assert '<td class="col-parity">0.25</td><td class="col-verdict">pass</td>' in cells
     assert ">Record</a>" in cells
     assert ">Reproduce</a>" in cells
-    assert [attrs.get("data-column-type") for tag, attrs in parsed.tags if tag == "th"][1:5] == [
+    assert [attrs.get("data-column-type") for tag, attrs in parsed.tags if tag == "th"][1:7] == [
         "requirement",
+        "level",
         "world",
+        "backend",
         "parity",
         "verdict",
     ]

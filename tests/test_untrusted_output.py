@@ -75,7 +75,7 @@ def test_pytest_htmls_page_has_it_as_text(shown: tuple[str, Path]) -> None:
     for test in tests:
         assert Parsed(test["log"]).tags == []
         cells = [Parsed(cell).tags for cell in test["resultsTableRow"]]
-        assert [[tag for tag, _ in cell] for cell in cells[1:5]] == [["td"]] * 4
+        assert [[tag for tag, _ in cell] for cell in cells[1:7]] == [["td"]] * 6
         kinds = {extra["name"]: extra["content"].partition(";")[0] for extra in test["extras"]}
         assert kinds == {"Record": "data:application/json", "Reproduce": "data:text/plain"}
         assert all(visible(text) == text for text in map(_extra, test["extras"]))

@@ -16,4 +16,5 @@ COMMANDS = {
     "verify": ("harness.commands.verify", "say whether such an archive is whole, and what it shows"),
     "compare": ("harness.commands.compare", "say what differs between two runs"),
     "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),
+    "ctrf": ("harness.commands.ctrf", "write a run as CTRF, the Common Test Report Format"),
 }

@@ -1,4 +1,7 @@
-"""The parity columns of pytest-html's own report: Requirement, World, Parity (worst ÷ allowed) and Verdict.
+"""The parity columns of pytest-html's own report: what is required, where it was tried, and what it came to.
+
+    Requirement        Level   World     Backend   Worst ÷ allowed   Verdict
+    sharding/layout    must    threads   gloo      0.37              pass
 
 pytest-html puts cells into its page as they are, so every value is escaped here. This module is a plugin; its hooks
 are optional, so it does no harm without pytest-html. Register it where pytest-html is::
@@ -6,9 +9,9 @@ are optional, so it does no harm without pytest-html. Register it where pytest-h
     if config.pluginmanager.hasplugin("html"):
         config.pluginmanager.register(pytest_html_columns, "fsdp-conformance-html")
 
-A ``TestReport`` that carries ``fsdp_record`` fills the columns; the other rows get empty cells. Links to the record and
-to the line that reproduces it are ``extras_of(record)``, to be appended to ``report.extras`` in a
-``pytest_runtest_makereport`` wrapper.
+A ``TestReport`` that carries ``fsdp_record`` fills the columns, with the backend of its ``user_properties``; other
+rows get empty cells. Links to the record and to the line that reproduces it are ``extras_of(record)``, to be appended
+to ``report.extras`` in a ``pytest_runtest_makereport`` wrapper.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from harness.verdict import Record
 TITLE = "FSDP conformance"
 
 _AT = 1  # behind pytest-html's own "Result"
-_COLUMNS = ("requirement", "world", "parity", "verdict")
+_COLUMNS = {
+    "requirement": "Requirement",
+    "level": "Level",
+    "world": "World",
+    "backend": "Backend",
+    "parity": "Worst ÷ allowed",
+    "verdict": "Verdict",
+}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,16 +46,15 @@ def pytest_html_report_title(report: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_html_results_table_header(cells: list[str]) -> None:
-    """Add the four headings."""
+    """Add the headings."""
     cells[_AT:_AT] = [_heading(name) for name in _COLUMNS]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_html_results_table_row(report: Any, cells: list[str]) -> None:
-    """Add the four cells, empty where the report carries no record. No cells: another plugin dropped the row."""
+    """Add the cells, empty where the report carries no record. No cells: another plugin dropped the row."""
     if cells:
-        record: Record | None = getattr(report, "fsdp_record", None)
-        cells[_AT:_AT] = [_cell(name, value) for name, value in zip(_COLUMNS, _values(record), strict=True)]
+        cells[_AT:_AT] = [_cell(name, value) for name, value in zip(_COLUMNS, _values(report), strict=True)]
 
 
 def extras_of(record: Record) -> list[dict[str, Any]]:
@@ -57,17 +66,19 @@ def extras_of(record: Record) -> list[dict[str, Any]]:
     return found
 
 
-def _values(record: Record | None) -> tuple[str, str, str, str]:
+def _values(report: Any) -> tuple[str, ...]:
+    record: Record | None = getattr(report, "fsdp_record", None)
     if record is None:
-        return "", "", "", ""
+        return ("",) * len(_COLUMNS)
     parity = "" if record.ratio is None else ratio_text(record.ratio)
-    return record.requirement, record.world, parity, str(record.verdict)
+    backend = str(dict(getattr(report, "user_properties", ())).get("backend", ""))
+    return record.requirement, record.level, record.world, backend, parity, str(record.verdict)
 
 
 def _heading(name: str) -> str:
     # Not sortable by parity: pytest-html sorts cells as text, where 1.6e+06 stands before 2.
     sortable = "" if name == "parity" else 'class="sortable" '
-    return f'<th {sortable}data-column-type="{name}">{name.capitalize()}</th>'
+    return f'<th {sortable}data-column-type="{name}">{_COLUMNS[name]}</th>'
 
 
 def _cell(name: str, value: str) -> str:

@@ -1,0 +1,40 @@
+"""``fsdp-conformance ctrf RUN.jsonl``: a run in the Common Test Report Format."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.report.ctrf import ctrf_of
+from harness.report.output import json_document, write_output
+from harness.report.read import RecordFileError, read_run
+from harness.report.text import one_line
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write or print the report: 0 when it is there, whatever it says of the subject; 2 when it could not be made."""
+    options = _parser().parse_args(arguments)
+    try:
+        text = json_document(ctrf_of(read_run(options.run))) + "\n"
+        if options.output:
+            write_output(options.output, text, [options.run], "-o", "ctrf.json")
+    except (RecordFileError, OSError) as error:
+        print(f"fsdp-conformance ctrf: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    if not options.output:
+        print(text, end="")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fsdp-conformance ctrf",
+        description="Write a run as CTRF JSON, the Common Test Report Format that dashboards and CI show. Our verdicts "
+        "are rawStatus; a waived row has status other, and a planned row that was never written is pending.",
+        epilog="exit status: 0 the report was made, whatever it says; 2 a file cannot be read or written.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file that a run wrote")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: print it)")
+    return parser
