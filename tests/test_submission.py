@@ -23,7 +23,7 @@ from harness.submission.rows import ROW_CHECKS, Row
 from harness.submission.runs import RUN_CHECKS, Submitted
 from suites.catalogue import entries
 from tests.submission_forgeries import CHANGED, FORGED, drop_row
-from tests.submission_samples import PLAN, WAIVER_FILE, Forger, as_lines, sound, verified
+from tests.submission_samples import PLAN, RECORD, WAIVER_FILE, Forger, as_lines, sound, verified
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -70,6 +70,19 @@ def _telling(forge: Callable[[Forger], None]) -> set[str]:
         one = Row(record, entry, plan.rows.get(record.nodeid) if plan else None)
         telling |= {check.__name__ for check in ROW_CHECKS if list(check(one))}
     return telling
+
+
+def test_a_record_file_of_an_earlier_checkout_is_read_and_told_what_it_lacks() -> None:
+    """Files without the digests are whole as they were; that nothing vouches for them is said, and nothing else."""
+    forger = Forger()
+    for name in ("plan_digest", "sources", "waiver_files"):
+        del forger.header[name]
+    before, _, footer = forger.file()[:-1].rpartition(b"\n")
+    old = {key: value for key, value in json.loads(footer).items() if key != "digest"}
+    (entry,), unread = entries_of({RECORD: before + b"\n" + json.dumps(old).encode()})
+    assert (unread, entry.run.damage, len(entry.run.records)) == ([], [], 6)
+    lacking = {check.__name__ for check in RUN_CHECKS if list(check(Submitted(entry, PLAN)))}
+    assert lacking == {"same_sources", "planned_digest", "unedited", "waivers_there"}
 
 
 def test_a_waiver_holds_wherever_on_earth_its_last_day_is_not_over() -> None:

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from harness import __version__
@@ -39,6 +40,23 @@ class Entry:
     run: Run
     waivers: tuple[Waiver, ...] = ()
     waiver_members: tuple[str, ...] = ()
+
+    @cached_property
+    def claims(self) -> frozenset[str]:
+        """The features that the header claims."""
+        return frozenset(self.run.header.claims)
+
+    @cached_property
+    def _named(self) -> dict[tuple[str, str], list[int]]:
+        named: dict[tuple[str, str], list[int]] = {}
+        for place, waiver in enumerate(self.waivers):
+            named.setdefault((waiver.requirement, waiver.nodeid), []).append(place)
+        return named
+
+    def waivers_naming(self, requirement: str, nodeid: str) -> list[Waiver]:
+        """The waivers of a requirement, or of one row of it, in the order of the files."""
+        places = [*self._named.get((requirement, ""), ()), *self._named.get(("", nodeid), ())]
+        return [self.waivers[place] for place in sorted(places)]
 
 
 def sha256(data: bytes) -> str:

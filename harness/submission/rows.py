@@ -9,6 +9,7 @@ A failing row (ratio 3.2, a message) whose verdict was edited to pass gives two 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def measured(row: Row) -> Iterator[str]:
 
 def explained(row: Row) -> Iterator[str]:
     """A row is not claimed if, and only if, a feature that it needs is not claimed; then nothing was tried."""
-    record, claims = row.record, row.header.claims
+    record, claims = row.record, row.entry.claims
     unclaimed = [feature for feature in record.features if feature not in claims]
     if record.verdict is Verdict.NOT_CLAIMED:
         if not unclaimed:
@@ -155,11 +156,10 @@ def itself(row: Row) -> Iterator[str]:
 
 def reproduced(row: Row) -> Iterator[str]:
     """The line that runs it again runs this row, on the case that failed."""
-    record = row.record
-    words = words_of(record.reproduce)
-    if words[:2] != ["pytest", record.nodeid] or words[2:5:2] != ["--implementation", "--backend"]:
-        yield f"is run again by a line that is not of this row: {record.reproduce:.100}"
-    elif words[6:] and (len(words) != 8 or words[6] != "--case" or _json(words[7]) != record.case):
+    subject, case = again(row.record)
+    if not subject:
+        yield f"is run again by a line that is not of this row: {row.record.reproduce:.100}"
+    elif case and _json(case) != row.record.case:
         yield "is run again with another case than the one that it keeps"
 
 
@@ -176,12 +176,18 @@ ROW_CHECKS: tuple[Callable[[Row], Iterator[str]], ...] = (
 )
 
 
-def words_of(line: str) -> list[str]:
-    """A shell line as words; none if it is no line."""
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return []
+def again(record: Record) -> tuple[str, str]:
+    """Of the line that runs a row again, the subject and the case, unquoted; "" where it is no such line.
+
+    Nothing is split by the shell's rules, which take long for long lines: the line is one that a run writes, or none.
+    """
+    start = f"{shlex.join(['pytest', record.nodeid, '--implementation'])} "
+    if not record.reproduce.startswith(start):
+        return "", ""
+    subject, _, case = record.reproduce[len(start) :].partition(" --case ")
+    if not re.fullmatch(r"\S{1,500} --backend \S{1,500}", subject):
+        return "", ""
+    return subject, case[1:-1].replace("'\"'\"'", "'") if case.startswith("'") else case
 
 
 def _json(text: str) -> Any:
@@ -206,9 +212,10 @@ def _covering(row: Row) -> Waiver | None:
     record, header = row.record, row.header
     said = header.implementation
     # The header has the name and the version in one, and a name may have spaces.
-    subjects = [(said, ""), *((said[:at], said[at + 1 :]) for at, mark in enumerate(said) if mark == " ")]
+    spaces = [at for at, mark in enumerate(said[:200]) if mark == " "]
+    subjects = [(said, ""), *((said[:at], said[at + 1 :]) for at in spaces)]
     subjects.append((header.backend, header.environment.get("torch", "")))
-    of_row = [waiver for waiver in row.entry.waivers if waiver.names(record.requirement, record.nodeid)]
+    of_row = row.entry.waivers_naming(record.requirement, record.nodeid)
     return next((w for w in of_row if any(w.covers(record.requirement, record.nodeid, *s) for s in subjects)), None)
 
 

@@ -13,7 +13,7 @@ from harness.report.read import missing
 from harness.report.text import plural
 from harness.submission.manifest import Entry, sha256
 from harness.submission.plan import Plan
-from harness.submission.rows import ROW_CHECKS, Row, words_of
+from harness.submission.rows import ROW_CHECKS, Row, again
 from harness.verdict import LEVELS
 
 #: Options of pytest that leave out tests, as words of a command line start.
@@ -80,8 +80,8 @@ def whole_plan(given: Submitted) -> Iterator[str]:
         yield f"judges the level {header.level!r:.40}, which there is not"
     if plan is None:
         return
-    wanted = plan.asked(header.level)
-    left_out = [nodeid for nodeid in wanted if nodeid not in set(header.plan)]
+    wanted, planned = plan.asked(header.level), set(header.plan)
+    left_out = [nodeid for nodeid in wanted if nodeid not in planned]
     if left_out:
         count = f"{len(left_out)} of the {plural(len(wanted), 'row')} of this suite version"
         yield f"plans a part: {count} are not in its plan ({several(left_out)}); {_blame(header.command)}"
@@ -180,9 +180,9 @@ def in_time(given: Submitted) -> Iterator[str]:
 
 def one_subject(given: Submitted) -> Iterator[str]:
     """All rows are run again on the same subject."""
-    subjects = {tuple(words_of(record.reproduce)[2:6]) for record in given.entry.run.records}
+    subjects = {again(record)[0] for record in given.entry.run.records} - {""}
     if len(subjects) > 1:
-        yield f"has rows of several subjects: {several(sorted(' '.join(subject) for subject in subjects))}"
+        yield f"has rows of several subjects: {several(sorted(subjects))}"
 
 
 def waivers_there(given: Submitted) -> Iterator[str]:
