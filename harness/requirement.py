@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from harness.vendor import LIMITS, Feature
 from harness.verdict import LEVELS
+
+if TYPE_CHECKING:
+    from harness.trial import Trial
 
 WORLDS = ("threads", "processes")
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -44,13 +48,33 @@ def requirement(
 ) -> Callable[[Test], Test]:
     """Mark a test as a requirement. ``ranks`` is the fewest it makes sense on, ``limits`` what a machine must not lack.
 
+    Each of its examples is heard out (``Trial.hearing_out``).
+
     ``source`` names where the behaviour comes from, e.g. the seed row ``"C8"``.
     """
     assert "/" in id, id
     assert level in LEVELS, level
     assert set(limits) <= set(LIMITS), limits
     assert set(worlds) <= set(WORLDS), worlds
-    return pytest.mark.requirement(Requirement(id, features, level, ranks, limits, worlds, source))
+    mark = pytest.mark.requirement(Requirement(id, features, level, ranks, limits, worlds, source))
+    return lambda test: mark(_heard_out(test))
+
+
+def _heard_out(test: Any) -> Any:
+    """The test; of one that draws cases, what Hypothesis calls for each."""
+    drawn = getattr(test, "hypothesis", None)
+    inner = test if drawn is None else drawn.inner_test
+
+    @wraps(inner)
+    def heard_out(*args: Any, trial: Trial, **rest: Any) -> None:
+        __tracebackhide__ = True
+        with trial.hearing_out():
+            inner(*args, trial=trial, **rest)
+
+    if drawn is None:
+        return heard_out
+    drawn.inner_test = heard_out
+    return test
 
 
 def requirement_of(item: pytest.Item) -> Requirement | None:

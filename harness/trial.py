@@ -22,6 +22,9 @@ from harness.rank import Rank
 from harness.worlds.base import Outcome, Program, SubjectFailure, World, describe, first_cause
 from harness.worlds.make import open_world
 
+#: How many differences are kept of one case.
+_MOST_DIFFERENCES = 32
+
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
 
 
@@ -68,6 +71,10 @@ class Trial:
         self.misfit = 0  # of the cases left out for want of ranks, how many ranks the smallest needs
         self.outcomes: tuple[Outcome, ...] = ()
         self.notes: list[str] = []
+        #: Of the case in hand, one for each comparison that failed, with whose it is.
+        self.differences: list[tuple[str, Difference]] = []
+        self._pending: SubjectFailure | None = None
+        self._hears_out = False
         self._deadline, self._shrinking_budget, self._opener = deadline, shrinking_budget, opener
         self._worlds: dict[int, World] = {}
         self._active: World | None = None
@@ -86,6 +93,7 @@ class Trial:
         SubjectFailure when a rank does anything but return, with the first cause first.
         """
         __tracebackhide__ = True
+        self.settle()
         size = case.world_size if ranks is None else ranks
         self.needs(size)
         self._begin(case, size)
@@ -116,14 +124,16 @@ class Trial:
         if found.ratio >= self.worst.ratio:
             self.worst = replace(found, path=f"{where}: {found.path}")
         if found.too_much:
-            self._fail(f"{where}: {found.words()}", "disagreement")
+            if len(self.differences) < _MOST_DIFFERENCES:
+                self.differences.append((where, found))
+            self._blame(f"{where}: {found.words()}", "disagreement")
 
     def holds(self, fact: bool, sentence: str) -> None:
         """Require a fact; ``sentence`` says what was expected and what came."""
         __tracebackhide__ = True
         self.checks += 1
         if not fact:
-            self._fail(sentence, "disagreement")
+            self._blame(sentence, "disagreement")
 
     def refuses(self, program: Program, case: Sized, error: str | tuple[str, ...], match: str) -> None:
         """Require that every rank raises one of the named errors with a message in which ``match`` is found."""
@@ -133,12 +143,35 @@ class Trial:
             self.checks += 1
             wanted = f"{' or '.join(names)} matching {match!r}"
             if refusal is None:
-                self._fail(f"rank {number}: expected {wanted}, but nothing was raised", "not refused")
-            if not set(names) & set(refusal["types"]) or not re.search(match, refusal["message"]):
+                self._blame(f"rank {number}: expected {wanted}, but nothing was raised", "not refused")
+            elif not set(names) & set(refusal["types"]) or not re.search(match, refusal["message"]):
                 came = f"{refusal['types'][0]}: {refusal['message']}"
-                self._fail(f"rank {number}: expected {wanted}, but {came!r} was raised", "refused otherwise")
+                self._blame(f"rank {number}: expected {wanted}, but {came!r} was raised", "refused otherwise")
 
     # What the plugin calls.
+
+    @contextmanager
+    def hearing_out(self) -> Iterator[None]:
+        """For one example: a comparison that fails does not end it, so that those of the other ranks are known, too.
+
+        The first failure is raised at the end, or before ranks run again; it comes before what follows from it.
+        """
+        self._hears_out, self._pending = True, None
+        try:
+            yield
+        except Exception:
+            self.settle()
+            raise
+        finally:
+            self._hears_out = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Raise the failure that waits, if there is one."""
+        __tracebackhide__ = True
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            raise pending
 
     @contextmanager
     def offering(self) -> Iterator[None]:
@@ -177,6 +210,18 @@ class Trial:
 
     # How it works.
 
+    def _blame(self, message: str, cause: str) -> None:
+        """A comparison has failed: raise that, now or when all have been heard."""
+        __tracebackhide__ = True
+        if self._pending is not None:
+            return
+        try:
+            self._fail(message, cause)
+        except SubjectFailure as failure:
+            if not self._hears_out:
+                raise
+            self._pending = failure
+
     def _begin(self, case: Sized, size: int) -> None:
         """Count the example once, unless shrinking has taken long enough: then only known failures are run again.
 
@@ -190,7 +235,9 @@ class Trial:
         spent = failed is not None and time.monotonic() > failed[0] + self._shrinking_budget
         if known is None and (spent or (slow and self._failures)):
             reject()
-        self.examples += case is not self.case
+        if case is not self.case:
+            self.examples += 1
+            self.differences = []
         self.case = case
         self.world_sizes.add(size)
 
