@@ -105,7 +105,7 @@ class Recorder:
             data["fsdp_record"] = as_line(report.fsdp_record)
             data["fsdp_plan"], self._plan = self._plan, []
             data["fsdp_provenance"] = asdict(self.provenance)
-        return data
+        return _sendable(data)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> Generator[None, Any, Any]:
@@ -132,4 +132,13 @@ class Recorder:
 
 def tell_problems(config: Any) -> None:
     """Send a worker's problems to the process that keeps the records."""
-    config.workeroutput[_PROBLEMS] = list(config.stash[PROBLEMS])
+    config.workeroutput[_PROBLEMS] = _sendable(list(config.stash[PROBLEMS]))
+
+
+def _sendable(value: Any) -> Any:
+    """Lone surrogates, which what a subject says may hold, end a worker that sends them; they go escaped."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_sendable(key): _sendable(item) for key, item in value.items()}
+    return type(value)(map(_sendable, value)) if type(value) in (list, tuple) else value

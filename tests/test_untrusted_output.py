@@ -90,3 +90,15 @@ def test_junits_file_has_it_as_text(shown: tuple[str, Path]) -> None:
     tags = {element.tag for element in ElementTree.parse(shown[1] / "junit.xml").iter()}
     known = {"testsuites", "testsuite", "testcase", "properties", "property", "failure", "skipped", "system-out"}
     assert tags <= known | {"system-err"}
+
+
+def test_a_worker_sends_whatever_a_subject_says(tmp_path: Path) -> None:
+    """By a worker of pytest-xdist, too, rows with texts that are no UTF-8 are reported and recorded."""
+    record = tmp_path / "record.jsonl"
+    few = ["--world", "threads", "-k", "sentence or possible", "--numprocesses", "1"]
+    text = pytest_run(*few, "--record", str(record))
+    assert visible(text) == text
+    run = read_run(record)
+    found = {row.requirement.partition("/")[2]: row.verdict for row in run.records}
+    assert found == {name: VERDICTS[name] for name in ("holds", "limited")}, text
+    assert run.damage == []
