@@ -128,7 +128,7 @@ FORGED: dict[str, tuple[Callable[[Forger], None], str]] = {
     "a ratio": (row("good", ratio=0.1), "has the worst ratio 0.1, but the worst of its cells is 0.5"),
     "a ratio below zero": (row("good", ratio=-1.0, ratios={"": -1.0}), "has a ratio that is no measurement"),
     "a pass of nothing": (row("good", checks=0), "is a pass, but made no effective check"),
-    "numbers without checks": (row("off", checks=0), "compared numbers, but made no check"),
+    "numbers without checks": (row("off", checks=0), "found a difference, but made no check"),
     "a pass without cases": (row("good", examples=0, world_sizes=[]), "draws cases, but tried none"),
     "examples without ranks": (row("good", world_sizes=[]), r"ran 2 examples in worlds of the sizes \[\]"),
     "a count": (row("good", checks=-3), "has a count or a time below zero"),

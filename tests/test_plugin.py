@@ -20,7 +20,11 @@ from harness.recorder import Recorder
 from harness.report.read import Run, missing, read_run
 from harness.requirement import Requirement
 from harness.session import Judged
+from harness.submission.manifest import Entry
+from harness.submission.plan import PlannedRow
+from harness.submission.rows import ROW_CHECKS, Row
 from harness.verdict import Record, Verdict
+from harness.waivers import waivers_in
 from tests.plugin_samples import ENDS, WAIVERS
 
 pytest_plugins = ["pytester"]
@@ -74,12 +78,23 @@ def test_every_planned_row_is_recorded(whole: tuple[Completed, Run]) -> None:
     assert (run.footer.exit_status, len(run.footer.problems)) == (1, 1)
 
 
+def test_every_row_that_a_run_writes_agrees_with_itself(whole: tuple[Completed, Run]) -> None:
+    """What `verify` holds rows against, no row of a real run goes against, whatever its verdict."""
+    entry = Entry("records/01-samples.jsonl", b"", whole[1], waivers_in(WAIVERS.encode(), "waivers"))
+    for record in whole[1].records:
+        told = (record.nodeid, record.requirement, record.level, record.world, record.statement)
+        planned = PlannedRow(*told, tuple(record.features), ("pinned memory",), 3, record.source)
+        assert [said for check in ROW_CHECKS for said in check(Row(record, entry, planned))] == []
+
+
 def test_workers_come_to_the_same_rows(whole: tuple[Completed, Run], tmp_path: Path) -> None:
     """Under pytest-xdist there is one record file with the same plan, rows, problems and status, and one terminal."""
     ended, run = samples_run(tmp_path, "--numprocesses", "2")
     assert run.header is not None
     assert whole[1].header is not None
     assert run.header.plan == whole[1].header.plan
+    assert run.header.plan_digest == whole[1].header.plan_digest != ""
+    assert run.header.waiver_files == whole[1].header.waiver_files != []
     assert {_told(record) for record in run.records} == {_told(record) for record in whole[1].records}
     assert len(run.records) == len(whole[1].records)
     assert run.footer is not None

@@ -156,6 +156,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_archive_is_refused_in_its_own_words(name: str) -> None:
     """Paths that lead out, links, bombs, encryption, strangers, and what is no archive at all."""
