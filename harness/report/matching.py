@@ -99,20 +99,20 @@ class _Tests:
             self._worlds |= dict.fromkeys(run.header.worlds)
             for record in run.records:
                 self._worlds[record.world] = None
-                test = name_of_test(record.nodeid)
-                for name in (test, _moved(test)):
+                for name in _names(name_of_test(record.nodeid)):
                     self._known.setdefault(name, set()).add(record.requirement)
 
     def key(self, nodeid: str) -> Key:
         """What a row that was only planned is about."""
         test, parameters = name_of_test(nodeid), parameters_of(nodeid)
-        found = self._known.get(test) or self._known.get(_moved(test), set())
+        found: set[str] = next((self._known[name] for name in _names(test) if name in self._known), set())
         world = next((w for w in self._worlds if w and (parameters == w or parameters.startswith(f"{w}-"))), "")
         if len(found) != 1 or not world:
             return Key("", "", nodeid)
         return Key(next(iter(found)), world, _without(world, parameters))
 
 
-def _moved(test: str) -> str:
-    """A test by its name alone, wherever its file is."""
-    return f"*::{test.partition('::')[2]}"
+def _names(test: str) -> tuple[str, str, str]:
+    """A test as it is called; by the name of its file, wherever that is; and by its own name, in whatever file."""
+    path, _, name = test.partition("::")
+    return test, f"*/{path.rpartition('/')[2]}::{name}", f"*::{name}"
