@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from harness.doctor import collectives, members, work
 from harness.doctor.asking import finding, require
+from harness.doctor.exact import in_step
 from harness.doctor.rows import Finding, State
 from harness.load import Subject
 from harness.rank import Rank
@@ -31,7 +32,7 @@ _ORDER = (State.WRONG, State.MISSING, State.NOT_TRIED, State.FOUND)
 
 def answer(rank: Rank, row: str, question: str) -> list[str]:
     """The program that every rank runs: one question, and what this rank says to it."""
-    found = finding(lambda: ASKS[row][question](rank))
+    found = finding(lambda: in_step(lambda: ASKS[row][question](rank)))
     return [found.state.value, found.said]
 
 
@@ -97,7 +98,7 @@ class Groups:
         try:
             outcomes = world.run(answer, key, question, deadline=limit)
         except NotRun as error:
-            return Finding(State.WRONG, _short(str(error))), True
+            return Finding(State.WRONG, _short(str(error).partition("\n")[0])), True
         finally:
             clock.cancel()
         if any(outcome.fate is not Fate.RETURNED for outcome in outcomes):

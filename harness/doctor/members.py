@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from harness.doctor.asking import NotTried, Wrong, last_line, require
+from harness.doctor.asking import NotTried, Wrong, last_line
 from harness.doctor.collectives import Ask, all_gather, reduce_scatter
-from harness.doctor.exact import numbers, reduced, same
+from harness.doctor.exact import holds, numbers, reduced, same
 from harness.rank import Rank
 
 _NUMEL = 12
@@ -25,9 +25,9 @@ _NUMEL = 12
 def started(rank: Rank) -> str:
     """Row 21b."""
     group = _everybody()
-    require(group.size() == rank.size, f"the group says that it has {group.size()} ranks, not {rank.size}")
-    require(group.rank() == rank.number, f"rank {rank.number} of the group says that it is {group.rank()}")
-    require(bool(group.group_name), "the group has no name")
+    holds(group.size() == rank.size, f"the group says that it has {group.size()} ranks, not {rank.size}")
+    holds(group.rank() == rank.number, f"rank {rank.number} of the group says that it is {group.rank()}")
+    holds(bool(group.group_name), "the group has no name")
     kind = "torch's own, backend in C++" if type(group) is dist.ProcessGroup else f"in Python, {type(group).__name__}"
     return f"{rank.size} × {rank.device.type}, {kind}"
 
@@ -79,7 +79,7 @@ def axes(rank: Rank, shape: tuple[int, int]) -> str:
     groups = [mesh.get_group(axis) for axis in range(2)]
     for axis, group in enumerate(groups):
         members = dist.get_process_group_ranks(group)
-        require(rank.number in members, f"axis {axis} of the mesh has ranks {members}, without rank {rank.number}")
+        holds(rank.number in members, f"axis {axis} of the mesh has ranks {members}, without rank {rank.number}")
         _right_in(rank, group, members, f"on axis {axis} of {shape[0]} × {shape[1]}")
     _right_at_once(rank, groups)
     _right_in(rank, _everybody(), list(range(rank.size)), "of all ranks, after the axes")
@@ -219,7 +219,7 @@ def one_step(rank: Rank) -> str:
         (whole(_input(other, rank.size, width)).sum() / rank.size).backward()
     for (name, got), (_, want) in zip(net.named_parameters(), whole.named_parameters(), strict=True):
         if got.grad is None:
-            raise Wrong(f"parameter {name} has no gradient")
+            raise Wrong(f"parameter {name} has no gradient")  # all ranks have done their part by now
         assert want.grad is not None
         local = getattr(got.grad, "to_local", lambda it=got.grad: it)()
         same(f"this rank's shard of the gradient of {name}", local, want.grad.chunk(rank.size)[rank.number])
@@ -229,12 +229,17 @@ def one_step(rank: Rank) -> str:
 def _net(width: int) -> nn.Sequential:
     net = nn.Sequential(nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False))
     for turn, weight in enumerate(net.parameters()):
-        weight.data = numbers(0, 1, width * width, torch.float32, turn).view(width, width)
+        weight.data = _small(0, 1, width * width, turn).view(width, width)
     return net
 
 
 def _input(rank: int, ranks: int, width: int) -> Tensor:
-    return numbers(rank, ranks, 2 * width, torch.float32).view(2, width)
+    return _small(rank, ranks, 2 * width).view(2, width)
+
+
+def _small(rank: int, ranks: int, numel: int, turn: int = 0) -> Tensor:
+    """Numbers whose products are exact in float32."""
+    return numbers(rank, ranks, numel, torch.bfloat16, turn).float()
 
 
 def _everybody() -> Any:

@@ -19,7 +19,8 @@ ROWS = (
         "groups",
         "`init_process_group` makes a group of all ranks",
         "no rank gets as far as a collective",
-        "read the message and the stack; if it waits for its peers, check network interfaces and the store",
+        "read the message and the stack; if ranks wait for their peers, check network interfaces; on a slow "
+        "machine give more time with `--patience`",
     ),
     Row(
         "15a",

@@ -37,11 +37,16 @@ class Refused(Exception):
 
 @dataclass
 class Examination:
-    """What was found of each row, and facts about the subject as far as they are known."""
+    """What was found of each row, and facts about the subject as far as they are known.
+
+    ``patience`` is how long a question may take, ``whole`` how long all of them (default: three such), in seconds. What
+    ``findings`` holds from the start is not asked.
+    """
 
     implementation: str
     backend: str
     patience: float = PATIENCE
+    whole: float = 0.0
     findings: dict[str, Finding] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -53,13 +58,14 @@ class Examination:
     def run(self) -> Examination:
         """Ask all rows. Raises Refused if the command line is wrong."""
         began = time.monotonic()
-        until = began + _WHOLE * self.patience
+        self.whole = self.whole or _WHOLE * self.patience
+        until = began + self.whole
         while not self._is_over() and time.monotonic() < until:
             self._one_child(until)
         for number in self._left():
             reason = next((words for row, words in _NOTHING_FURTHER.items() if self._failed(row)), "")
             self.ran_out = self.ran_out or not reason
-            words = reason or f"{_WHOLE * self.patience:g} s were over: give more with --patience"
+            words = reason or f"{self.whole:g} s were over: give more with --patience"
             self.findings[number] = Finding(State.NOT_TRIED, words)
         self.seconds = time.monotonic() - began
         return self
@@ -68,7 +74,7 @@ class Examination:
         return [number for number in self._rows if number not in self.findings]
 
     def _failed(self, number: str) -> bool:
-        return number in self.findings and self.findings[number].state is not State.FOUND
+        return number in self.findings and self.findings[number].state in (State.MISSING, State.WRONG)
 
     def _is_over(self) -> bool:
         return not self._left() or any(self._failed(number) for number in _NOTHING_FURTHER)
@@ -80,9 +86,9 @@ class Examination:
             is_done = process.hear(self._take, self._limit, until)
             if is_done:
                 return
-            words, is_hang = process.end(self._place())
+            words, is_hang = process.end()
         if time.monotonic() >= until and is_hang:
-            words += f"; {_WHOLE * self.patience:g} s were over"
+            words += f"; {self.whole:g} s were over"
         self._blame(words)
 
     def _blame(self, words: str) -> None:
@@ -105,6 +111,8 @@ class Examination:
     def _limit(self) -> float:
         """How long the process may say nothing: ranks that hang are to be shown by their world before that."""
         row = self._rows.get(self._at)
+        if row is None or row.number == "29":
+            return max(self.patience, PATIENCE)  # torch itself may come from a slow disk
         return 2 * self.patience if row is not None and row.subject in GROUPED else self.patience
 
     def _take(self, message: dict[str, Any]) -> bool:
@@ -117,12 +125,8 @@ class Examination:
             self._at = message["at"] if message["at"] in self._rows else self._at
         if (number := message.get("row")) in self._rows and number not in self.findings:
             self._set(number, _finding(message))
-            return number == "29" and not self._autoload
-        return message.get("end") is True or self._is_over()
-
-    def _place(self) -> str:
-        row = self._rows.get(self._at)
-        return f"row {self._at}, {row.what}" if row else "its start"
+            return self._is_over() or (number == "29" and not self._autoload)
+        return message.get("end") is True
 
 
 def _finding(message: dict[str, Any]) -> Finding:
@@ -208,7 +212,7 @@ class _Process:
                     messages.append(message)
         return messages
 
-    def end(self, place: str) -> tuple[str, bool]:
+    def end(self) -> tuple[str, bool]:
         """How it ended, or where it hangs; kills it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(0.5)

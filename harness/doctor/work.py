@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.doctor.asking import NotTried, require
+from harness.doctor.asking import NotTried
 from harness.doctor.collectives import Ask, all_gather, reduce_scatter
 from harness.doctor.device import work_long
-from harness.doctor.exact import numbers, reduced, same
+from harness.doctor.exact import holds, numbers, reduced, same
 from harness.rank import Rank
 
 _NUMEL = 50_000
@@ -81,7 +81,7 @@ def after_wait(rank: Rank, name: str) -> str:
         _delay(rank, late)
         works = [call.start(async_op=True) for call in calls]
         for work in works:
-            require(isinstance(work, dist.Work), f"{name}: async_op=True gives a {type(work).__name__}, no Work")
+            holds(isinstance(work, dist.Work), f"{name}: async_op=True gives a {type(work).__name__}, no Work")
         for work, call in reversed([*zip(works, calls, strict=True)]):
             work.wait()
             same(f"{name} read after wait(), where rank {late} was late", call.out.clone(), call.want)
@@ -121,7 +121,7 @@ def host_goes_on(rank: Rank) -> str:
     if long < 0.005:
         raise NotTried(f"the device did in {long * 1e3:.1f} ms what was to keep it busy")
     slow = f"wait() took the host {waited * 1e3:.0f} ms behind work of {long * 1e3:.0f} ms"
-    require(waited < long / 2, slow)
+    holds(waited < long / 2, slow)
     return ""
 
 

@@ -1,0 +1,1 @@
+"""Vendors that are broken before a test can run: the doctor is to tell of each by the row that it breaks."""

@@ -1,0 +1,5 @@
+"""A plugin that waits for a driver that never answers."""
+
+import threading
+
+threading.Event().wait()
