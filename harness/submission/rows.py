@@ -106,7 +106,7 @@ def not_run(row: Row) -> Iterator[str]:
         reasons += [f"needs {planned.ranks} ranks in the {record.world} world"]
         reasons += [f"needs {limit} (" for limit in planned.limits]
         if not record.message.startswith(tuple(reasons)):
-            yield f"was not run because it {record.message:.100}, which is nothing that this requirement needs"
+            yield f"was not run, but the reason is none that this requirement can have: {record.message:.100}"
 
 
 def waived(row: Row) -> Iterator[str]:
@@ -118,7 +118,8 @@ def waived(row: Row) -> Iterator[str]:
     if record.waiver is not None and told is None:
         yield f"has a waiver ({_issue(record)}), but no waiver file of the run covers the row"
     elif record.waiver != told:
-        yield f"was recorded with the waiver {_issue(record)}, but the run's waiver files cover it with {_issue(told)}"
+        mine = "without a waiver" if record.waiver is None else f"with the waiver {_issue(record)}"
+        yield f"was recorded {mine}, but the run's waiver files cover it with {_issue(told)}"
     if record.verdict in (Verdict.WAIVED, Verdict.STALE_WAIVER) and record.waiver is None:
         yield f"is {_a(record.verdict)}, but by no waiver"
     if found is None:

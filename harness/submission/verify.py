@@ -122,7 +122,8 @@ def _page(members: Mapping[str, bytes], entries: Sequence[Entry]) -> Iterator[st
     if PAGE not in members or versions != {__version__}:
         return
     if members[PAGE] != render([entry.run for entry in entries]).encode("utf-8"):
-        yield f"{PAGE}: is not the page of the record files in the archive; it was edited, or made of other records"
+        others = "it was edited, made of other records, or made by another commit of this version"
+        yield f"{PAGE}: is not the page of the record files in the archive; {others}"
 
 
 def _entries(members: Mapping[str, bytes], entries: Sequence[Entry]) -> Iterator[str]:
