@@ -13,6 +13,7 @@ import torch
 from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from harness.case import Case
+from harness.compare import UNBOUNDED, Difference
 from harness.load import Subject, load_backend, load_implementation
 from harness.requirement import Requirement
 from harness.trial import Trial
@@ -147,6 +148,7 @@ def make_record(
         cause=cause,
         **_facts(trial),
         case=case.as_json() if isinstance(case, Case) else None,
+        differences=list(map(_as_json, trial.differences)) if trial is not None and failed else [],
         reproduce=judged.reproduction(nodeid, case if draws else None),
         ranks=[outcome.as_json() for outcome in trial.outcomes] if trial is not None and failed else [],
         waiver=waiver.as_json() if waiver else None,
@@ -167,3 +169,11 @@ def _facts(trial: Trial | None) -> dict[str, Any]:
         "examples": trial.examples,
         "world_sizes": sorted(trial.world_sizes),
     }
+
+
+def _as_json(told: tuple[str, Difference]) -> dict[str, Any]:
+    """A comparison that failed, as JSON, which has no infinity."""
+    where, found = told
+    words = {"where": where, "path": found.path, "got": found.got, "want": found.want}
+    sizes = {"off": found.off, "allowed": found.allowed, "ratio": found.ratio}
+    return {**words, **{name: size if size < UNBOUNDED else None for name, size in sizes.items()}}

@@ -41,6 +41,8 @@ class Record:
     nothing numeric was compared), with ``worst`` saying where. ``ratios`` has the same by cell, e.g.
     ``"2 ranks · float32"``. ``checks`` counts effective checks and ``examples`` the cases run. ``case`` is the
     failing case as JSON, ``cause`` the class of failure (``disagreement``, ``raised``, ``crashed``, ``hung``, …).
+    ``differences`` are the comparisons of that case that failed, as many as were kept: ``where`` (whose, e.g. ``rank
+    1``), ``path``, ``got``, ``want``, ``off``, ``allowed`` and ``ratio``, None where no number measures them.
     """
 
     requirement: str
@@ -59,6 +61,7 @@ class Record:
     examples: int = 0
     world_sizes: list[int] = field(default_factory=list)
     case: dict[str, Any] | None = None
+    differences: list[dict[str, Any]] = field(default_factory=list)
     reproduce: str = ""
     ranks: list[dict[str, Any]] = field(default_factory=list)
     waiver: dict[str, str] | None = None

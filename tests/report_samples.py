@@ -80,12 +80,23 @@ def full_run(**changes: Any) -> Run:
     ranks = [{"rank": 0, "fate": "raised", "error": "boom-error", "traceback": "tb-lines", "log": "log-lines"}]
     told: dict[str, Any] = {"message": "off by one", "cause": "disagreement", "case": {"case": "Case", "seed": 77}}
     told |= {"reproduce": "pytest 't.py::FAIL' --seed 5", "ranks": ranks, "source": "t.py:12"}
+    told["differences"] = [
+        {"where": f"rank {n}", "path": f"'w'[{n}]", "got": "3", "want": "2", "off": 1.0, "allowed": n * 0.5, "ratio": 2}
+        for n in range(2)
+    ]
     waiver = {"reason": "firmware 2.1", "issue": "vendor#7", "expires": "2026-12-01"}
     extra: dict[Verdict, dict[str, Any]] = {
-        Verdict.PASS: {"ratio": 0.37, "worst": "gradient of w", "checks": 41, "examples": 12, "world_sizes": [2, 4]},
+        Verdict.PASS: {
+            "ratio": 0.37,
+            "worst": "gradient of w",
+            "ratios": {"2 ranks · float32": 0.37, "4 ranks": 0.0},
+            "checks": 41,
+            "examples": 12,
+            "world_sizes": [2, 4],
+        },
         Verdict.FAIL: told,
         Verdict.STALE_WAIVER: {"waiver": waiver, "message": "passes now"},
-        Verdict.WAIVED: {"waiver": waiver, "ratio": 3.1},
+        Verdict.WAIVED: {"waiver": waiver, "ratio": 3.1, "ratios": {"2 ranks · float32": 3.1}},
         Verdict.NOT_CLAIMED: {"message": "no pinned memory", "features": ["CPU offload"]},
         Verdict.NOT_RUN: {"message": "needs 4 ranks"},
         Verdict.BROKEN: {"message": "no effective check"},

@@ -7,16 +7,11 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from harness.journal import as_line
 from harness.load import Subject
-from harness.recorder import Recorder
 from harness.report.read import Run, missing, read_run
 from harness.requirement import Requirement
 from harness.session import Judged
@@ -103,37 +98,6 @@ def test_workers_come_to_the_same_rows(whole: tuple[Completed, Run], tmp_path: P
     assert "pass: 8  fail: 8  waived: 2  stale waiver: 4  not claimed: 4  not run: 8  broken: 6" in ended.stdout
 
 
-class _SlowToStart(Recorder):
-    """Hears of a second worker while it starts the record file for the first."""
-
-    def __init__(self) -> None:
-        options = {"--implementation": "torch", "--backend": "gloo"}
-        super().__init__(SimpleNamespace(stash=pytest.Stash(), getoption=options.get))  # type: ignore[arg-type]
-        self.done: list[str] = []
-
-    def start(self, judged: Judged, plan: Sequence[str]) -> None:
-        second = threading.Thread(target=self.hear, args=["second worker"])
-        second.start()
-        second.join(timeout=0.2)  # which a worker that rightly waits for the header uses up
-        self.done.append("header")
-
-    def hear(self, worker: str) -> None:
-        """A worker's first report, with its plan, comes over the wire."""
-        line = as_line(Record("samples/any", "t::a", "samples", "It holds.", "must", "threads", Verdict.PASS))
-        hearing = self.pytest_report_from_serializable({"fsdp_record": line, "fsdp_plan": ["t::a"]})
-        next(hearing)
-        with pytest.raises(StopIteration):
-            hearing.send(SimpleNamespace())
-        self.done.append(worker)
-
-
-def test_a_second_worker_waits_until_the_header_is_written() -> None:
-    """Of workers whose first reports come at once, none has its record written before the header."""
-    recorder = _SlowToStart()
-    recorder.hear("first worker")
-    assert recorder.done[0] == "header"
-
-
 def _told(record: Record) -> tuple[str, ...]:
     first = (record.message.splitlines() or [""])[0]
     return record.requirement, record.world, record.verdict, record.cause, first, record.reproduce
@@ -154,6 +118,15 @@ def test_the_terminal_names_what_is_red_and_what_matches_nothing(whole: tuple[Co
     assert ended.returncode == 1
     assert "pass: 8  fail: 8  waived: 2  stale waiver: 4  not claimed: 4  not run: 8  broken: 6" in ended.stdout
     assert "problem: waiver for 'samples/nowhere' matches no requirement" in ended.stdout
+
+
+@pytest.mark.parametrize("world", ["threads", "processes"])
+def test_what_differs_is_recorded_of_all_ranks(whole: tuple[Completed, Run], world: str) -> None:
+    """Of a comparison that failed on both ranks, the record has both, the sizes as numbers or none."""
+    told = {"path": "", "got": "2.0", "want": "1.0", "off": 1.0, "allowed": 0.0, "ratio": None}
+    differences = one(whole[1], "disagrees", world).differences
+    assert differences == [{"where": f"rank {number}", **told} for number in range(2)]
+    assert one(whole[1], "passes", world).differences == []
 
 
 def test_the_smallest_failing_case_is_recorded(whole: tuple[Completed, Run]) -> None:

@@ -30,6 +30,7 @@ def test_the_page_has_every_panel():
         "sharding/FAIL fail MUST threads disagreement Rule FAIL holds. off by one",
         "pytest 't.py::FAIL' --seed 5",
         '"seed": 77',
+        "rank 0'w'[0]321 off, nothing allowed rank 1'w'[1]321 off, 0.5 allowed",
         "0raised boom-errorTraceback of rank 0tb-linesLog of rank 0log-lines",
         "sharding/PASS MUSTRule PASS holds. pass · 0.37gradient of w 41122, 40.00 s",
         "run.jsonl, line 4: not JSON",
@@ -45,6 +46,14 @@ def test_the_page_has_every_panel():
         "ab" * 32 + " run.jsonl",
     ):
         assert part in shown, part
+
+
+@pytest.mark.parametrize("size", [10**400, -(10**400), float("inf"), float("nan"), None, "1", []])
+def test_a_difference_without_a_size_is_said_to_have_none(size):
+    """Whatever a record has for a size, the comparison is shown, and no number that is none."""
+    told = {"where": "rank 0", "path": "w", "got": "3", "want": "2", "off": size, "allowed": 1.0}
+    failed = row("a", Verdict.FAIL, message="m", cause="disagreement", differences=[told, told])
+    assert "rank 0w32no bound measures it" in " ".join(Parsed(render([run_of(failed, status=1)])).text.split())
 
 
 def test_an_empty_run_still_makes_a_page():
@@ -85,6 +94,9 @@ def test_every_row_of_the_table_spans_the_same_columns(many):
     assert len(widths(render([full_run()] * many))) == 1
 
 
+_OF_DIFFERENCES = ("where", "path", "got", "want", "off", "allowed", "ratio")
+
+
 def poisoned(value: Any, poison: str) -> Any:
     """The JSON value with the poison appended to every string and every key of an open mapping."""
     if isinstance(value, str):
@@ -92,7 +104,7 @@ def poisoned(value: Any, poison: str) -> Any:
     if isinstance(value, list):
         return [poisoned(item, poison) for item in value]
     if isinstance(value, dict):
-        known = {"rank", "fate", "error", "traceback", "log", "reason", "issue", "expires"}
+        known = {"rank", "fate", "error", "traceback", "log", "reason", "issue", "expires", *_OF_DIFFERENCES}
         return {key if key in known else key + poison: poisoned(item, poison) for key, item in value.items()}
     return value
 

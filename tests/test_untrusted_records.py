@@ -209,6 +209,7 @@ RECORDS = st.builds(
     row, TEXTS, st.sampled_from(Verdict), st.sampled_from(LEVELS), message=TEXTS, cause=TEXTS, world=TEXTS,
     nodeid=TEXTS, reproduce=TEXTS, worst=TEXTS, ratio=st.none() | st.floats(),
     case=st.none() | st.dictionaries(TEXTS, JUNK, max_size=3),
+    differences=st.lists(st.dictionaries(st.sampled_from(["where", "path", "got", "off", "ratio"]), JUNK), max_size=3),
     ranks=st.lists(st.fixed_dictionaries({"rank": st.integers(), "error": TEXTS, "log": TEXTS}), max_size=2),
     waiver=st.none() | st.fixed_dictionaries({"reason": TEXTS, "issue": TEXTS}),
 )  # fmt: skip
@@ -219,11 +220,12 @@ RECORDS = st.builds(
 def test_cells_and_extras_of_pytest_html_are_text(record: Record) -> None:
     """pytest-html puts cells into its page as they are: each is one element of ours around text that is visible."""
     cells = ["result", "links"]
-    report = type("Report", (), {"fsdp_record": record})()
+    report = type("Report", (), {"fsdp_record": record, "user_properties": [("backend", record.cause)]})()
     with harmless.harmless():
         pytest_html_columns.pytest_html_results_table_row(report, cells)
         extras = pytest_html_columns.extras_of(record)
-    for cell, value in zip(cells[1:5], (record.requirement, record.world, None, record.verdict.value), strict=True):
+    values = (record.requirement, record.level, record.world, record.cause, None, record.verdict.value)
+    for cell, value in zip(cells[1:-1], values, strict=True):
         parsed = Parsed(cell)
         assert [(tag, list(attrs)) for tag, attrs in parsed.tags] == [("td", ["class"])]
         assert value is None or parsed.text == visible(value)

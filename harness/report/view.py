@@ -32,6 +32,17 @@ class RankEnd:
 
 
 @dataclass(frozen=True)
+class Differs:
+    """One comparison that failed: whose, where, what came, what was expected; by how much, in words."""
+
+    where: str
+    path: str
+    got: str
+    want: str
+    much: str
+
+
+@dataclass(frozen=True)
 class Card:
     """One red row, with all a person needs to see it again."""
 
@@ -39,6 +50,7 @@ class Card:
     record: Record
     message: str
     case: str
+    differences: tuple[Differs, ...]
     ranks: tuple[RankEnd, ...]
 
     @property
@@ -176,7 +188,20 @@ def _cards(run: Run, anchor: str) -> tuple[Card, ...]:
 
 def _card(record: Record, anchor: str) -> Card:
     case = json_text(record.case) if record.case is not None else ""
-    return Card(anchor, record, clipped(record.message), case, tuple(_rank_end(end) for end in record.ranks))
+    differences, ends = tuple(map(_differs, record.differences)), tuple(map(_rank_end, record.ranks))
+    return Card(anchor, record, clipped(record.message), case, differences, ends)
+
+
+def _differs(told: dict[str, Any]) -> Differs:
+    words = {key: clipped(str(told.get(key, "")), 500) for key in ("where", "path", "got", "want")}
+    return Differs(**words, much=_much(told.get("off"), told.get("allowed")))
+
+
+def _much(off: Any, allowed: Any) -> str:
+    """JSON may hold integers that no float does, and what is no number at all."""
+    if not all(isinstance(size, (int, float)) and abs(size) < 1e300 for size in (off, allowed)):
+        return "no bound measures it"
+    return f"{off:.3g} off, {allowed:.3g} allowed" if allowed else f"{off:.3g} off, nothing allowed"
 
 
 def _rank_end(end: dict[str, Any]) -> RankEnd:
