@@ -135,7 +135,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name twice": (lambda: zipped((like_ours(PAGE), b"<p>")), "page.html: is in the archive 2 times"),
     "compression": (lambda: zipped(how=zipfile.ZIP_DEFLATED), "page.html: is compressed, and bundle stores"),
     "a bomb": (lambda: zipped((like_ours("records/09-x.jsonl"), b""), how=zipfile.ZIP_LZMA), "it might be a bomb"),
-    "huge members": (lambda: counted(2**31), "the archive: its members claim to be larger than the archive"),
+    "huge members": (lambda: counted(2**31), "the archive: its members claim to be larger than all of it"),
     "encryption": (lambda: flagged(1), "manifest.json: is encrypted"),
     "other flags": (lambda: flagged(4), "its dates, order or attributes are not those that bundle writes"),
     "other dates": (redated, "its dates, order or attributes are not those that bundle writes"),

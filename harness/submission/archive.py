@@ -121,7 +121,7 @@ def _directory(infos: list[zipfile.ZipInfo], most: int) -> Iterator[str]:
         if count > 1:
             yield f"{name}: is in the archive {count} times, so what it holds depends on who reads it"
     if sum(info.file_size for info in infos) > most:
-        yield "the archive: its members claim to be larger than the archive, as if compressed, or a bomb; nothing was read"
+        yield "the archive: its members claim to be larger than all of it, as if packed, or a bomb; nothing was read"
 
 
 def _member(info: zipfile.ZipInfo) -> Iterator[str]:
