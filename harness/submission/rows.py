@@ -49,7 +49,7 @@ def passing(row: Row) -> Iterator[str]:
         yield f"is a pass, but its worst difference is {ratio_text(worst)} times what is allowed"
     if record.message or record.cause:
         yield f"is a pass, but has a message: {record.message or record.cause:.100}"
-    if record.ranks or record.case is not None:
+    if record.ranks or record.differences or record.case is not None:
         yield "is a pass, but keeps what ranks and cases of failures keep"
 
 
