@@ -45,17 +45,17 @@ class Journal:
 
 def as_line(line: Header | Record | Footer) -> str:
     """A line of a record file, without its end."""
-    return json.dumps(_readable(line.as_json()), allow_nan=False, ensure_ascii=False)
+    return json.dumps(readable(line.as_json()), allow_nan=False, ensure_ascii=False)
 
 
-def _readable(value: Any) -> Any:
+def readable(value: Any) -> Any:
     """Lone surrogates, which a subject's output may hold, cannot be written as UTF-8; show them escaped."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
-        return {_readable(key): _readable(item) for key, item in value.items()}
+        return {readable(key): readable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_readable(item) for item in value]
+        return [readable(item) for item in value]
     if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         return repr(value)
     return value

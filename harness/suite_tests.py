@@ -10,7 +10,6 @@ in ``suites/test_sharding.py`` becomes
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +25,6 @@ class SuiteTest:
     requirement: str
     nodeid: str
     worlds: tuple[str, ...]
-
-
-def suites_folder() -> Path | None:
-    """The suites beside this package, whether in a checkout or installed; None where there are none."""
-    found = importlib.util.find_spec("suites")
-    places = found.submodule_search_locations if found else None
-    return Path(next(iter(places))) if places else None
 
 
 def suite_tests(folder: Path) -> tuple[SuiteTest, ...]:

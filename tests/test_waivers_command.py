@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import cli
+from harness.provenance import suites_folder
 from harness.report.read import RecordFileError, Run, read_run
 from harness.report.text import visible
 from harness.requirement import WORLDS
 from harness.suite_tests import WORLDS as READ_WORLDS
-from harness.suite_tests import SuiteTest, suite_tests, suites_folder
+from harness.suite_tests import SuiteTest, suite_tests
 from harness.verdict import Verdict
 from harness.waivers import Waiver
 from harness.waivers_check import SOON, Known, Weight, check

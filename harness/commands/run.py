@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.provenance import suites_folder
 from harness.report.__main__ import main as report
 
 
@@ -44,9 +45,11 @@ def _built_in() -> list[str]:
 
 def _run(implementations: list[str], backend: str, output: Path, rest: list[str]) -> int:
     records, status = [], 0
+    suites = suites_folder()
+    assert suites is not None, "the suites are installed with the harness"
     for name in implementations:
         record = output / f"{_file_name(name)}.jsonl"
-        line = [sys.executable, "-m", "pytest", str(_suites()), "--implementation", name, "--backend", backend]
+        line = [sys.executable, "-m", "pytest", str(suites), "--implementation", name, "--backend", backend]
         line += ["--record", str(record), *_workers(rest), *rest]
         status = max(status, subprocess.run(line, check=False).returncode)
         if record.exists():
@@ -63,14 +66,6 @@ def _workers(rest: list[str]) -> list[str]:
     if decided or importlib.util.find_spec("xdist") is None:
         return []
     return ["--numprocesses", "auto", "--dist", "worksteal"]
-
-
-def _suites() -> Path:
-    """The suites beside this package, whether in a checkout or installed."""
-    found = importlib.util.find_spec("suites")
-    assert found is not None, "the suites are installed with the harness"
-    assert found.submodule_search_locations is not None
-    return Path(next(iter(found.submodule_search_locations)))
 
 
 def _file_name(spec: str) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from harness.provenance import suites_folder
 from harness.report.read import RecordFileError, read_run
 from harness.report.text import one_line, plural
-from harness.suite_tests import SuiteTest, suite_tests, suites_folder
+from harness.suite_tests import SuiteTest, suite_tests
 from harness.waivers import read_waivers
 from harness.waivers_check import Known, Weight, check
 from harness.waivers_suggest import is_unexcused, suggestions

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.journal import _readable
+from harness.journal import readable
 from harness.report.read import RecordFileError
 
 
@@ -37,4 +37,4 @@ def write_output(path: Path, text: str, inputs: Iterable[Path], option: str, wha
 
 def json_document(tree: Any) -> str:
     """JSON for other programs: ASCII, no NaN or infinities, and no lone surrogates."""
-    return json.dumps(_readable(tree), indent=2, allow_nan=False)
+    return json.dumps(readable(tree), indent=2, allow_nan=False)
