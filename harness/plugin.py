@@ -56,6 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(pytest_html_columns, HTML)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Settle the seed before any worker is started."""
+    profiles.choose_seed(session.config)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One a core where ranks run on CPU; elsewhere none, since they would share the device."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+import pytest
+from hypothesis import HealthCheck, Phase, core, settings
 
 #: One failing case is enough: several at once would be reported as a group that has no single cause.
 _COMMON: dict[str, Any] = {
@@ -33,3 +35,14 @@ def register() -> None:
     settings.register_profile("full", max_examples=8, **_COMMON)
     settings.register_profile("soak", max_examples=6, **{**_COMMON, "derandomize": False})
     settings.load_profile("quick")
+
+
+def choose_seed(config: pytest.Config) -> None:
+    """Give a run that draws other cases each time a seed, which its records keep, so that it can be had again.
+
+    Workers of pytest-xdist get it with the other options.
+    """
+    if not settings.default.derandomize and config.getoption("--hypothesis-seed") is None:  # type: ignore[union-attr]
+        seed = random.SystemRandom().randrange(2**32)
+        config.option.hypothesis_seed = str(seed)
+        core.global_force_seed = seed  # type: ignore[assignment]
