@@ -138,7 +138,7 @@ def test_an_import_that_hangs_is_ended_and_shown() -> None:
 
 
 def test_a_device_without_resizable_storage_lacks_that_row() -> None:
-    """A device in Python is seen by torch, computes, and fails where FSDP frees memory."""
+    """A device in Python is seen by torch, computes, and fails where FSDP frees memory; groups come after."""
     found = asked("tests.broken.numbers_in_python:backend", "1", "4", "5", "10", "21a")
     assert found["1"] == found["1"].__class__(State.FOUND, "torch.npy", found["1"].seconds)
     assert found["4"].state is State.FOUND
@@ -157,19 +157,20 @@ def test_a_device_that_is_not_here_is_missing_and_nothing_of_it_is_tried() -> No
 @pytest.mark.parametrize(
     ("backend", "row", "state", "words"),
     [
-        ("dies_reducing", "16a", State.WRONG, "crashed"),
-        ("hangs_broadcasting", "15a", State.WRONG, "rank 0 hung"),
-        ("gives_handles", "19a", State.WRONG, "gives a Handle, no Work"),
-        ("knows_old_names", "15b", State.MISSING, "not overridden: all_gather_single, reduce_scatter_single"),
-        ("registered_by_a_string", "21a", State.WRONG, "devices x, y, z"),
-        ("unregistered", "21a", State.MISSING, "torch knows no backend 'no_such_ccl'"),
+        ("groups:dies_reducing", "16a", State.WRONG, "crashed"),
+        ("groups:hangs_broadcasting", "15a", State.WRONG, "rank 0 hung"),
+        ("groups:gives_handles", "19a", State.WRONG, "gives a Handle, no Work"),
+        ("groups:knows_old_names", "15b", State.MISSING, "not overridden: all_gather_single, reduce_scatter_single"),
+        ("groups:registered_by_a_string", "21a", State.WRONG, "devices x, y, z"),
+        ("values:moves_nothing", "15a", State.WRONG, "all-gather of 1 float32 a rank: number 1 of 2"),
+        ("groups:unregistered", "21a", State.MISSING, "torch knows no backend 'no_such_ccl'"),
     ],
 )
 def test_a_broken_process_group_is_told_of_by_the_row_that_it_breaks(
     ranks: Callable[[str, str], Finding], backend: str, row: str, state: State, words: str
 ) -> None:
     """Ranks that die, hang or answer something else cost their question alone; a later row is asked of new ranks."""
-    found = ranks(f"tests.broken.groups:{backend}", row)
+    found = ranks(f"tests.broken.{backend}", row)
     assert found.state is state
     assert words in found.said
 
@@ -257,7 +258,7 @@ def test_the_status_says_whether_a_must_is_broken_or_time_ran_out() -> None:
 def test_what_counts_comes_first_in_what_to_do() -> None:
     """Advice on a row that a MUST depends on stands before other advice, with what breaks and what to do."""
     text = told.text(examined(_9=State.MISSING, _16b=State.WRONG))
-    advice = text.partition("What to do:")[2]
+    advice = text.partition("What to do")[2]
     assert advice.index("16b wrong") < advice.index("9 missing (should)")
     assert "without it: " in advice
     assert "do: implement ReduceOp.AVG" in advice

@@ -4,12 +4,14 @@
 {"row": "10", "state": "missing", "said": "…", "seconds": 0.1}
 {"facts": {"device_type": "npu", …}}                        about the subject, once it is loaded
 {"refused": "…"}                                            the command line is wrong
+{"again": true}                                             go on in another process: this one holds the device
 {"end": true}
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -39,6 +41,7 @@ class Child:
         self._rows = all_rows()
         self._done = set(orders["done"])
         self._at = ""
+        self._holds_device = False
 
     def run(self) -> None:
         """Ask all rows, in order; end early where nothing more can be asked."""
@@ -56,6 +59,9 @@ class Child:
         self._answer("0b", lambda: finding(lambda: imports.implementation(self._orders["implementation"])))
         with self._askers(backend) as ask:
             for number in self._rows:
+                if self._holds_device and self._rows[number].subject in GROUPED:
+                    self._say(again=True)  # some devices take one process at a time, and now ranks need them
+                    return
                 self._answer(number, lambda number=number: ask(number))  # type: ignore[misc]
         self._say(end=True)
 
@@ -124,6 +130,7 @@ class Child:
             if excuse:
                 return Finding(State.NOT_TRIED, excuse)
             if number in probes:
+                self._holds_device = self._holds_device or (row.needs_device and backend.device_type != "cpu")
                 return finding(lambda: probes[number](here))
             return groups.ask(number)
 
@@ -198,6 +205,8 @@ def main() -> None:
     """Obey the orders in argv; leave at once at the end, whatever a vendor has set up to happen then."""
     wire = int(sys.argv[1])
     os.set_inheritable(wire, False)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: what hangs here dies with the command
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     try:

@@ -94,4 +94,4 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _number(tensor: Tensor, place: int) -> str:
-    return f"{tensor.flatten()[place].item():g}"
+    return f"{tensor.flatten()[place].item():.10g}"

@@ -126,7 +126,7 @@ class Examination:
         if (number := message.get("row")) in self._rows and number not in self.findings:
             self._set(number, _finding(message))
             return self._is_over() or (number == "29" and not self._autoload)
-        return message.get("end") is True
+        return message.get("end") is True or message.get("again") is True
 
 
 def _finding(message: dict[str, Any]) -> Finding:

@@ -39,7 +39,7 @@ def text(examined: Examination) -> str:
     lines += [_line(row, examined.findings[number]) for number, row in rows.items()]
     bad = [row for row in rows.values() if examined.findings[row.number].state in (State.MISSING, State.WRONG)]
     if bad:
-        lines += ["", "What to do:"]
+        lines += ["", "What to do, from the top, since what is below may follow from it:"]
     first = sorted(bad, key=lambda row: row.number not in _counted(examined))
     for row in first:
         lines += ["", *_advice(row, examined)]
