@@ -22,6 +22,8 @@ _COMMON: dict[str, Any] = {
 }
 
 
+#: The key under which a worker is told the seed.
+_SEED = "fsdp_conformance_seed"
 #: The names of ours.
 PROFILES = ("quick", "full", "soak")
 
@@ -38,11 +40,15 @@ def register() -> None:
 
 
 def choose_seed(config: pytest.Config) -> None:
-    """Give a run that draws other cases each time a seed, which its records keep, so that it can be had again.
-
-    Workers of pytest-xdist get it with the other options.
-    """
-    if not settings.default.derandomize and config.getoption("--hypothesis-seed") is None:  # type: ignore[union-attr]
-        seed = random.SystemRandom().randrange(2**32)
+    """Give a run that draws other cases each time a seed, which its records keep, so that it can be had again."""
+    told = getattr(config, "workerinput", {}).get(_SEED)
+    chosen = settings.default.derandomize or config.getoption("--hypothesis-seed") is not None  # type: ignore[union-attr]
+    if told is not None or not chosen:
+        seed = told if told is not None else random.SystemRandom().randrange(2**32)
         config.option.hypothesis_seed = str(seed)
         core.global_force_seed = seed  # type: ignore[assignment]
+
+
+def tell_seed(node: Any) -> None:
+    """Give a worker of pytest-xdist the seed of the run; it gets no options but those of the command line."""
+    node.workerinput[_SEED] = core.global_force_seed
