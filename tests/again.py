@@ -23,7 +23,7 @@ from harness.report.read import Run, read_run
 from harness.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMES = ("seconds", "started", "finished", "command")
+TIMES = ("seconds", "started", "finished", "command", "digest")
 
 
 def run(record: Path, arguments: Sequence[str], hash_seed: int = 0) -> Run:

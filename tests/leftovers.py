@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import tempfile
 import threading
 import time
@@ -81,6 +82,14 @@ def is_gone(pid: int, seconds: float = 5.0) -> bool:
         return bool(select.select([watched], [], [], seconds)[0])
     finally:
         os.close(watched)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts this process and those that it starts, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ import pytest
 
 from harness.report.read import missing, read_run
 from harness.verdict import Verdict
-from tests.leftovers import descendants, is_gone
+from tests.leftovers import descendants, interruptible, is_gone  # noqa: F401
 from tests.test_plugin import ROOT, SUBJECT
 
 
@@ -31,6 +31,7 @@ class Running:
 @pytest.fixture
 def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
     """A run of which one row is written, while a rank of the second one hangs for ever."""
+    request.getfixturevalue("interruptible")
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
     args = ["tests/endless_samples.py", *SUBJECT, "--world", request.param, "--record", str(tmp_path / "record.jsonl")]

@@ -135,7 +135,7 @@ def test_files_and_sockets_of_a_world_belong_to_its_user_alone() -> None:
         check_that_it_works(world)
         (directory,) = there.iterdir()
         inner = [directory, *(path for path in directory.rglob("*") if path.is_dir()), server_address().parent]
-        assert [stat.S_IMODE(path.stat().st_mode) for path in inner] == [0o700] * 4
+        assert [stat.S_IMODE(path.stat().st_mode) for path in inner] == [0o700] * 5
         assert {path.stat().st_uid for path in inner} == {os.getuid()}
         assert server_address().is_socket()
         assert stat.S_IMODE(server_address().stat().st_mode) == 0o600
@@ -148,11 +148,12 @@ def test_another_user_reaches_no_file_and_no_named_socket(kind: str) -> None:
     with worlds_in_sight() as there, open_world(kind, 2, TORCH_ON_GLOO) as world:
         check_that_it_works(world)
         (directory,) = there.iterdir()
+        (inner,) = directory.iterdir()
         tries: list[Callable[[], Any]] = [
             lambda: os.listdir(directory),
-            lambda: (directory / "store-1").read_bytes(),
-            lambda: (directory / "host-0" / "log").read_bytes(),
-            lambda: (directory / "host-0" / "flight-requests").write_bytes(b"?"),
+            lambda: (inner / "store-1").read_bytes(),
+            lambda: (inner / "host-0" / "log").read_bytes(),
+            lambda: (inner / "host-0" / "flight-requests").write_bytes(b"?"),
             lambda: (directory / "planted").write_bytes(b"x"),
             lambda: socket.socket(socket.AF_UNIX).connect(str(server_address())),
         ]

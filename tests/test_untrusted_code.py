@@ -37,6 +37,11 @@ MAKERS = frozenset({
 KNOWN = {
     "harness.worlds.host": {"pickle.loads": 2, "importlib.import_module": 1},  # orders of the controller; its backend
     "harness.worlds.preload": {"importlib.import_module": 1},  # modules that the controller names
+    "harness.cli": {"importlib.import_module": 1},  # our own commands, by constants
+    "harness.doctor.child": {"importlib.import_module": 1},  # torch, by a constant
+    "harness.doctor.imports": {"importlib.import_module": 6},  # torch and ours, by constants, and what the user names
+    "harness.doctor.members": {"importlib.import_module": 3},  # modules of torch, by constants
+    "harness.doctor.operations": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.load": {"importlib.import_module": 1},  # what the user names as the subject
     "harness.vendor": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.report.pytest_html_columns": {"importlib.import_module": 1},  # pytest-html, by a constant

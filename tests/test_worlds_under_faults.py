@@ -23,7 +23,7 @@ from tests import programs
 from tests import programs_answering as answering
 from tests.harness_faults import FAULTS, TABLE, Fault
 from tests.injecting import inject, look, short_times
-from tests.leftovers import is_gone, nothing_left_behind, temporary  # noqa: F401
+from tests.leftovers import interruptible, is_gone, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 
 DEADLINE = 0.5
@@ -140,6 +140,7 @@ def test_expiry_between_two_runs_ends_the_next_one() -> None:
         assert HUNG in fates(world.run(programs.sleeps, deadline=60))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_kills_the_ranks_and_is_passed_on() -> None:
     """KeyboardInterrupt in the controller ends the ranks and reaches the caller; the world can run again."""
     with open_world("processes", 2, TORCH_ON_GLOO) as world:
