@@ -105,7 +105,7 @@ class Trial:
             self._active = None
         cause = first_cause(self.outcomes)
         if cause is not None:
-            self._fail(describe(self.outcomes), cause.fate.value, self.outcomes)
+            raise self._failure(describe(self.outcomes), cause.fate.value, self.outcomes)
         return [outcome.value for outcome in self.outcomes]
 
     def needs(self, ranks: int) -> None:
@@ -213,14 +213,10 @@ class Trial:
     def _blame(self, message: str, cause: str) -> None:
         """A comparison has failed: raise that, now or when all have been heard."""
         __tracebackhide__ = True
-        if self._pending is not None:
-            return
-        try:
-            self._fail(message, cause)
-        except SubjectFailure as failure:
-            if not self._hears_out:
-                raise
-            self._pending = failure
+        if self._pending is None:
+            self._pending = self._failure(message, cause)
+        if not self._hears_out:
+            self.settle()
 
     def _begin(self, case: Sized, size: int) -> None:
         """Count the example once, unless shrinking has taken long enough: then only known failures are run again.
@@ -251,12 +247,12 @@ class Trial:
         dtype = getattr(self.case, "dtype", None)
         return " · ".join([*parts, *([str(dtype)] if dtype else [])])
 
-    def _fail(self, message: str, cause: str, outcomes: tuple[Outcome, ...] = ()) -> None:
-        __tracebackhide__ = True
+    def _failure(self, message: str, cause: str, outcomes: tuple[Outcome, ...] = ()) -> SubjectFailure:
+        """What the case in hand is to be failed with, noted so that shrinking knows it."""
         if self.first_failure is None:
             self.first_failure = time.monotonic(), self.examples
         failure = self._failures[_key(self.case)] = SubjectFailure(message, cause, outcomes)
-        raise failure
+        return failure
 
 
 def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.commands.verify import said_of
+from harness.report.output import replace_file
 from harness.report.read import RecordFileError
 from harness.report.text import one_line, visible
 from harness.submission.archive import contents, pack, unpack
@@ -29,7 +28,7 @@ def main(arguments: Sequence[str], plan_here: Callable[[], Plan] = this_plan) ->
         data = pack(members_of(options.records, options.waivers))
         found = verify(unpack(data, options.output.name), plan_here)
         if found.is_verified:
-            _write(options.output, data)
+            replace_file(options.output, data, "-o")
     except (BundleError, RecordFileError, PlanError, OSError, ValueError) as error:
         print(f"fsdp-conformance bundle: {one_line(str(error))}", file=sys.stderr)
         return 2
@@ -77,17 +76,3 @@ def _refuse(output: Path, given: Sequence[Path]) -> None:
         raise BundleError(
             f"{output}: is one of the files to be put in, which the archive would replace; choose another"
         )
-
-
-def _write(output: Path, data: bytes) -> None:
-    """Write beside it, then move into place: there is the old archive or the new one, never half of it."""
-    beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-        os.replace(beside, output)
-    except OSError as error:
-        raise BundleError(f"{output}: cannot be written ({error.strerror}); choose another place with -o") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()

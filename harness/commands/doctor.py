@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.doctor import told
 from harness.doctor.supervise import PATIENCE, Examination, Refused
+from harness.report.output import replace_file
 from harness.report.text import one_line
 
 _STATUS = """exit status:
@@ -63,9 +64,8 @@ def _written(file: str, examined: Examination) -> int:
         sys.stdout.write(told.as_json(examined))
     elif file:
         try:
-            Path(file).write_text(told.as_json(examined), encoding="utf-8")
+            replace_file(Path(file), told.as_json(examined).encode(), "--json")
         except OSError as error:
-            why = f"cannot write {one_line(file)!r}: {error.strerror or error}; name a file in a folder that is there"
-            print(f"fsdp-conformance doctor: {why}", file=sys.stderr)
+            print(f"fsdp-conformance doctor: {one_line(str(error))}", file=sys.stderr)
             return 2
     return told.status(examined)

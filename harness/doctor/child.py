@@ -72,25 +72,21 @@ class Child:
     def _load(self) -> Backend | None:
         """The backend; also where that was answered before, because nothing can be asked without it."""
         loaded: list[Backend] = []
-
-        def load() -> str:
-            loaded.append(imports.backend(self._orders["backend"], self._orders["implementation"]))
-            return f"{loaded[0].name}: {loaded[0].process_group} on {loaded[0].device_type}, {loaded[0].ranks} ranks"
-
         refusals: list[imports.BadOption] = []
 
-        def load_or_refuse() -> str:
+        def load() -> str:
             try:
-                return load()
+                loaded.append(imports.backend(self._orders["backend"], self._orders["implementation"]))
             except imports.BadOption as error:
                 refusals.append(error)
                 raise
+            return f"{loaded[0].name}: {loaded[0].process_group} on {loaded[0].device_type}, {loaded[0].ranks} ranks"
 
         with contextlib.suppress(BaseException):  # its time is not the vendor's; what it raises comes again
             importlib.import_module("torch")
         self._say(at="0a")
         began = time.monotonic()
-        found = finding(load_or_refuse)
+        found = finding(load)
         if refusals:
             raise refusals[0]
         if "0a" not in self._done:
@@ -125,8 +121,7 @@ class Child:
 
         def ask(number: str) -> Finding:
             row = self._rows[number]
-            excuse = _excuse(row, backend, here)
-            excuse = excuse or self._consequence(row)
+            excuse = _excuse(row, backend, here) or self._consequence(row)
             if excuse:
                 return Finding(State.NOT_TRIED, excuse)
             if number in probes:

@@ -22,10 +22,15 @@ def write_output(path: Path, text: str, inputs: Iterable[Path], option: str, wha
         raise RecordFileError(f"{path}: is a directory; name the {what} itself, such as {option} {path / what}")
     if path.exists() and any(path.samefile(one) for one in inputs):
         raise RecordFileError(f"{path}: is one of the record files, which it would replace; choose another {option}")
+    replace_file(path, text.encode("utf-8"), option)
+
+
+def replace_file(path: Path, data: bytes, option: str) -> None:
+    """Write beside the file, then move into place; raises OSError with a sentence that names ``option``, too."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with beside.open("xb") as file:
+            file.write(data)
         os.replace(beside, path)
     except OSError as error:
         why = error.strerror or str(error)
