@@ -6,8 +6,9 @@ difference({"w": [1.0, 2.5]}, {"w": [1.0, 2.0]}, absolute(0.1))
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,7 +33,11 @@ def absolute(amount: float) -> Allowance:
 
 @dataclass(frozen=True)
 class Difference:
-    """The worst place of one comparison. ``ratio`` is off ÷ allowed: 0 when equal, above 1 when it is too much."""
+    """The worst place of one comparison. ``ratio`` is off ÷ allowed: 0 when equal, above 1 when it is too much.
+
+    ``ulp`` is the unit in the last place there: that of the subject's dtype at the largest value that is expected in
+    the tensor, since bounds are made of such values; 0 where there is none. 1.0 in float32 has one of 2**-23.
+    """
 
     path: str = ""
     got: str = ""
@@ -41,6 +46,7 @@ class Difference:
     allowed: float = 0.0
     ratio: float = 0.0
     leaves: int = 0
+    ulp: float = 0.0
 
     @property
     def too_much(self) -> bool:
@@ -65,7 +71,7 @@ def difference(got: Any, want: Any, allowance: Allowance = exact) -> Difference:
         leaves += found.leaves
         if found.ratio > worst.ratio or not worst.path:
             worst = found
-    return Difference(worst.path, worst.got, worst.want, worst.off, worst.allowed, worst.ratio, leaves)
+    return replace(worst, leaves=leaves)
 
 
 def _leaves(got: Any, want: Any, path: str, allowance: Allowance) -> Iterator[Difference]:
@@ -142,7 +148,16 @@ def _values(got: Tensor, want: Tensor, path: str, allowance: Allowance) -> Diffe
         float(allowed[place]),
         min(float(ratio[place]), UNBOUNDED),
         leaves=1,
+        ulp=_ulp(got.dtype, float(right.abs().max())) if got.is_floating_point() else 0.0,
     )
+
+
+def _ulp(dtype: torch.dtype, value: float) -> float:
+    """The unit in the last place of a dtype at a value: what the last bit of its significand is worth."""
+    known = torch.finfo(dtype)
+    if not math.isfinite(value):
+        return 0.0
+    return math.ldexp(known.eps, math.frexp(max(value, known.smallest_normal))[1] - 1)
 
 
 def _index(place: int, shape: torch.Size) -> str:

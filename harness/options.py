@@ -7,10 +7,11 @@ from datetime import datetime, timezone
 
 import pytest
 
+from harness.ending import End
 from harness.journal import Journal
 from harness.session import Judged
 from harness.trial import Trial
-from harness.verdict import Record, Verdict
+from harness.verdict import Record
 
 JUDGED = pytest.StashKey[Judged]()
 JOURNAL = pytest.StashKey[Journal]()
@@ -18,7 +19,9 @@ RECORDS = pytest.StashKey[list[Record]]()
 PROBLEMS = pytest.StashKey[list[str]]()
 STARTED = pytest.StashKey[float]()
 TRIAL = pytest.StashKey[Trial]()
-END = pytest.StashKey[tuple[Verdict, str, str]]()
+END = pytest.StashKey[End]()
+#: Why a row that is tried all the same is not claimed.
+UNCLAIMED = pytest.StashKey[str]()
 WATCH = pytest.StashKey[threading.Timer]()
 
 OPTIONS = {
@@ -27,6 +30,7 @@ OPTIONS = {
     "world": ("both", "threads, processes, or both"),
     "record": ("", "write one JSON line per test to this file"),
     "waivers": ("", "TOML file of known failures"),
+    "unclaimed": ("leave", "rows of what is not claimed: leave them out, or try them, to see what could be claimed"),
     "level": ("all", "judge must only, must and should, or all"),
 }
 

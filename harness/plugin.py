@@ -1,30 +1,25 @@
-"""The pytest plugin: options, one trial a test, verdicts, records, and time limits that end ranks, not the run."""
+"""The pytest plugin: options, and what a run tries. One test: ``plugin_test.py``. Ends: ``plugin_end.py``."""
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from harness import case as cases
 from harness import profiles
 from harness.load import load_backend
-from harness.options import END, JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, TRIAL, option
+from harness.options import JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, option
 from harness.provenance import Provenance, file_digest, plan_digest
 from harness.recorder import Recorder, subject_of, workers_of
 from harness.report import pytest_html_columns
-from harness.report.pytest_html_columns import extras_of
-from harness.report.text import one_line, ratio_text, visible
-from harness.requirement import WORLDS, Requirement, requirement_of
-from harness.session import Judged, make_record, verdict_of
-from harness.trial import Trial
-from harness.verdict import LEVELS, Record, Verdict
+from harness.requirement import WORLDS, Requirement, kind_of, requirement_of
+from harness.session import Judged
+from harness.verdict import LEVELS
 from harness.waivers import Waiver, read_waivers, unmatched
 from harness.worlds.starting import preload_programs
 
@@ -45,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options and register the marker; no subject is loaded until a requirement is collected."""
-    for name, values in (("world", (*WORLDS, "both")), ("level", (*LEVELS, "all"))):
+    choices = {"world": (*WORLDS, "both"), "level": (*LEVELS, "all"), "unclaimed": ("leave", "try")}
+    for name, values in choices.items():
         if option(config, name) not in values:
             raise pytest.UsageError(f"--{name} {option(config, name)!r}: expected one of {', '.join(values)}")
     config.addinivalue_line("markers", "requirement(…): a conformance requirement, see harness/requirement.py")
@@ -136,7 +132,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
     def is_asked_for(item: pytest.Item) -> bool:
         found = requirement_of(item)
-        return found is None or (found.level in levels and world in (_kind(item), "both"))
+        return found is None or (found.level in levels and world in (kind_of(item), "both"))
 
     out = [item for item in items if not is_asked_for(item)]
     if out:
@@ -156,129 +152,3 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     recorder = config.stash[RECORDER]
     recorder.provenance = Provenance(plan_digest(rows), config.stash[WAIVER_FILES])
     recorder.start(judged, [nodeid for nodeid, _, _ in rows])
-
-
-# Running one test.
-
-
-@pytest.fixture
-def world_kind(request: pytest.FixtureRequest) -> str:
-    """The kind of world that this test runs in."""
-    return str(request.param)
-
-
-@pytest.fixture
-def trial(request: pytest.FixtureRequest, world_kind: str) -> Iterator[Trial]:
-    """The subject on trial: programs run, and results are judged, through it."""
-    judged = request.config.stash[JUDGED]
-    made = Trial(world_kind, judged.subject, judged.most_ranks(world_kind))
-    request.node.stash[TRIAL] = made
-    with made.offering():
-        yield made
-    made.discard()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Do not try what is not claimed or not possible here; with ``--case``, try that case alone."""
-    found = requirement_of(item)
-    if found is None:
-        return
-    why = item.config.stash[JUDGED].why_not(found, _kind(item))
-    if why is not None:
-        item.stash[END] = (*why, "")
-        pytest.skip(f"{why[0]}: {why[1]}")
-    if item.config.getoption("--case"):
-        assert isinstance(item, pytest.Function)
-        _replay(item, item.config.getoption("--case"))
-
-
-def _kind(item: pytest.Item) -> str:
-    assert isinstance(item, pytest.Function)
-    return str(item.callspec.params["world_kind"])
-
-
-def _replay(item: pytest.Function, text: str) -> None:
-    usage = int(pytest.ExitCode.USAGE_ERROR)
-    try:
-        case = cases.from_text(text)
-    except ValueError as error:
-        pytest.exit(f"--case: {error}", returncode=usage)
-    drawn = getattr(item.obj, "hypothesis", None)
-    if drawn is None:
-        pytest.exit(f"--case: {item.nodeid} draws no cases; run it without", returncode=usage)
-    item.obj = functools.update_wrapper(functools.partial(drawn.inner_test, case=case), drawn.inner_test)
-    item.obj.hypothesis = drawn
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """End the ranks as part of the test, so that one that does not leave cleanly fails it; then settle the verdict."""
-    if requirement_of(item) is None:
-        return (yield)
-    error: BaseException | None = None
-    try:
-        yield
-        item.stash[TRIAL].close()
-    except (Exception, pytest.skip.Exception) as raised:
-        error = raised
-    item.stash[END] = verdict_of(error, item.stash.get(TRIAL, None))
-    if error is not None:
-        raise error
-    return None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Turn the end of a requirement into a record, and the record's verdict into pytest's outcome."""
-    report = yield
-    found = requirement_of(item)
-    if found is None or not _is_the_end(call, report):
-        return report
-    assert isinstance(item, pytest.Function)
-    end = item.stash.get(END, None) or verdict_of(call.excinfo.value if call.excinfo else None, None)
-    record = make_record(
-        item.config.stash[JUDGED],
-        found,
-        item.nodeid,
-        _kind(item),
-        " ".join((getattr(item.function, "__doc__", None) or "").split()),
-        end,
-        item.stash.get(TRIAL, None),
-        call.duration,
-        draws=hasattr(item.obj, "hypothesis"),
-    )
-    # A JUnit file has the properties of the report on teardown, which are the item's; other plugins, those of this one.
-    properties = _properties(record, item.config.stash[JUDGED].backend.name)
-    item.user_properties += properties
-    report.user_properties += properties
-    _show(report, record)
-    if item.config.pluginmanager.hasplugin(HTML):
-        report.extras = [*getattr(report, "extras", []), *extras_of(record)]
-    return report
-
-
-def _is_the_end(call: pytest.CallInfo[None], report: Any) -> bool:
-    """A test's one record is made after its call, or after a setup that did not pass."""
-    return call.when == "call" or (call.when == "setup" and report.outcome != "passed")
-
-
-def _properties(record: Record, backend: str) -> list[tuple[str, object]]:
-    """What a row is about, for JUnit files and whatever else reads pytest's properties, in any process."""
-    named = ("requirement", "level", "world", "verdict")
-    found: list[tuple[str, object]] = [*((name, str(getattr(record, name))) for name in named), ("backend", backend)]
-    return found if record.ratio is None else [*found, ("worst/allowed", ratio_text(record.ratio))]
-
-
-def _show(report: Any, record: Record) -> None:
-    report.fsdp_record = record
-    if record.verdict is Verdict.WAIVED:
-        report.outcome = "skipped"
-        report.wasxfail = one_line(f"waived: {record.waiver and record.waiver['issue']}")
-    elif record.verdict.is_red:
-        report.outcome = "failed"
-        report.longrepr = report.longrepr or visible(record.message)
-        report.sections.append(("verdict", visible(f"{record.verdict}: {record.message}")))
-        report.sections.append(("reproduce", visible(record.reproduce)))
-    elif record.verdict is Verdict.NOT_RUN and report.outcome == "failed":
-        report.outcome = "skipped"
-        report.longrepr = (str(report.fspath), 0, visible(f"not run: {record.message}"))

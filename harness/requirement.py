@@ -77,6 +77,12 @@ def _heard_out(test: Any) -> Any:
     return test
 
 
+def kind_of(item: pytest.Item) -> str:
+    """The kind of world that ``item``, a requirement, runs in."""
+    assert isinstance(item, pytest.Function)
+    return str(item.callspec.params["world_kind"])
+
+
 def requirement_of(item: pytest.Item) -> Requirement | None:
     """The requirement that ``item`` is, if any."""
     marker = item.get_closest_marker("requirement")

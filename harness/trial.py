@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import re
 import threading
 import time
@@ -17,6 +18,7 @@ from hypothesis import reject
 
 from harness.case import Case
 from harness.compare import Allowance, Difference, difference, exact
+from harness.curves import MOST_CURVES, Curve, curves_of
 from harness.load import Subject
 from harness.rank import Rank
 from harness.worlds.base import Outcome, Program, SubjectFailure, World, describe, first_cause
@@ -66,6 +68,7 @@ class Trial:
         self.examples = 0
         self.worst = Difference()
         self.ratios: dict[str, float] = {}
+        self.ulps: dict[str, list[float]] = {}
         self.world_sizes: set[int] = set()
         self.case: Any = None
         self.misfit = 0  # of the cases left out for want of ranks, how many ranks the smallest needs
@@ -73,6 +76,7 @@ class Trial:
         self.notes: list[str] = []
         #: Of the case in hand, one for each comparison that failed, with whose it is.
         self.differences: list[tuple[str, Difference]] = []
+        self.curves: list[Curve] = []
         self._pending: SubjectFailure | None = None
         self._hears_out = False
         self._deadline, self._shrinking_budget, self._opener = deadline, shrinking_budget, opener
@@ -119,8 +123,9 @@ class Trial:
         __tracebackhide__ = True
         found = difference(got, want, within)
         self.checks += found.leaves
-        cell = self._cell()
-        self.ratios[cell] = max(self.ratios.get(cell, 0.0), found.ratio)
+        self._measure(found)
+        if len(self.curves) < MOST_CURVES:
+            self.curves += curves_of(where, got, want)
         if found.ratio >= self.worst.ratio:
             self.worst = replace(found, path=f"{where}: {found.path}")
         if found.too_much:
@@ -233,7 +238,7 @@ class Trial:
             reject()
         if case is not self.case:
             self.examples += 1
-            self.differences = []
+            self.differences, self.curves = [], []
         self.case = case
         self.world_sizes.add(size)
 
@@ -242,10 +247,14 @@ class Trial:
             self._worlds[size] = self._opener(self.kind, size, self.subject, deadline=self._deadline)
         return self._worlds[size]
 
-    def _cell(self) -> str:
-        parts = [f"{self.case.world_size} ranks"] if self.case is not None else []
-        dtype = getattr(self.case, "dtype", None)
-        return " · ".join([*parts, *([str(dtype)] if dtype else [])])
+    def _measure(self, found: Difference) -> None:
+        """Keep how far off the worst is, by what the case was about."""
+        cell = cell_of(self.case) if self.case is not None else ""
+        if found.ratio > self.ratios.setdefault(cell, 0.0):
+            self.ratios[cell] = found.ratio
+            self.ulps.pop(cell, None)
+            if found.ulp and math.isfinite(found.off):
+                self.ulps[cell] = [found.off / found.ulp, found.allowed / found.ulp]
 
     def _failure(self, message: str, cause: str, outcomes: tuple[Outcome, ...] = ()) -> SubjectFailure:
         """What the case in hand is to be failed with, noted so that shrinking knows it."""
@@ -262,6 +271,17 @@ def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:
     except Exception as error:
         return {"types": [cls.__name__ for cls in type(error).__mro__], "message": str(error)}
     return None
+
+
+def cell_of(case: Any) -> str:
+    """What a case was about, in a few words, e.g. ``4 ranks · float32 · mesh 2x2``; the last two where it says so."""
+    words = [f"{case.world_size} ranks"]
+    dtype, mesh, tp = (getattr(case, name, None) for name in ("dtype", "mesh", "tp"))
+    words += [str(dtype)] if dtype else []
+    axes = mesh if isinstance(mesh, tuple) and all(isinstance(size, int) for size in mesh) else ()
+    if isinstance(tp, int) and tp > 1:
+        axes = (*(axes or (case.world_size // tp,)), tp)
+    return " · ".join([*words, *([f"mesh {'x'.join(map(str, axes))}"] if len(axes) > 1 else [])])
 
 
 def _key(case: Any) -> str:

@@ -42,7 +42,12 @@ class Record:
     ``"2 ranks · float32"``. ``checks`` counts effective checks and ``examples`` the cases run. ``case`` is the
     failing case as JSON, ``cause`` the class of failure (``disagreement``, ``raised``, ``crashed``, ``hung``, …).
     ``differences`` are the comparisons of that case that failed, as many as were kept: ``where`` (whose, e.g. ``rank
-    1``), ``path``, ``got``, ``want``, ``off``, ``allowed`` and ``ratio``, None where no number measures them.
+    1``), ``path``, ``got``, ``want``, ``off``, ``allowed``, ``ratio`` and ``ulp``, None where no number measures them.
+    ``ulps`` has by cell the worst difference and what was allowed there, both in units in the last place (see
+    ``Difference.ulp``). ``curves`` are losses by step: ``name``, ``baseline``, and ``ranks`` by rank. ``again`` says
+    how running the failing case again ended, a letter a run: ``F`` or ``P``. ``events`` are the collectives that each
+    rank issued in it (see ``harness/aftermath.py``). ``tried`` is ``pass`` or ``fail`` for a row that is not claimed
+    and was tried all the same.
     """
 
     requirement: str
@@ -57,16 +62,21 @@ class Record:
     ratio: float | None = None
     worst: str = ""
     ratios: dict[str, float] = field(default_factory=dict)
+    ulps: dict[str, list[float]] = field(default_factory=dict)
     checks: int = 0
     examples: int = 0
     world_sizes: list[int] = field(default_factory=list)
     case: dict[str, Any] | None = None
     differences: list[dict[str, Any]] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    again: str = ""
+    events: list[list[dict[str, Any]]] = field(default_factory=list)
     reproduce: str = ""
     ranks: list[dict[str, Any]] = field(default_factory=list)
     waiver: dict[str, str] | None = None
     features: list[str] = field(default_factory=list)
     source: str = ""
+    tried: str = ""
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: How many ranks the run has in which the first red row is looked for.
 RANKS = 2
 #: How long a smaller failing case is looked for, in seconds.
-SHRINKING = 5.0
+SHRINKING = 2.0
 #: Causes of a failure that are an error which was not expected, or not that one.
 ERRORS = (Fate.RAISED.value, "refused otherwise")
 

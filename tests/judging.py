@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from harness.case import Case
+from harness.ending import verdict_of
 from harness.load import Subject, load_backend
-from harness.session import verdict_of
 from harness.trial import Trial
 from harness.verdict import Verdict
 from suites.catalogue import Entry, entries

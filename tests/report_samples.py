@@ -81,15 +81,20 @@ def full_run(**changes: Any) -> Run:
     told: dict[str, Any] = {"message": "off by one", "cause": "disagreement", "case": {"case": "Case", "seed": 77}}
     told |= {"reproduce": "pytest 't.py::FAIL' --seed 5", "ranks": ranks, "source": "t.py:12"}
     told["differences"] = [
-        {"where": f"rank {n}", "path": f"'w'[{n}]", "got": "3", "want": "2", "off": 1.0, "allowed": n * 0.5, "ratio": 2}
+        {"where": f"rank {n}", "path": f"'w'[{n}]", "got": "3", "want": "2", "off": 1.0, "allowed": n * 0.5, "ratio": 2,
+         "ulp": 2.0**-23}
         for n in range(2)
-    ]
+    ]  # fmt: skip
+    gather = {"op": "all_gather", "bytes": 64, "dtype": "float32", "reduce": None, "ranks": [0, 1]}
+    told |= {"again": "FPF", "events": [[gather, {"op": "wait", "of": 0}], [{**gather, "bytes": 32}]]}
+    told["curves"] = [{"name": "loss, rank 0", "baseline": [4.0, 3.0], "ranks": {"rank 0": [4.0, None]}}]
     waiver = {"reason": "firmware 2.1", "issue": "vendor#7", "expires": "2026-12-01"}
     extra: dict[Verdict, dict[str, Any]] = {
         Verdict.PASS: {
             "ratio": 0.37,
             "worst": "gradient of w",
-            "ratios": {"2 ranks · float32": 0.37, "4 ranks": 0.0},
+            "ratios": {"2 ranks · float32": 0.37, "4 ranks · float32 · mesh 2x2": 0.0, "4 ranks": 0.0},
+            "ulps": {"2 ranks · float32": [3.0, 8.0]},
             "checks": 41,
             "examples": 12,
             "world_sizes": [2, 4],
@@ -97,7 +102,7 @@ def full_run(**changes: Any) -> Run:
         Verdict.FAIL: told,
         Verdict.STALE_WAIVER: {"waiver": waiver, "message": "passes now"},
         Verdict.WAIVED: {"waiver": waiver, "ratio": 3.1, "ratios": {"2 ranks · float32": 3.1}},
-        Verdict.NOT_CLAIMED: {"message": "no pinned memory", "features": ["CPU offload"]},
+        Verdict.NOT_CLAIMED: {"message": "no pinned memory", "features": ["CPU offload"], "tried": "pass"},
         Verdict.NOT_RUN: {"message": "needs 4 ranks"},
         Verdict.BROKEN: {"message": "no effective check"},
     }

@@ -73,8 +73,21 @@ def test_the_worst_place_is_chosen() -> None:
     got = {"a": floats(1.0, 1.25), "b": [torch.tensor([[0.0, 0.0], [4.0, 0.5]])]}
     want = {"a": floats(1.0, 1.0), "b": [torch.zeros(2, 2)]}
     found = difference(got, want, lambda path, _: 0.125 if "'a'" in path else 4.0)
-    assert found == Difference("'a'[1]", "1.25", "1.0", 0.25, 0.125, 2.0, leaves=2)
+    assert found == Difference("'a'[1]", "1.25", "1.0", 0.25, 0.125, 2.0, leaves=2, ulp=2.0**-23)
     assert difference(got, want, absolute(1.0)).path == "'b'[0][1, 0]"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "ulp"),
+    [(torch.float32, 1.0, 2.0**-23), (torch.float32, 5.0, 2.0**-21), (torch.bfloat16, 1.5, 2.0**-7),
+     (torch.float64, 0.0, 2.0**-1074), (torch.float16, float("inf"), 0.0), (torch.int64, 7, 0.0)],
+)  # fmt: skip
+def test_the_unit_in_the_last_place_is_that_of_the_largest_value(
+    dtype: torch.dtype, largest: float, ulp: float
+) -> None:
+    """It is the subject's dtype that has it, at the largest value expected in the tensor; integers have none."""
+    found = difference(torch.tensor([3.0, 0.0]).to(dtype), torch.tensor([0.0, largest]).to(dtype))
+    assert found.ulp == ulp
 
 
 def test_an_allowance_may_differ_by_element() -> None:

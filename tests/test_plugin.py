@@ -191,7 +191,7 @@ def test_unclaimed(trial):
 @pytest.fixture
 def few(pytester: pytest.Pytester) -> pytest.Pytester:
     """A directory of a user's own, with a small suite in it."""
-    pytester.makeconftest('pytest_plugins = ["harness.plugin", "harness.plugin_end"]')
+    pytester.makeconftest('pytest_plugins = ["harness.plugin", "harness.plugin_test", "harness.plugin_end"]')
     pytester.makepyfile(test_few=SUITE, raises_on_import="raise RuntimeError('no driver')")
     pytester.syspathinsert()
     return pytester

@@ -152,7 +152,7 @@ def test_the_plan_that_pytest_collects_is_the_catalogue() -> None:
 
 def test_a_plan_that_cannot_be_collected_is_told_in_a_sentence(tmp_path: Path) -> None:
     """A suite that does not import is a sentence with pytest's last words."""
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["harness.plugin"]')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["harness.plugin", "harness.plugin_test"]')
     (tmp_path / "test_it.py").write_text("import no_such_driver")
     with pytest.raises(PlanError, match=r"cannot be collected, so there is no plan: .*1 error"):
         collect(tmp_path)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.ending import waived
 from harness.load import Subject
-from harness.session import Judged, waived
+from harness.session import Judged
 from harness.verdict import Verdict
 from harness.waivers import Waiver, read_waivers, unmatched
 

@@ -1,0 +1,72 @@
+"""How a test ended, as a verdict: from what it raised, and from what its trial had checked by then."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import NamedTuple
+
+import pytest
+from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
+
+from harness.ledger import Entry
+from harness.trial import Trial
+from harness.verdict import Verdict
+from harness.waivers import Waiver
+from harness.worlds.base import NotRun, SubjectFailure
+
+
+class End(NamedTuple):
+    """Verdict, message and cause; then what ``aftermath.py`` saw, and what became of a row that is not claimed."""
+
+    verdict: Verdict
+    message: str
+    cause: str
+    again: str = ""
+    events: tuple[list[Entry], ...] = ()
+    tried: str = ""
+
+
+#: How a test ends that has left out all its cases: quietly, or where its cases are drawn, or where it has but one.
+NO_CASE = (type(None), Unsatisfiable, UnsatisfiedAssumption)
+
+
+def verdict_of(error: BaseException | None, trial: Trial | None) -> tuple[Verdict, str, str]:
+    """Verdict, message and cause from what a test raised (None: nothing).
+
+    What a rank raised or a comparison found is the subject's; what the controller raised otherwise is ours.
+    """
+    if trial is not None and trial.misfit and not trial.examples and isinstance(error, NO_CASE):
+        words = f"every case needs more ranks than the {trial.most_ranks} that there are; the smallest {trial.misfit}"
+        return Verdict.NOT_RUN, f"{words}: give more, or draw more cases by another profile", ""
+    if error is None:
+        if trial is None or trial.checks == 0:
+            return Verdict.BROKEN, "the test passed without one effective check", "vacuous"
+        return Verdict.PASS, "", ""
+    found = _first(error, SubjectFailure)
+    if found is not None:
+        assert isinstance(found, SubjectFailure)
+        flaky = isinstance(error, Flaky)
+        return Verdict.FAIL, f"{'flaky: ' if flaky else ''}{found}", "flaky" if flaky else found.cause
+    if isinstance(error, NotRun):
+        return Verdict.NOT_RUN, str(error), "world"
+    if isinstance(error, pytest.skip.Exception):
+        return Verdict.BROKEN, f"a claimed requirement was skipped ({error}); claim or disclaim it instead", "skip"
+    return Verdict.BROKEN, f"{type(error).__name__}: {error}", "broken"
+
+
+def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    if isinstance(error, kind):
+        return error
+    inner = getattr(error, "exceptions", ())  # of an exception group, as Hypothesis raises for flaky tests
+    return next((found for one in inner if (found := _first(one, kind)) is not None), None)
+
+
+def waived(verdict: Verdict, message: str, waiver: Waiver | None, today: date) -> tuple[Verdict, str]:
+    """What a waiver makes of a verdict: a failure is waived, a pass or an expired waiver is stale."""
+    if waiver is None or verdict not in (Verdict.FAIL, Verdict.PASS):
+        return verdict, message
+    if verdict is Verdict.PASS:
+        return Verdict.STALE_WAIVER, f"passes, but is waived ({waiver.issue}): remove the waiver"
+    if waiver.expired(today):
+        return Verdict.STALE_WAIVER, f"fails, and its waiver ({waiver.issue}) ran out on {waiver.expires}: {message}"
+    return Verdict.WAIVED, message
