@@ -90,8 +90,8 @@ def _end(item: pytest.Item, error: BaseException | None) -> End:
     trial = item.stash.get(TRIAL, None)
     end = End(*verdict_of(error, trial))
     if UNCLAIMED in item.stash:
-        why = item.stash[UNCLAIMED]
-        return End(Verdict.NOT_CLAIMED, why, "", tried="pass" if end.verdict is Verdict.PASS else "fail")
+        tried = {Verdict.PASS: "pass", Verdict.FAIL: "fail"}.get(end.verdict, "")
+        return End(Verdict.NOT_CLAIMED, item.stash[UNCLAIMED], "", tried=tried)
     found = requirement_of(item)
     assert found is not None
     if end.verdict is not Verdict.FAIL or trial is None or item.config.stash[JUDGED].waiver(found.id, item.nodeid):
