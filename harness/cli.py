@@ -34,11 +34,13 @@ def _usage() -> str:
         [
             "usage: fsdp-conformance COMMAND [OPTION …]",
             "",
-            "Judge an implementation of composable FSDP, or torch's own on your device and backend.",
+            "Does composable FSDP train, save and load as the unsharded model would: torch's own on your device and",
+            "backend, or an implementation of yours?",
             "",
             *(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items()),
             "",
-            "fsdp-conformance COMMAND --help tells the options of one.",
+            "To begin: fsdp-conformance doctor, then fsdp-conformance run, then look at reports/page.html.",
+            "fsdp-conformance COMMAND --help tells the options of one; docs/vendors.md goes through all of it.",
         ]
     )
 

@@ -1,13 +1,17 @@
-"""The tables in the docs are those of the suites as they stand."""
+"""The tables in the docs are those of the suites as they stand, and links lead somewhere."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 from suites.catalogue import by_seed, requirements
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 
 
 def test_the_table_of_requirements_is_fresh() -> None:
@@ -28,3 +32,21 @@ def test_the_table_of_seed_rows_names_their_requirements() -> None:
         assert re.findall(r"`([^`]+)`", rows[row][3]) == [member.id for member in members]
         assert "fail" not in "".join(rows[row][4:])
         assert "not there" not in "".join(rows[row][4:])
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them: small letters, hyphens for blanks, and no punctuation."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Each link within the project names a file that is there, and a heading of it."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, heading = link.partition("#")
+        if "://" not in link:
+            there = (page.parent / name).resolve() if name else page
+            assert there.exists(), link
+            assert not heading or heading in anchors(there), link

@@ -42,8 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", type=Path, metavar="B.jsonl", help="the run under question")
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON too; - prints it in place of text")
     parser.add_argument("--all", action="store_true", help="leave no line out of long lists")
-    parser.add_argument("--strict", action="store_true", help="hold more against B, see exit status")
-    words = "tell of rows whose worst ÷ allowed grew by this factor (default: %(default)g)"
+    parser.add_argument("--strict", action="store_true", help="count more as a regression, see exit status")
+    words = "tell of rows that pass in both and whose worst ÷ allowed grew by this factor (default: %(default)g)"
     parser.add_argument("--drift", type=_factor, default=DRIFT, metavar="FACTOR", help=words)
     return parser
 

@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance ctrf",
         description="Write a run as CTRF JSON, the Common Test Report Format that dashboards and CI show. Our verdicts "
-        "are rawStatus; a waived row has status other, and a planned row that was never written is pending.",
+        "stand in rawStatus; a waived row has the status other, and a planned row that was never written is pending.",
         epilog="exit status: 0 the report was made, whatever it says; 2 a file cannot be read or written.",
     )
     parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file that a run wrote")

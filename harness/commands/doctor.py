@@ -38,16 +38,21 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance doctor",
-        description="Name each hook, operation and collective that composable FSDP needs of a device and a "
-        "process-group backend, and that is missing or wrong. It takes a minute at most, and survives what it "
-        "examines: a plugin that raises, hangs or crashes becomes a row.",
+        description="Name each hook, operation and collective that composable FSDP needs of a device and a\n"
+        "process-group backend, whether it is there and right, and what to do if not. It takes a\n"
+        "minute at most, and survives what it examines: a plugin that raises, hangs or crashes\n"
+        "becomes a row. docs/doctor.md has all rows.",
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subject = "NAME|module:attribute"
     parser.add_argument("--implementation", default="torch", metavar=subject, help="who is judged (default: torch)")
-    parser.add_argument("--backend", default="auto", metavar=subject, help="where ranks run (default: auto)")
-    parser.add_argument("--json", default="", metavar="FILE|-", help="write the findings as JSON; - for stdout alone")
+    parser.add_argument(
+        "--backend", default="auto", metavar=subject, help="where ranks run (default: auto, what this machine has)"
+    )
+    parser.add_argument(
+        "--json", default="", metavar="FILE|-", help="write the findings as JSON too; - prints it in place of text"
+    )
     parser.add_argument(
         "--patience",
         type=float,

@@ -12,13 +12,37 @@ from pathlib import Path
 from harness.provenance import suites_folder
 from harness.report.__main__ import main as report
 
+_REST = """options of pytest that are asked for most:
+  --waivers FILE.toml          known failures
+  --level must|should|all      which requirements are judged (default: all)
+  --world threads|processes    only one kind of world (default: both)
+  --hypothesis-profile quick|full|soak
+                               how many cases are drawn (default: quick)
+  --timeout SECONDS            end a test that takes longer, as a failure
+  --junitxml FILE              what most CI shows
+
+exit status:
+  0  no row is red; the page says whether something was not run
+  1  a row is red (it fails, its waiver is stale, or the suite broke), or the run has a problem,
+     such as a waiver that matches nothing
+  2  the run was interrupted, or there is no page
+  other numbers are pytest's: 4 means that an option is wrong
+"""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the suites; pytest's exit status, or the report's if that is worse."""
+    options, rest = _parser().parse_known_args(arguments)
+    return _run(options.implementation or _built_in(), options.backend, options.output, rest)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance run",
-        description="Run the suites on each implementation, write one record file each, and one page of all. "
-        "Further options, e.g. --world threads or --hypothesis-profile full, go to pytest.",
+        description="Run the suites on each implementation. Writes to one folder a record file each, NAME.jsonl, and\n"
+        "page.html of all of them. What is not an option of this command goes to pytest.",
+        epilog=_REST,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--implementation",
@@ -27,13 +51,14 @@ def main(arguments: Sequence[str]) -> int:
         help="who is judged; may be given more than once (default: torch, and the reference where it is there)",
     )
     parser.add_argument(
-        "--backend", default="auto", metavar="NAME|module:attribute", help="where ranks run (default: auto)"
+        "--backend",
+        default="auto",
+        metavar="NAME|module:attribute",
+        help="where ranks run: gloo, nccl, one of your own, or auto, what this machine has (default: auto)",
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("reports"), help="folder to write to (default: reports)"
-    )
-    options, rest = parser.parse_known_args(arguments)
-    return _run(options.implementation or _built_in(), options.backend, options.output, rest)
+    words = "folder to write to, made if it is not there (default: %(default)s)"
+    parser.add_argument("-o", "--output", type=Path, default=Path("reports"), metavar="FOLDER", help=words)
+    return parser
 
 
 def _built_in() -> list[str]:

@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Waivers are known failures with an issue, a reason and a last day. check says of each waiver of a "
         "file whether it matches a requirement, has run out, or is still needed; suggest prints a stanza for each "
         "failure of a run, for a person to fill in.",
+        epilog="fsdp-conformance waivers check --help tells the options of one.",
     )
     acts = parser.add_subparsers(dest="act", required=True, metavar="check|suggest")
     one = acts.add_parser(
@@ -44,8 +45,12 @@ def _parser() -> argparse.ArgumentParser:
         "waivers are not well-formed.",
     )
     one.add_argument("file", type=Path, metavar="FILE.toml", help="the waivers, as given to --waivers")
-    one.add_argument("--records", type=Path, action="extend", nargs="+", default=[], metavar="RUN.jsonl", help="runs")
-    one.add_argument("--on", type=_day, default=date.today(), metavar="YYYY-MM-DD", help="the day (default: today)")
+    one.add_argument(
+        "--records", type=Path, action="extend", nargs="+", default=[], metavar="RUN.jsonl", help="record files of runs"
+    )
+    one.add_argument(
+        "--on", type=_day, default=date.today(), metavar="YYYY-MM-DD", help="judge as on this day (default: today)"
+    )
     words = "folder of the suites, whose files are read and not run (default: those beside the harness)"
     one.add_argument("--suites", type=Path, metavar="FOLDER", help=words)
     two = acts.add_parser(
@@ -55,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "in; issue, reason and last day are empty, and the file is refused until a person has filled them in.",
         epilog="exit status: 0 printed, also if nothing fails; 2 the file cannot be read, or nothing of an --id fails.",
     )
-    two.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file")
+    two.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file that a run wrote")
     words = "only for this requirement or node id; may be given more than once"
     two.add_argument("--id", action="append", default=[], metavar="ID", help=words)
     return parser

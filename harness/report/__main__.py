@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="fsdp-conformance report",
         description="Make one HTML page from what conformance runs recorded. With several runs the page shows them "
         "side by side. The page needs no network and no other file, so it can be mailed as it is.",
+        epilog="exit status: 0 the page was written, whatever it says; 2 a file cannot be read or written.",
     )
     parser.add_argument("records", nargs="+", type=Path, metavar="run.jsonl", help="a record file that a run wrote")
     default = "where to write the page (default: beside the first record file)"
