@@ -27,7 +27,7 @@ from harness.report.read import Run, read_run
 from harness.report.summary import State, standing
 from harness.submission.plan import Plan, PlannedRow
 from harness.suite_tests import suite_tests
-from harness.vendor import Feature
+from harness.vendor import LIMITS, Backend, Feature
 from harness.verdict import Verdict
 from suites.catalogue import entries
 from tests.shown_commands import commands
@@ -114,7 +114,7 @@ def test_the_doctor_finds_what_the_page_says(shown: Shown) -> None:
     """Strided tensors and PREMUL_SUM, of which no MUST depends; and all else."""
     words = r"fsdp-conformance doctor: 27 found, 1 missing, 1 wrong, \d+ not tried; no MUST depends on what is missing"
     assert re.search(words, shown.said)
-    assert "my_sharding on my_accelerator (mccl on cpu)" in shown.said
+    assert "my_sharding on my_accelerator (myccl on cpu)" in shown.said
     assert re.findall(r"^ *(\S+) (?:missing|wrong)  ", shown.said, re.MULTILINE) == ["15c", "16c"]
 
 
@@ -180,6 +180,20 @@ def test_the_page_says_how_much_few_ranks_can_try() -> None:
         tried = sum(found.ranks <= ranks for found in in_processes)
         assert f"| {words} | {tried} of {len(in_processes)} |" in PAGE
     assert f"its {sum('threads' in found.worlds for found in asked)} requirements on one device" in PAGE
+
+
+def test_the_page_names_what_a_backend_may_lack() -> None:
+    """The names of limits are those that are known to the suite."""
+    assert all(f"`{name}`" in PAGE for name in LIMITS)
+
+
+def test_the_backend_of_ten_lines_is_one() -> None:
+    """What the page shows first can be copied as it is."""
+    [text, *_] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    named: dict[str, object] = {}
+    exec(text, named)
+    assert isinstance(named["backend"], Backend)
+    assert len(text.strip().splitlines()) - 3 <= 10, "beside the file's name, the import and a blank line"
 
 
 def test_the_page_installs_what_the_suite_needs() -> None:

@@ -1,4 +1,4 @@
-"""What importing an accelerator's plugin does: it makes a process group, here ``mccl``, known to torch.
+"""What importing an accelerator's plugin does: it makes a process group, here ``myccl``, known to torch.
 
 A real plugin (``torch_npu``, say) makes a device known as well. This one borrows the CPU and gloo, so that the example
 runs anywhere: put your own collectives in the place of ``_new_group``.
@@ -16,4 +16,4 @@ def _new_group(store: dist.Store, rank: int, size: int, timeout: timedelta) -> d
 
 
 # devices is a list: torch 2.13 would read the string "npu" as the devices n, p and u (row 21a of the doctor).
-dist.Backend.register_backend("mccl", _new_group, devices=["cpu"])
+dist.Backend.register_backend("myccl", _new_group, devices=["cpu"])

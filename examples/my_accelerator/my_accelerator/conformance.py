@@ -20,7 +20,7 @@ backend = Backend(
     # `torch.<device_type>`: "npu", "xpu", … An example must run anywhere, so it says "cpu".
     device_type="cpu",
     # What a user would give to torch.distributed.init_process_group.
-    process_group="mccl",
+    process_group="myccl",
     # How many rank processes there can be at once: on an accelerator torch.accelerator.device_count().
     ranks=4,
     # How many ranks the thread world may put on one device. 0 if a device cannot be used by several threads.
@@ -30,13 +30,13 @@ backend = Backend(
     # "spawn" if importing the plugin touches the device; "forkserver", which starts ranks much sooner, if not.
     start_method="forkserver",
     # Set in every rank: what your runtime needs to be quiet, or to be reproducible.
-    environment={"MCCL_LOG_LEVEL": "warning"},
+    environment={"MYCCL_LOG_LEVEL": "warning"},
     # Limits, by the names in harness/vendor.py's LIMITS, each with the reason that the page will show. Requirements
     # that need one are `not run`: nobody's fault, but the page says INCOMPLETE, since nothing was proven.
     lacks={
         "second device type": "the example's device is the CPU",
         "pinned memory": "memory of a CPU is not pinned",
-        "premul_sum": "mccl adds, and has no PREMUL_SUM",
+        "premul_sum": "myccl adds, and has no PREMUL_SUM",
         "allocator statistics": "torch counts no memory of CPUs",
         "streams": "a CPU does one thing after another",
     },
