@@ -30,7 +30,17 @@ def test_the_page_has_every_panel():
         "sharding/FAIL fail MUST threads disagreement Rule FAIL holds. off by one",
         "pytest 't.py::FAIL' --seed 5",
         '"seed": 77',
-        "rank 0'w'[0]321 off, nothing allowed rank 1'w'[1]321 off, 0.5 allowed",
+        "sharding: wrong w 1 row of 1 requirement, in threads.",
+        "Run again in fresh worlds: flaky: passed 1 of 3 times that it was run again (FPF).",
+        "By pytestpytest 't.py::FAIL' --seed 5",
+        "fsdp-conformance reproduce run.jsonl 't.py::FAIL[threads]' --script > repro.py && python repro.py",
+        "fsdp-conformance reproduce run.jsonl 't.py::FAIL[threads]' --torchrun",
+        "rank 0'w'[0]321 off, nothing allowed: 8.39e+06 ULP rank 1'w'[1]321 off, 0.5 allowed: 8.39e+06 ULP, 4.19e+06",
+        "Ranks first differ here: rank 0 issued all_gather of 64 B float32, ranks 0, 1 at 0; rank 1 issued all_gather",
+        "3 to 4. 2 steps, all finite ones equal to the unsharded model's; 1 not finite.",
+        "Ranks244 Mesh–2×2–",
+        "sharding 3.1 0 0",
+        "CPU offload1 row of it tried all the same, and it passed",
         "0raised boom-errorTraceback of rank 0tb-linesLog of rank 0log-lines",
         "sharding/PASS MUSTRule PASS holds. pass · 0.37gradient of w 41122, 40.00 s",
         "run.jsonl, line 4: not JSON",
@@ -105,6 +115,7 @@ def poisoned(value: Any, poison: str) -> Any:
         return [poisoned(item, poison) for item in value]
     if isinstance(value, dict):
         known = {"rank", "fate", "error", "traceback", "log", "reason", "issue", "expires", *_OF_DIFFERENCES}
+        known |= {"name", "baseline", "ranks", "op", "bytes", "dtype", "reduce", "of"}
         return {key if key in known else key + poison: poisoned(item, poison) for key, item in value.items()}
     return value
 
@@ -142,7 +153,7 @@ def test_the_page_reaches_for_nothing_outside_itself():
     assert [tag for tag, _ in parsed.tags].count("script") == len(parsed.scripts) == 1
     assert not [name for name in names if name.startswith("on") or name == "style"]
     assert targets
-    assert all(target and target.startswith("#") for target in targets)
+    assert all(target and target.startswith(("#", "data:application/gzip;base64,")) for target in targets)
     assert not {"link", "img", "iframe", "object", "base"} & {tag for tag, _ in parsed.tags}
 
 
@@ -150,9 +161,9 @@ def test_every_link_has_its_target():
     """Each fragment that the page links to is an id on the page."""
     parsed = Parsed(render([full_run(), full_run()]))
     ids = {attrs["id"] for _, attrs in parsed.tags if "id" in attrs}
-    linked = {(attrs["href"] or "").removeprefix("#") for _, attrs in parsed.tags if "href" in attrs}
+    linked = {attrs["href"] or "" for _, attrs in parsed.tags if "href" in attrs and "download" not in attrs}
 
-    assert linked <= ids
+    assert {link.removeprefix("#") for link in linked} <= ids
 
 
 def test_the_policy_allows_the_pages_own_style_and_script_only():

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from harness.report.heat import NO_DTYPE, brief, heat_map, place_of
+from harness.report.heat import NO_DTYPE, brief, heat_map, place_of, units
 from harness.report.page import render
-from harness.report.spread import BARS, HIGHEST, LOWEST, axis, lanes_of, x_of
+from harness.report.spread import BARS, HIGHEST, LOWEST, axis, beside, lanes_of, x_of
 from harness.verdict import Verdict
 from tests.report_samples import HOSTILE, Parsed, row, run_of
 
@@ -41,6 +41,47 @@ def test_too_much_is_drawn_as_such_unless_it_is_waived() -> None:
     assert (waived.text, waived.shade) == ("∞", "waived")
 
 
+def test_a_cell_says_units_in_the_last_place_where_they_measure_it() -> None:
+    """Off / allowed in ULP of the row with the worst ratio, 0 where all was exact, else the ratio; more in words."""
+    records = [
+        row("a", ratios={"2 ranks · float32": 0.375, "4 ranks": 0.0}, ulps={"2 ranks · float32": [3.0, 8.0]}),
+        row("b", ratios={"2 ranks · float32": 0.1, "2 ranks · float16": 0.5}, ulps={"2 ranks · float32": [9.0, 90.0]}),
+    ]
+    [(_, cells)] = heat_map(records, {}).rows
+    assert [cell.text for cell in cells if cell] == ["3/8", "0.5", "0"]
+    assert cells[0] is not None
+    assert cells[0].said == "sharding/a, 2 ranks: 3 ULP off of 8 allowed, worst ÷ allowed 0.375"
+
+
+def test_columns_tell_meshes_of_the_same_ranks_apart() -> None:
+    """Below a number of ranks there is a column a mesh, first that of all ranks on one axis."""
+    cells = ["4 ranks · float32 · mesh 2x2", "4 ranks · float32", "4 ranks · mesh 2x2", "8 ranks · float32"]
+    found = heat_map([row("a", ratios=dict.fromkeys(cells, 0.0))], {})
+    assert found.heads == (("float32", 3), (NO_DTYPE, 1))
+    assert found.sizes == (("4", 2), ("8", 1), ("4", 1))
+    assert [place.mesh for place in found.places] == ["", "2×2", "", "2×2"]
+    assert found.has_mesh
+
+
+@pytest.mark.parametrize(
+    ("ulps", "text"),
+    [
+        ([3.0, 8.0], "3/8"),
+        ([0.25, 7.5], "0.2/7.5"),
+        ([412.4, 8.0], "412/8"),
+        ([6291456.0, 0.0], "6e6/0"),
+        ([math.inf, 8.0], ""),
+        ([math.nan, 8.0], ""),
+        ([3.0], ""),
+        ([], ""),
+        ([2**70, 1], "1e21/1"),
+    ],
+)
+def test_units_are_short(ulps: list[float], text: str) -> None:
+    """A pair of numbers fits a narrow column; what is no such pair is left out."""
+    assert units(ulps) == text
+
+
 @pytest.mark.parametrize(
     ("ratio", "text"), [(0.0, "0"), (4e-7, "<.001"), (0.256, "0.26"), (0.999, "0.999"), (7.0, "7")]
 )
@@ -69,6 +110,13 @@ def test_measurements_spread_over_the_axis() -> None:
     assert all(bar.height == 1 for bar in lane.bars)
 
 
+def test_the_reference_side_lies_over_the_lanes_of_the_same_dtype() -> None:
+    """Of two runs the first's lane is beside that of the second; a dtype that only one has stands alone."""
+    first = lanes_of([row("a", ratios={"2 ranks · float32": 0.5, "2 ranks · float16": 0.5})])
+    second = lanes_of([row("a", ratios={"2 ranks · float32": 0.1, "2 ranks · float64": 0.1})])
+    assert [(lane.dtype, lane.beside) for lane in beside(second, first)] == [("float64", None), ("float32", first[0])]
+
+
 def test_the_share_is_all_or_none_only_if_it_is() -> None:
     """One of a thousand that differs, or that does not, is not rounded away."""
     many = {f"{n} ranks": 0.0 for n in range(999)}
@@ -90,6 +138,7 @@ def test_the_page_has_both_pictures_and_escapes_what_they_name() -> None:
     """Cells lead to their requirement, hostile ones stay text; a run without measurements has no pictures."""
     tame, hostile = (render([run_of(row("a", ratios={name: 0.5}))]) for name in ("x", HOSTILE))
     assert [tag for tag, _ in Parsed(tame).tags] == [tag for tag, _ in Parsed(hostile).tags]
-    assert ("a", {"href": "#req-sharding-a", "title": "sharding/a"}) in Parsed(tame).tags
+    title = "sharding/a, x: worst ÷ allowed 0.5"
+    assert ("a", {"href": "#req-sharding-a", "title": title}) in Parsed(tame).tags
     assert "0 % exact of 1; worst 0.5" in " ".join(Parsed(tame).text.split())
     assert 'id="parity"' not in render([run_of(row("a"))])

@@ -23,7 +23,8 @@ SCHEMA = 1
 #: Lines of one kind that are shown, unless all are asked for; regressions are always shown.
 MOST_LINES = 20
 
-_EXPLAINED = {
+#: What each kind of change is, in the order in which kinds are told.
+EXPLAINED = {
     Change.REGRESSED: "passed in the reference",
     Change.LOST: "planned, and no row was written",
     Change.EXCUSED: "passed in the reference, fails here under a waiver",
@@ -42,7 +43,7 @@ def text_of(comparison: Comparison, whole: bool = False) -> str:
         list(_parties(comparison)),
         [f"differs    {_fact(fact)}" for fact in comparison.facts],
         list(_claims(comparison)),
-        *(list(_of_kind(comparison, change, whole)) for change in _EXPLAINED),
+        *(list(_of_kind(comparison, change, whole)) for change in EXPLAINED),
         list(_requirements(comparison, whole)),
         list(_drift(comparison, whole)),
         [_sum(comparison)],
@@ -71,7 +72,7 @@ def _claims(comparison: Comparison) -> Iterator[str]:
 def _of_kind(comparison: Comparison, change: Change, whole: bool) -> Iterator[str]:
     rows = comparison.of(change)
     if rows:
-        yield f"{plural(len(rows), 'row')} {change}: {_EXPLAINED[change]}"
+        yield f"{plural(len(rows), 'row')} {change}: {EXPLAINED[change]}"
         yield from _few(list(_lines(rows)), whole or change is Change.REGRESSED)
 
 

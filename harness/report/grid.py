@@ -77,6 +77,7 @@ class Row:
 class Chapter:
     """Requirements that belong together, in the order they ran."""
 
+    anchor: str
     name: str
     summary: str
     rows: tuple[Row, ...]
@@ -102,10 +103,15 @@ def anchor_of(requirement: str) -> str:
     return "req-" + re.sub(r"[^A-Za-z0-9]+", "-", requirement).strip("-")
 
 
+def chapter_anchor(name: str) -> str:
+    """Where on the page a chapter's requirements stand."""
+    return "chapter-" + re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+
+
 def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Column]) -> Chapter:
     rows = tuple(_row(sides, columns) for sides in found)
     red = sum(record.verdict.is_red for sides in found for side in sides for record in side)
-    return Chapter(name, plural(len(rows), "requirement") + (f", {red} red" if red else ""), rows)
+    return Chapter(chapter_anchor(name), name, plural(len(rows), "requirement") + (f", {red} red" if red else ""), rows)
 
 
 def _row(sides: list[list[Record]], columns: Sequence[Column]) -> Row:

@@ -17,19 +17,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import harness
+from harness.report.grid import chapter_anchor
+from harness.report.heat import KEY
 from harness.report.read import Run
 from harness.report.spread import BARS, axis
 from harness.report.summary import Part, State
 from harness.report.text import visible
 from harness.report.view import page_of
-from harness.verdict import LEVELS
 
 _HERE = Path(__file__).parent
 
 
 def render(runs: Sequence[Run]) -> str:
     """The page of one run, or of several side by side, as text to be written in UTF-8."""
-    style, script = _own("page.css"), _own("page.js")
+    style, script = _own("page.css") + _own("panels.css"), _own("page.js")
     template = _environment().get_template("page.html.j2")
     return template.render(
         page=page_of(runs),
@@ -50,7 +51,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(LEVELS=LEVELS, Part=Part, State=State, AXIS=axis(), BARS=BARS)
+    environment.globals.update(Part=Part, State=State, AXIS=axis(), BARS=BARS, HEAT_KEY=KEY)
+    environment.globals.update(chapter_anchor=chapter_anchor)
     return environment
 
 

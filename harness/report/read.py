@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,10 @@ class RecordFileError(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """One record file in memory. ``footer`` is None for a run cut short; ``damage`` says what could not be read."""
+    """One record file in memory. ``footer`` is None for a run cut short; ``damage`` says what could not be read.
+
+    ``packed`` are the bytes of the file, by gzip: None where they are not known, empty where they would be too many.
+    """
 
     path: Path
     header: Header
@@ -48,6 +52,7 @@ class Run:
     footer: Footer | None = None
     damage: list[str] = field(default_factory=list)
     sha256: str = ""
+    packed: bytes | None = field(default=None, repr=False)
 
 
 def missing(run: Run) -> list[str]:
@@ -74,6 +79,35 @@ def run_in(data: bytes, name: str) -> Run:
     return reader.run()
 
 
+class Packer:
+    """Packs bytes by gzip as they come; without a name and a time, so the same bytes give the same on one machine."""
+
+    #: From how many packed bytes on it gives up, and has none.
+    MOST = 16 * 2**20
+
+    def __init__(self) -> None:
+        self._packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Take more bytes."""
+        if self._size <= self.MOST:
+            self._keep(self._packer.compress(data))
+
+    def end(self) -> bytes:
+        """All of it, packed; empty if that was too much."""
+        self._keep(self._packer.flush())
+        return b"".join(self._parts) if self._size <= self.MOST else b""
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self.MOST:
+            self._parts = []
+        elif part:
+            self._parts.append(part)
+
+
 class _Reader:
     """Collects the parts of one file, line by line."""
 
@@ -86,6 +120,7 @@ class _Reader:
         self.worlds: set[str] = set()
         self.damage: list[str] = []
         self.digest = hashlib.sha256()
+        self.packer = Packer()
 
     def read(self) -> None:
         if self.path.is_dir():
@@ -105,14 +140,18 @@ class _Reader:
         number = 0
         while line := file.readline(MAX_LINE + 1):
             number += 1
-            self.digest.update(line)
+            self._take(line)
             whole = len(line) <= MAX_LINE
             rest = line
             while len(rest) > MAX_LINE and not rest.endswith(b"\n"):
                 rest = file.readline(MAX_LINE + 1)
-                self.digest.update(rest)
+                self._take(rest)
             if line.strip():
                 yield number, line, whole
+
+    def _take(self, data: bytes) -> None:
+        self.digest.update(data)
+        self.packer.add(data)
 
     def _line(self, line: bytes, whole: bool) -> None:
         try:
@@ -181,7 +220,8 @@ class _Reader:
             raise RecordFileError(f"{self.path.name}: is empty; was the run stopped before it began? Run it again")
         if self.footer is None:
             self.damage.append(f"{self.path.name}: no footer, so the run was cut short; run it again to the end")
-        return Run(self.path, self.header, list(self.rows.values()), self.footer, self.damage, self.digest.hexdigest())
+        told = (list(self.rows.values()), self.footer, self.damage, self.digest.hexdigest(), self.packer.end())
+        return Run(self.path, self.header, *told)
 
     def _note(self, what: str) -> None:
         self.damage.append(one_line(f"{self.where}: {what}"))

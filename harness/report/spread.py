@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.report.heat import place_of
 from harness.report.text import ratio_text
@@ -42,13 +42,17 @@ class Decade:
 
 @dataclass(frozen=True)
 class Lane:
-    """One dtype: how many measurements, how many of them equal to the last bit, the worst, and the bars of the rest."""
+    """One dtype: how many measurements, how many of them equal to the last bit, the worst, and the bars of the rest.
+
+    ``beside`` is the same of the reference side, where there is one.
+    """
 
     dtype: str
     count: int
     exact: int
     worst: float
     bars: tuple[Bar, ...]
+    beside: Lane | None = None
 
     @property
     def share(self) -> str:
@@ -72,6 +76,12 @@ def lanes_of(records: Iterable[Record]) -> tuple[Lane, ...]:
             place = place_of(cell)
             found.setdefault((place.order, place.dtype), []).append(math.inf if math.isnan(ratio) else ratio)
     return tuple(_lane(dtype, ratios) for (_, dtype), ratios in sorted(found.items()))
+
+
+def beside(lanes: Iterable[Lane], reference: Iterable[Lane]) -> tuple[Lane, ...]:
+    """The lanes of a run, each with that of the reference side behind it."""
+    known = {lane.dtype: lane for lane in reference}
+    return tuple(replace(lane, beside=known.get(lane.dtype)) for lane in lanes)
 
 
 def x_of(ratio: float) -> float:

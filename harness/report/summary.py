@@ -78,7 +78,7 @@ _EXIT_STATUS = {2: "it was interrupted", 3: "of an internal error", 4: "of a usa
 
 @dataclass(frozen=True)
 class Tally:
-    """The rows of one level by part; ``level`` is empty for planned rows that never reported one."""
+    """The rows of one level, or chapter, by part; ``level`` is empty for planned rows that never reported one."""
 
     level: str
     parts: dict[Part, int]
@@ -105,6 +105,14 @@ def tallies(run: Run) -> list[Tally]:
     bars = [Tally(level, _parts({v: found[level, v] for v in Verdict})) for level in LEVELS]
     lost = len(missing(run))
     return [*bars, Tally("", {**_parts({}), Part.UNPROVEN: lost})] if lost else bars
+
+
+def chapter_tallies(records: Iterable[Record]) -> list[Tally]:
+    """The five-part bar of each chapter, in the order in which chapters came up; its name stands for the level."""
+    found: dict[str, Counter[Verdict]] = {}
+    for record in records:
+        found.setdefault(record.chapter, Counter())[record.verdict] += 1
+    return [Tally(name, _parts({v: verdicts[v] for v in Verdict})) for name, verdicts in found.items()]
 
 
 def _parts(by_verdict: dict[Verdict, int]) -> dict[Part, int]:

@@ -1,62 +1,29 @@
 """What the page shows, as plain values: no HTML here, and no thinking in the template.
 
-For each run: its standing, its bars, a ``Card`` a red row, and why rows were not tried or are excused. For all runs
-together: the table of ``grid.py``, and what differs between the environments.
+For each run: its standing, its bars, its failures in groups, and why rows were not tried or are excused. For all runs
+together: the table of ``grid.py``, and what differs between the environments; of two runs, the comparison.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
+from harness.report.cards import Card, again_words, is_flaky
+from harness.report.claims import Claims, claims_of
+from harness.report.contrast import Contrast, contrast_of
+from harness.report.curves import Chart, charts_of
+from harness.report.downloads import Download, downloads_of
 from harness.report.grid import Chapter, Column, anchor_of, chapters_of, tried
+from harness.report.groups import Group, groups_of
 from harness.report.heat import HeatMap, heat_map
+from harness.report.known import Known, known
 from harness.report.read import Run, missing
-from harness.report.spread import Lane, lanes_of
-from harness.report.summary import Standing, Tally, standing, tallies
-from harness.report.text import clipped, days_left, json_text, moment_text, plural, seconds_text, unique
-from harness.verdict import LEVELS, Record, Verdict
-
-
-@dataclass(frozen=True)
-class RankEnd:
-    """What became of one rank."""
-
-    rank: str
-    fate: str
-    error: str
-    traceback: str
-    log: str
-
-
-@dataclass(frozen=True)
-class Differs:
-    """One comparison that failed: whose, where, what came, what was expected; by how much, in words."""
-
-    where: str
-    path: str
-    got: str
-    want: str
-    much: str
-
-
-@dataclass(frozen=True)
-class Card:
-    """One red row, with all a person needs to see it again."""
-
-    anchor: str
-    record: Record
-    message: str
-    case: str
-    differences: tuple[Differs, ...]
-    ranks: tuple[RankEnd, ...]
-
-    @property
-    def all_returned(self) -> bool:
-        """Whether there is nothing to tell of any rank but that it returned."""
-        return all((e.fate, e.error, e.traceback, e.log) == ("returned", "", "", "") for e in self.ranks)
+from harness.report.spread import Lane, beside, lanes_of
+from harness.report.summary import Standing, Tally, chapter_tallies, standing, tallies
+from harness.report.text import days_left, moment_text, plural, seconds_text, unique
+from harness.verdict import Record, Verdict
 
 
 @dataclass(frozen=True)
@@ -83,6 +50,15 @@ class WaivedRow:
 
 
 @dataclass(frozen=True)
+class Flaky:
+    """A row whose failing case passed when it was run again, how often, and its card."""
+
+    record: Record
+    said: str
+    href: str
+
+
+@dataclass(frozen=True)
 class RunView:
     """One run as the page shows it."""
 
@@ -91,18 +67,28 @@ class RunView:
     run: Run
     standing: Standing
     tallies: tuple[Tally, ...]
+    chapters: tuple[Tally, ...]
     facts: tuple[tuple[str, str], ...]
     worlds: tuple[str, ...]
-    cards: tuple[Card, ...]
+    groups: tuple[Group, ...]
+    flaky: tuple[Flaky, ...]
     causes: str
     idle: tuple[Reason, ...]
     missing: tuple[str, ...]
     problems: tuple[str, ...]
+    claims: Claims
     not_claimed: tuple[Reason, ...]
     waived: tuple[WaivedRow, ...]
     largest: int
     heat: HeatMap
     lanes: tuple[Lane, ...]
+    charts: tuple[Chart, ...]
+    downloads: tuple[Download, ...]
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """All red rows, in the order of the page."""
+        return tuple(card for group in self.groups for card in group.cards)
 
 
 @dataclass(frozen=True)
@@ -113,42 +99,59 @@ class Page:
     runs: tuple[RunView, ...]
     chapters: tuple[Chapter, ...]
     environment: tuple[tuple[str, tuple[str, ...], bool], ...]
+    contrast: Contrast | None
+    known: Known
 
 
 def page_of(runs: Sequence[Run]) -> Page:
-    """Build the view of one run, or of several side by side."""
+    """Build the view of one run, or of several side by side; of two, the first is the reference side of the second."""
     if not runs:
         raise ValueError("expected at least one run to show, got none")
     views = tuple(_run_view(run, f"run-{number}") for number, run in enumerate(runs, start=1))
+    contrast = None
+    if len(runs) == 2:
+        contrast = contrast_of(runs[0], runs[1], _hrefs(views[1]))
+        views = (views[0], replace(views[1], lanes=beside(views[1].lanes, views[0].lanes)))
     title = " · ".join(f"{view.standing.state}: {view.name}" for view in views)
-    return Page(title, views, chapters_of([_column(view) for view in views]), _environment(runs))
+    chapters = chapters_of([_column(view) for view in views])
+    return Page(title, views, chapters, _environment(runs), contrast, known())
 
 
 def _run_view(run: Run, anchor: str) -> RunView:
-    cards = _cards(run, anchor)
+    groups = groups_of(run.records, anchor, run.path.name)
+    cards = [card for group in groups for card in group.cards]
     return RunView(
         anchor=anchor,
         name=f"{run.header.implementation} on {run.header.backend}",
         run=run,
         standing=standing(run),
         tallies=tuple(tallies(run)),
+        chapters=tuple(chapter_tallies(run.records)),
         facts=tuple((name, value) for name, value in _facts(run) if value),
         worlds=unique([*run.header.worlds, *(record.world for record in run.records)]),
-        cards=cards,
+        groups=groups,
+        flaky=tuple(_flaky(run.records, cards)),
         causes=_causes(cards),
         idle=_reasons(record for record in run.records if record.verdict is Verdict.NOT_RUN),
         missing=tuple(missing(run)),
         problems=(*run.damage, *(run.footer.problems if run.footer else ())),
+        claims=claims_of(run.header, run.records),
         not_claimed=_reasons(record for record in run.records if record.verdict is Verdict.NOT_CLAIMED),
         waived=tuple(_waived(record, run.header.started) for record in run.records if record.waiver is not None),
+        largest=max((size for record in filter(tried, run.records) for size in record.world_sizes), default=0),
         heat=heat_map(run.records, {r.requirement: f"#{anchor_of(r.requirement)}" for r in run.records}),
         lanes=lanes_of(run.records),
-        largest=max((size for record in filter(tried, run.records) for size in record.world_sizes), default=0),
+        charts=charts_of(run.records),
+        downloads=downloads_of(run),
     )
 
 
 def _column(view: RunView) -> Column:
-    return Column(view.run.records, view.worlds, {card.record.nodeid: f"#{card.anchor}" for card in view.cards})
+    return Column(view.run.records, view.worlds, _hrefs(view))
+
+
+def _hrefs(view: RunView) -> dict[str, str]:
+    return {card.record.nodeid: f"#{card.anchor}" for card in view.cards}
 
 
 def _reasons(records: Iterable[Record]) -> tuple[Reason, ...]:
@@ -178,34 +181,13 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _cards(run: Run, anchor: str) -> tuple[Card, ...]:
-    """One card a red row, MUST first, rows of one cause together in the order in which the causes came up."""
-    red = [record for record in run.records if record.verdict.is_red]
-    causes = {cause: place for place, cause in enumerate(unique(record.cause for record in red))}
-    red.sort(key=lambda record: (LEVELS.index(record.level), causes[record.cause]))
-    return tuple(_card(record, f"{anchor}-red-{number}") for number, record in enumerate(red, start=1))
-
-
-def _card(record: Record, anchor: str) -> Card:
-    case = json_text(record.case) if record.case is not None else ""
-    differences, ends = tuple(map(_differs, record.differences)), tuple(map(_rank_end, record.ranks))
-    return Card(anchor, record, clipped(record.message), case, differences, ends)
-
-
-def _differs(told: dict[str, Any]) -> Differs:
-    words = {key: clipped(str(told.get(key, "")), 500) for key in ("where", "path", "got", "want")}
-    return Differs(**words, much=_much(told.get("off"), told.get("allowed")))
-
-
-def _much(off: Any, allowed: Any) -> str:
-    """JSON may hold integers that no float does, and what is no number at all."""
-    if not all(isinstance(size, (int, float)) and abs(size) < 1e300 for size in (off, allowed)):
-        return "no bound measures it"
-    return f"{off:.3g} off, {allowed:.3g} allowed" if allowed else f"{off:.3g} off, nothing allowed"
-
-
-def _rank_end(end: dict[str, Any]) -> RankEnd:
-    return RankEnd(*(clipped(str(end.get(key, ""))) for key in ("rank", "fate", "error", "traceback", "log")))
+def _flaky(records: Iterable[Record], cards: Iterable[Card]) -> Iterable[Flaky]:
+    hrefs = {card.record.nodeid: f"#{card.anchor}" for card in cards}
+    for record in records:
+        if is_flaky(record):
+            yield Flaky(
+                record, again_words(record.again), hrefs.get(record.nodeid, f"#{anchor_of(record.requirement)}")
+            )
 
 
 def _causes(cards: Iterable[Card]) -> str:

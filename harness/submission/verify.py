@@ -12,6 +12,7 @@ from typing import Any
 
 from harness import __version__
 from harness.provenance import sources_digest
+from harness.report.downloads import is_same_page
 from harness.report.page import render
 from harness.report.text import one_line
 from harness.submission.archive import MANIFEST, PAGE, Archive
@@ -121,7 +122,7 @@ def _page(members: Mapping[str, bytes], entries: Sequence[Entry]) -> Iterator[st
     versions = {entry.run.header.suite_version for entry in entries}
     if PAGE not in members or versions != {__version__}:
         return
-    if members[PAGE] != render([entry.run for entry in entries]).encode("utf-8"):
+    if not is_same_page(members[PAGE], render([entry.run for entry in entries])):
         others = "it was edited, made of other records, or made by another commit of this version"
         yield f"{PAGE}: is not the page of the record files in the archive; {others}"
 

@@ -1,0 +1,130 @@
+"""A red row with all that a person needs to see it again: what differs, what became of ranks, and how to run it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from harness.report.text import clipped, json_text, plural
+from harness.report.words import case_words
+from harness.verdict import Record
+
+#: What of a record's own numbers is taken for one.
+_MOST = 1e300
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """What became of one rank."""
+
+    rank: str
+    fate: str
+    error: str
+    traceback: str
+    log: str
+
+
+@dataclass(frozen=True)
+class Differs:
+    """One comparison that failed: whose, where, what came, what was expected; by how much, in words."""
+
+    where: str
+    path: str
+    got: str
+    want: str
+    much: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to see a failure again: what it is called, the line for a shell, and what the line is to a listener."""
+
+    name: str
+    line: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One red row. ``words`` are its case in a line, ``again`` what became of running that again."""
+
+    anchor: str
+    record: Record
+    message: str
+    case: str
+    words: str
+    again: str
+    differences: tuple[Differs, ...]
+    ranks: tuple[RankEnd, ...]
+    forms: tuple[Form, ...]
+
+    @property
+    def all_returned(self) -> bool:
+        """Whether there is nothing to tell of any rank but that it returned."""
+        return all((e.fate, e.error, e.traceback, e.log) == ("returned", "", "", "") for e in self.ranks)
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message, for lists."""
+        return clipped((self.message.splitlines() or [""])[0], 300)
+
+
+def card_of(record: Record, anchor: str, file: str) -> Card:
+    """The card of a row of the record file of that name."""
+    return Card(
+        anchor=anchor,
+        record=record,
+        message=clipped(record.message),
+        case=json_text(record.case) if record.case is not None else "",
+        words=case_words(record.case),
+        again=again_words(record.again),
+        differences=tuple(map(_differs, record.differences)),
+        ranks=tuple(map(_rank_end, record.ranks)),
+        forms=tuple(_forms(record, file)),
+    )
+
+
+def is_flaky(record: Record) -> bool:
+    """Whether the failing case passed when it was run again."""
+    return "P" in record.again
+
+
+def again_words(again: str) -> str:
+    """``FFP`` in words; empty where the case was not run again."""
+    runs, passes = len(again), again.count("P")
+    if not runs:
+        return ""
+    if not passes:
+        return "it failed again" if runs == 1 else f"it failed each of {runs} times"
+    return f"flaky: passed {passes} of {plural(runs, 'time')} that it was run again ({clipped(again, 40)})"
+
+
+def _forms(record: Record, file: str) -> list[Form]:
+    of = f"of {record.requirement} in {record.world}"
+    forms = [Form("By pytest", record.reproduce, f"the pytest line {of}")] if record.reproduce else []
+    if record.case is not None:
+        command = f"fsdp-conformance reproduce {shlex.quote(file)} {shlex.quote(record.nodeid)}"
+        script = f"{command} --script > repro.py && python repro.py"
+        forms.append(Form("As a script without this suite", script, f"the line that makes a script {of}"))
+        forms.append(Form("By torchrun", f"{command} --torchrun", f"the torchrun form {of}"))
+    return forms
+
+
+def _differs(told: dict[str, Any]) -> Differs:
+    words = {key: clipped(str(told.get(key, "")), 500) for key in ("where", "path", "got", "want")}
+    return Differs(**words, much=_much(told.get("off"), told.get("allowed"), told.get("ulp")))
+
+
+def _much(off: Any, allowed: Any, ulp: Any) -> str:
+    """JSON may hold integers that no float does, and what is no number at all."""
+    if not all(isinstance(size, (int, float)) and abs(size) < _MOST for size in (off, allowed)):
+        return "no bound measures it"
+    said = f"{off:.3g} off, {allowed:.3g} allowed" if allowed else f"{off:.3g} off, nothing allowed"
+    if isinstance(ulp, (int, float)) and 0 < ulp < _MOST:
+        said += f": {float(off) / ulp:.3g} ULP" + (f", {float(allowed) / ulp:.3g} allowed" if allowed else "")
+    return said
+
+
+def _rank_end(end: dict[str, Any]) -> RankEnd:
+    return RankEnd(*(clipped(str(end.get(key, ""))) for key in ("rank", "fate", "error", "traceback", "log")))

@@ -1,0 +1,90 @@
+"""What a subject claims, and what the run has to say of that: four lists of features.
+
+claimed              rows of it were tried, or the record names it
+not claimed          with the subject's reason
+could be claimed     not claimed, tried all the same (``--try-unclaimed``), and every row that was tried passed
+not tried here       claimed, and no row that needs it was tried
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.report.grid import tried
+from harness.report.summary import PART_OF, Part
+from harness.report.text import plural, unique
+from harness.verdict import Header, Record, Verdict
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature: how the rows came out that need it, in words, or why it is not claimed; ``red`` if any failed."""
+
+    name: str
+    said: str
+    red: bool = False
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The four lists."""
+
+    claimed: tuple[Feature, ...]
+    not_claimed: tuple[Feature, ...]
+    could: tuple[Feature, ...]
+    idle: tuple[Feature, ...]
+
+
+def claims_of(header: Header, records: Iterable[Record]) -> Claims:
+    """The lists of one run."""
+    needing: dict[str, list[Record]] = {}
+    for record in records:
+        for feature in unique(record.features):
+            needing.setdefault(feature, []).append(record)
+    claimed = [_claimed(name, needing.get(name, [])) for name in unique(header.claims)]
+    idle = [_idle(name, needing.get(name, [])) for name in unique(header.claims)]
+    return Claims(
+        claimed=tuple(claimed),
+        not_claimed=tuple(Feature(name, why) for name, why in header.not_claimed.items()),
+        could=tuple(one for one in map(_could, _unclaimed(header.not_claimed, needing)) if one),
+        idle=tuple(one for one in idle if one),
+    )
+
+
+def _unclaimed(reasons: Mapping[str, str], needing: Mapping[str, list[Record]]) -> list[tuple[str, list[Record]]]:
+    """Each feature that is not claimed, with the rows that were left out for want of it."""
+    left_out = {
+        name: [record for record in records if record.verdict is Verdict.NOT_CLAIMED]
+        for name, records in needing.items()
+    }
+    return [(name, left_out.get(name, [])) for name in unique([*reasons, *(n for n, rows in left_out.items() if rows)])]
+
+
+def _claimed(name: str, rows: list[Record]) -> Feature:
+    found = Counter(PART_OF[record.verdict] for record in rows)
+    said = ", ".join(f"{found[part]} {part}" for part in Part if found[part])
+    return Feature(
+        name, f"{plural(len(rows), 'row')}: {said}" if rows else "no row needs it by name", bool(found[Part.FAIL])
+    )
+
+
+def _idle(name: str, rows: list[Record]) -> Feature | None:
+    if not rows or any(map(tried, rows)):
+        return None
+    reasons = unique(record.message for record in rows if record.message)
+    return Feature(name, f"{plural(len(rows), 'row')} not tried: {reasons[0] if reasons else 'no reason was written'}")
+
+
+def _could(unclaimed: tuple[str, list[Record]]) -> Feature | None:
+    name, rows = unclaimed
+    ends = [record.tried for record in rows if record.tried]
+    if not ends or any(end != "pass" for end in ends):
+        return None
+    rest = len(rows) - len(ends)
+    more = f"; {plural(rest, 'row')} could not be tried" if rest else ""
+    return Feature(
+        name,
+        f"{plural(len(ends), 'row')} of it tried all the same, and {'it' if len(ends) == 1 else 'all'} passed{more}",
+    )

@@ -1,0 +1,131 @@
+"""Losses by step, small: the unsharded model's as a broad line, and over it what this subject's rank came to.
+
+One record of two steps, ``{"name": "loss, rank 1", "baseline": [4.0, 3.0], "ranks": {"rank 1": [4.0, 3.5]}}``, is one
+chart with two lines that part at the second step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.report.text import one_line
+from harness.verdict import Record
+
+#: How many charts a page has: of red rows first, then of one row a chapter; how many of one row; and how many lines.
+MOST_CHARTS, MOST_OF_A_ROW, MOST_LINES, MOST_STEPS = 12, 2, 8, 64
+#: The drawing: its size, and what is left free around lines.
+WIDTH, HEIGHT, MARGIN = 200.0, 80.0, 6.0
+
+_Points = tuple[tuple[float, float], ...]
+Losses = list[float | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: ``strokes`` of points that follow each other without a gap, each as ``"x,y x,y"``, and its points."""
+
+    strokes: tuple[str, ...]
+    points: _Points
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One small chart: of which row, what it shows, the two kinds of lines, and the same in words."""
+
+    requirement: str
+    world: str
+    name: str
+    baseline: Line
+    ranks: tuple[Line, ...]
+    low: str
+    high: str
+    said: str
+
+
+def charts_of(records: Iterable[Record]) -> tuple[Chart, ...]:
+    """A few charts of a run: of rows that fail, then of the first row with curves in each chapter."""
+    with_curves = [record for record in records if record.curves]
+    red = [record for record in with_curves if record.verdict.is_red]
+    firsts: dict[str, Record] = {}
+    for record in with_curves:
+        if not record.verdict.is_red:
+            firsts.setdefault(record.chapter, record)
+    charts = (chart for record in (*red, *firsts.values()) for chart in _charts_of_row(record))
+    return tuple(chart for chart, _ in zip(charts, range(MOST_CHARTS), strict=False))
+
+
+def _charts_of_row(record: Record) -> Iterator[Chart]:
+    for curve in record.curves[:MOST_OF_A_ROW]:
+        chart = _chart(record, curve)
+        if chart is not None:
+            yield chart
+
+
+def _chart(record: Record, curve: dict[str, Any]) -> Chart | None:
+    ranks = curve.get("ranks")
+    baseline = _losses(curve.get("baseline"))
+    named = {one_line(name, 40): _losses(own) for name, own in ranks.items()} if isinstance(ranks, dict) else {}
+    lines = dict(list(named.items())[:MOST_LINES])
+    known = [loss for losses in (baseline, *lines.values()) for loss in losses if loss is not None]
+    steps = max([len(baseline), *map(len, lines.values())])
+    if not known or not lines:
+        return None
+    low, high = min(known), max(known)
+    return Chart(
+        requirement=record.requirement,
+        world=record.world,
+        name=one_line(str(curve.get("name", "")), 80),
+        baseline=_line(baseline, steps, low, high),
+        ranks=tuple(_line(losses, steps, low, high) for losses in lines.values()),
+        low=f"{low:.4g}",
+        high=f"{high:.4g}",
+        said=_said(baseline, lines, steps),
+    )
+
+
+def _losses(told: Any) -> Losses:
+    """Numbers that can be drawn; None for what is not one."""
+    return [_loss(loss) for loss in told[:MOST_STEPS]] if isinstance(told, list) else []
+
+
+def _loss(told: Any) -> float | None:
+    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
+    return float(told) if is_number and abs(told) < 1e150 else None
+
+
+def _line(losses: Losses, steps: int, low: float, high: float) -> Line:
+    across, up = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
+    strokes: list[list[tuple[float, float]]] = [[]]
+    for step, loss in enumerate(losses):
+        if loss is None:
+            strokes.append([])
+            continue
+        x = MARGIN + across * (step / (steps - 1) if steps > 1 else 0.5)
+        y = MARGIN + up * ((high - loss) / (high - low) if high > low else 0.5)
+        strokes[-1].append((round(x, 1), round(y, 1)))
+    kept = [stroke for stroke in strokes if stroke]
+    return Line(
+        tuple(" ".join(f"{x},{y}" for x, y in stroke) for stroke in kept),
+        tuple(point for stroke in kept for point in stroke),
+    )
+
+
+def _said(baseline: Losses, lines: dict[str, Losses], steps: int) -> str:
+    """Where it is farthest from the baseline, in a sentence."""
+    gaps = [
+        (abs(own - base), step, name, own, base)
+        for name, losses in lines.items()
+        for step, (own, base) in enumerate(zip(losses, baseline, strict=False))
+        if own is not None and base is not None
+    ]
+    lost = sum(loss is None for losses in lines.values() for loss in losses)
+    unknown = f"; {lost} not finite" if lost else ""
+    worst = max(gaps, default=None)
+    if worst is None:
+        return f"{steps} steps, none to be compared{unknown}"
+    gap, step, name, own, base = worst
+    if gap == 0:
+        return f"{steps} steps, all {'finite ones ' if lost else ''}equal to the unsharded model's{unknown}"
+    return f"{steps} steps; farthest apart at step {step} on {name}: {own:.6g}, expected {base:.6g}{unknown}"

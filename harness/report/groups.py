@@ -1,0 +1,94 @@
+"""Failures by their cause, so that rows which fail for one reason read as one: the smallest case first.
+
+Rows are of one group if they share a chapter, a class of cause, and the kind of what differs::
+
+    reduction/average  disagreement  'gradients' '0.weight'[1]  ─┐
+    reduction/hsdp     disagreement  'gradients' '2.bias'[0]    ─┴─▶ reduction: wrong gradients (2 rows)
+    reduction/average  raised        RuntimeError: …            ───▶ reduction: raised RuntimeError (1 row)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.report.cards import Card, card_of
+from harness.report.events import Lanes, lanes_of_events
+from harness.report.known import Near, nearest
+from harness.report.text import one_line, plural, unique
+from harness.report.words import case_size, kind_of
+from harness.verdict import LEVELS, Record
+
+#: How many rows of a group beside the first are shown with all they have; the others have a line each.
+MOST_TOLD = 12
+#: For how many groups lanes are drawn and a known fault is looked for.
+MOST_DRAWN = 40
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that fail alike: ``first`` has the smallest case, ``others`` and ``more`` are the rest, by size of case."""
+
+    anchor: str
+    title: str
+    summary: str
+    first: Card
+    others: tuple[Card, ...]
+    more: tuple[Card, ...]
+    lanes: Lanes | None = None
+    near: Near | None = None
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """All of its rows."""
+        return (self.first, *self.others, *self.more)
+
+
+def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Group, ...]:
+    """The red rows of a run in groups, those with MUST rows first, else in the order in which they came up."""
+    red = [record for record in records if record.verdict.is_red]
+    found: dict[tuple[str, str, str], list[Record]] = {}
+    for record in red:
+        found.setdefault((record.chapter, record.cause or str(record.verdict), kind_of(record)), []).append(record)
+    order = sorted(found, key=lambda sign: min(_level(record) for record in found[sign]))
+    failing = frozenset(record.requirement for record in red)
+    groups, number = [], 1
+    for place, sign in enumerate(order, start=1):
+        rows = sorted(found[sign], key=lambda record: (case_size(record.case), _level(record)))
+        cards = [card_of(row, f"{anchor}-red-{n}", file) for n, row in enumerate(rows, start=number)]
+        number += len(cards)
+        groups.append(_group(sign, cards, f"{anchor}-group-{place}"))
+    return tuple(_drawn(group, failing) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
+
+
+def _drawn(group: Group, failing: frozenset[str]) -> Group:
+    first = group.first.record
+    return replace(group, lanes=lanes_of_events(first.events), near=nearest(first, failing))
+
+
+def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> Group:
+    chapter, cause, kind = sign
+    return Group(
+        anchor=anchor,
+        title=one_line(f"{chapter}: {_reason(cause, kind)}", 160),
+        summary=_summary([card.record for card in cards]),
+        first=cards[0],
+        others=tuple(cards[1 : 1 + MOST_TOLD]),
+        more=tuple(cards[1 + MOST_TOLD :]),
+    )
+
+
+def _reason(cause: str, kind: str) -> str:
+    if cause == "disagreement":
+        return f"wrong {kind or 'values'}"
+    return f"{cause} {kind}".strip()
+
+
+def _summary(rows: list[Record]) -> str:
+    requirements, worlds = unique(row.requirement for row in rows), unique(row.world for row in rows)
+    many = f"{plural(len(rows), 'row')} of {plural(len(requirements), 'requirement')}, in {', '.join(worlds)}"
+    return f"{many}; the smallest case first" if len(rows) > 1 else many
+
+
+def _level(record: Record) -> int:
+    return LEVELS.index(record.level)

@@ -1,0 +1,140 @@
+"""What is known of this version's own power to find faults, and which known fault a failure looks like.
+
+``known_faults.json`` comes with the package and is measured with each release: which planted faults were caught, and
+with what message each. A message is compared with numbers and dotted names blanked::
+
+    rank 0: [0] 'gradients' '0.weight'[1] is 4.0, expected 2.0   ─▶   rank #: [#] 'gradients' ''[#] is #, expected #
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.verdict import Record
+
+#: From which likeness on a fault is named, and from which on it is called very like.
+LIKE, VERY_LIKE = 0.8, 0.97
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How a planted fault showed: which requirement failed, by what cause, and its message, blanked."""
+
+    requirement: str
+    cause: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault: its name, what is wrong, where such a one was met, and how it showed."""
+
+    name: str
+    says: str
+    origin: str
+    seen: tuple[Sight, ...]
+
+    @property
+    def requirements(self) -> frozenset[str]:
+        """What it was caught by."""
+        return frozenset(sight.requirement for sight in self.seen)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was measured, of which version and when; empty where nothing was."""
+
+    version: str = ""
+    measured: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Near:
+    """The fault that a failure looks like, how much by its message, and how many other faults do just as much."""
+
+    name: str
+    says: str
+    origin: str
+    likeness: float
+    others: int
+
+    @property
+    def sure(self) -> str:
+        """How sure that is, in words."""
+        much = "very much like" if self.likeness >= VERY_LIKE else "somewhat like"
+        return f"{much}, by its message: likeness {self.likeness:.2f}" + (
+            f"; {self.others} other known fault{'s look' if self.others > 1 else ' looks'} as much like it"
+            if self.others
+            else ""
+        )
+
+
+@cache
+def known() -> Known:
+    """What comes with the package; nothing where the file is not there."""
+    path = Path(__file__).with_name("known_faults.json")
+    return known_in(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else Known()
+
+
+def known_in(data: dict[str, Any]) -> Known:
+    """The same of a JSON object that was read."""
+    faults = tuple(
+        Fault(one["id"], one["says"], one["origin"], tuple(Sight(a, b, blanked(c)) for a, b, c in one["seen"]))
+        for one in data["faults"]
+    )
+    return Known(data["suite_version"], data["measured"], data["figures"], faults)
+
+
+def blanked(message: str) -> str:
+    """The first line of a message without its numbers, and without names that have dots or digits."""
+    line = (message[: 2 * _LONGEST].splitlines() or [""])[0][:_LONGEST]
+    line = re.sub(r"'[^' ]*[.\d][^' ]*'", "''", line)
+    return re.sub(r"-?\d[\d.]*(?:e[+-]?\d+)?", "#", line)
+
+
+def nearest(record: Record, failing: frozenset[str], among: Known | None = None) -> Near | None:
+    """The fault whose message is likest, of the same requirement, or else of the same chapter, and the same cause.
+
+    Of those that are equally like, the one that was caught by what fails in this run, and by little else.
+    """
+    message = blanked(record.message)
+    faults = (known() if among is None else among).faults
+    for near in (_is_of_requirement, _is_of_chapter):
+        likes = [(_likeness(message, fault, near(record, fault)), fault) for fault in faults]
+        best = max((likeness for likeness, _ in likes), default=0.0)
+        if best >= LIKE:
+            same = [fault for likeness, fault in likes if likeness == best]
+            fault = max(same, key=lambda fault: _overlap(fault.requirements, failing))
+            return Near(fault.name, fault.says, fault.origin, best, len(same) - 1)
+    return None
+
+
+def _is_of_requirement(record: Record, fault: Fault) -> list[Sight]:
+    return [s for s in fault.seen if s.requirement == record.requirement and s.cause == record.cause]
+
+
+def _is_of_chapter(record: Record, fault: Fault) -> list[Sight]:
+    return [s for s in fault.seen if s.requirement.partition("/")[0] == record.chapter and s.cause == record.cause]
+
+
+def _likeness(message: str, fault: Fault, seen: list[Sight]) -> float:
+    return max((_ratio(message, text) for text in {sight.message for sight in seen}), default=0.0)
+
+
+@lru_cache(maxsize=4096)
+def _ratio(a: str, b: str) -> float:
+    matcher = SequenceMatcher(None, a, b, autojunk=False)
+    return matcher.ratio() if a and b and matcher.quick_ratio() >= LIKE else 0.0
+
+
+def _overlap(caught: frozenset[str], failing: frozenset[str]) -> float:
+    return len(caught & failing) / max(1, len(caught | failing))
