@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from harness.worlds import attached_fleet
+
 PACKAGES = ("torch", "pytest", "hypothesis", "pytest-html", "pytest-timeout")
 #: Prefixes of variables that change how ranks communicate or compute.
 COMMUNICATION = ("NCCL_", "CCL_", "HCCL_", "RCCL_", "GLOO_")
@@ -19,7 +21,7 @@ def environment() -> dict[str, str]:
     facts = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     facts |= {package: _version(package) for package in PACKAGES}
     facts["processor cores"] = str(os.cpu_count())
-    facts |= _accelerators()
+    facts |= _accelerators() | attached_fleet.facts()
     return facts | {key: os.environ[key] for key in sorted(os.environ) if key.startswith(VARIABLES)}
 
 

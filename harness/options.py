@@ -27,7 +27,7 @@ WATCH = pytest.StashKey[threading.Timer]()
 OPTIONS = {
     "implementation": ("torch", "who is judged: torch, reference, an entry point, or module:attribute"),
     "backend": ("auto", "where ranks run: auto, gloo, nccl, an entry point, or module:attribute"),
-    "world": ("both", "threads, processes, or both"),
+    "world": ("both", "threads, processes, or both; or attached, where a launcher has started the ranks"),
     "record": ("", "write one JSON line per test to this file"),
     "waivers": ("", "TOML file of known failures"),
     "unclaimed": ("leave", "rows of what is not claimed: leave them out, or try them, to see what could be claimed"),

@@ -15,12 +15,13 @@ from harness import profiles
 from harness.load import load_backend
 from harness.options import JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, option
 from harness.provenance import Provenance, file_digest, plan_digest
-from harness.recorder import Recorder, subject_of, workers_of
+from harness.recorder import Recorder, has_workers, is_worker, subject_of, workers_of
 from harness.report import pytest_html_columns
-from harness.requirement import WORLDS, Requirement, kind_of, requirement_of
+from harness.requirement import ATTACHED, KINDS, Requirement, kind_of, requirement_of
 from harness.session import Judged
 from harness.verdict import LEVELS
 from harness.waivers import Waiver, read_waivers, unmatched
+from harness.worlds.attached_fleet import fleet
 from harness.worlds.starting import preload_programs
 
 RECORDER = pytest.StashKey[Recorder]()
@@ -40,16 +41,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options and register the marker; no subject is loaded until a requirement is collected."""
-    choices = {"world": (*WORLDS, "both"), "level": (*LEVELS, "all"), "unclaimed": ("leave", "try")}
+    choices = {"world": (*KINDS, "both"), "level": (*LEVELS, "all"), "unclaimed": ("leave", "try")}
     for name, values in choices.items():
         if option(config, name) not in values:
             raise pytest.UsageError(f"--{name} {option(config, name)!r}: expected one of {', '.join(values)}")
+    _check_attached(config)
     config.addinivalue_line("markers", "requirement(…): a conformance requirement, see harness/requirement.py")
     config.stash[RECORDS], config.stash[PROBLEMS], config.stash[STARTED] = [], [], time.time()
     config.stash[RECORDER] = Recorder(config)
     config.pluginmanager.register(config.stash[RECORDER])
     if config.pluginmanager.hasplugin("html"):
         config.pluginmanager.register(pytest_html_columns, HTML)
+
+
+def _check_attached(config: pytest.Config) -> None:
+    """An attached world needs a launcher, and one process alone speaks to its ranks."""
+    if option(config, "world") == ATTACHED:
+        if is_worker(config) or has_workers(config):
+            raise pytest.UsageError("attached ranks obey one process: run without --numprocesses")
+        try:
+            fleet()
+        except ValueError as error:
+            raise pytest.UsageError(f"--world attached: {error}") from error
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -86,7 +99,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("requirement")
     if marker is None:
         return
-    metafunc.parametrize("world_kind", marker.args[0].worlds, indirect=True)
+    kinds = marker.args[0].worlds
+    if option(metafunc.config, "world") == ATTACHED and "processes" in kinds:
+        kinds = (*kinds, ATTACHED)
+    metafunc.parametrize("world_kind", kinds, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -71,7 +71,7 @@ class Recorder:
             Header(
                 implementation=f"{judged.implementation.name} {judged.implementation.version}".strip(),
                 backend=judged.backend.name,
-                worlds=[kind for kind in WORLDS if option(config, "world") in (kind, "both")],
+                worlds=list(WORLDS) if option(config, "world") == "both" else [option(config, "world")],
                 profile=str(settings._current_profile),
                 level=option(config, "level"),
                 plan=list(plan),

@@ -15,7 +15,10 @@ from harness.verdict import LEVELS
 if TYPE_CHECKING:
     from harness.trial import Trial
 
+#: What a requirement may be about, and every kind of world: one that runs in processes runs in attached ones, too.
 WORLDS = ("threads", "processes")
+ATTACHED = "attached"
+KINDS = (*WORLDS, ATTACHED)
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 

@@ -14,11 +14,12 @@ from harness.case import Case
 from harness.compare import UNBOUNDED, Difference
 from harness.ending import End, waived
 from harness.load import Subject, load_backend, load_implementation
-from harness.requirement import Requirement
+from harness.requirement import ATTACHED, Requirement
 from harness.trial import Trial
 from harness.vendor import LIMITS, Backend, Implementation
 from harness.verdict import Record, Verdict
 from harness.waivers import Waiver
+from harness.worlds.make import ranks_in
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Judged:
 
     def most_ranks(self, world: str) -> int:
         """How many ranks a world of this kind has here."""
-        return self.backend.thread_ranks if world == "threads" else self.backend.ranks
+        return ranks_in(world, self.backend)
 
     def unclaimed(self, requirement: Requirement) -> str:
         """Why this requirement is not claimed; "" if it is."""
@@ -57,7 +58,8 @@ class Judged:
             if limit in self.backend.lacks:
                 return f"needs {limit} ({LIMITS[limit]}): {self.backend.lacks[limit]}"
         if self.most_ranks(world) < requirement.ranks:
-            there = f"backend {self.backend.name!r} offers {self.most_ranks(world)} here"
+            whose = "the launcher" if world == ATTACHED else f"backend {self.backend.name!r}"
+            there = f"{whose} offers {self.most_ranks(world)} here"
             return f"needs {requirement.ranks} ranks in the {world} world; {there}"
         return ""
 
@@ -79,7 +81,13 @@ class Judged:
         words = ["pytest", nodeid, "--implementation", self.subject.implementation, "--backend", self.subject.backend]
         if isinstance(case, Case):
             words += ["--case", json.dumps(case.as_json())]  # ASCII: no terminal or clipboard changes it
-        return shlex.join(words)
+        return shlex.join([*self._launcher(nodeid), *words])
+
+    def _launcher(self, nodeid: str) -> list[str]:
+        """What starts as many ranks as a launcher has started here, for a row of an attached world."""
+        if not nodeid.endswith(f"[{ATTACHED}]"):
+            return []
+        return ["torchrun", f"--nproc-per-node={self.most_ranks(ATTACHED)}", "-m", "harness.attached", "--"]
 
 
 def make_record(

@@ -70,7 +70,7 @@ class Fault:
 
     def end(self, kind: str) -> End | str:
         """What must become of it in a world of this kind."""
-        return self.processes if kind == "processes" or self.threads is None else self.threads
+        return self.processes if kind != "threads" or self.threads is None else self.threads
 
 
 _LATE = f"still running after its deadline of {DEADLINE:g} s"

@@ -67,7 +67,7 @@ def inject(kind: str, fault: Fault) -> list[str]:
 
 def _left(end: End, kind: str) -> tuple[Fates, str, int | None]:
     """How ranks leave: those of a thread world have one process, and leave as one."""
-    if kind == "processes":
+    if kind != "threads":
         return end.left, end.words, end.culprit
     return (end.left[1], end.left[1]), end.words, None
 

@@ -99,7 +99,7 @@ def test_arguments_and_results_travel() -> None:
 def test_a_backend_that_asks_for_spawn_is_never_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend's start method is the one used; and a machine that cannot start processes gives NotRun."""
 
-    def refuse(carried: object, backend: object, method: str) -> None:
+    def refuse(carried: object, backend: object, method: str, starts: object) -> None:
         raise OSError(f"no more processes, not even by {method}")
 
     monkeypatch.setattr(hosts, "Team", refuse)

@@ -224,8 +224,21 @@ def has_answered(directory: Path) -> bool:
 
 def read(directory: Path) -> Flight | None:
     """The flight that a host has answered with; None if it is not one, since anybody's code may have written it."""
+    return understood(answered(directory))
+
+
+def answered(directory: Path) -> bytes:
+    """What a host has answered, as it is; nothing if it has not, or with too much."""
     try:
-        return _flight(json.loads(_bytes(directory / _ANSWER)))
+        return _bytes(directory / _ANSWER)
+    except (OSError, ValueError):
+        return b""
+
+
+def understood(text: bytes) -> Flight | None:
+    """The flight that an answer is; None if it is none."""
+    try:
+        return _flight(json.loads(text))
     except Exception:  # whatever is wrong with it, it is not a flight
         return None
 

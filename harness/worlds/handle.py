@@ -37,6 +37,8 @@ class HostHandle:
         self.ranks = ranks
         self.directory = directory
         self.is_ready = False
+        #: What is to be added to a time of its machine's monotonic clock to have one of ours.
+        self.clock = 0.0
         self.code: int | None = None
         self.is_dead = False
         self._ran: int | None = None
@@ -64,9 +66,13 @@ class HostHandle:
 
     def send(self, *order: Any) -> None:
         """Give an order. That a host is gone or takes no orders does not matter here: it will be missed soon enough."""
+        self.forward(pickle.dumps(order))
+
+    def forward(self, order: bytes) -> None:
+        """Give an order that is pickled already, see ``send``."""
         if self._line is not None:
             try:
-                self._line.say(pickle.dumps(order))
+                self._line.say(order)
             except BlockingIOError:  # half an order was sent: nothing sensible can follow it
                 self.hang_up()
             except OSError:
@@ -87,10 +93,13 @@ class HostHandle:
     def _heard(self) -> Iterator[list[Any]]:
         try:
             while self._line is not None and (message := self._line.next()) is not None:
-                yield _answer(message)
+                yield self._answer(message)
         except ValueError as error:
             self.hang_up()
             yield ["died", f"{FORGED}: {error}"]
+
+    def _answer(self, message: bytes) -> list[Any]:
+        return answer(message)
 
     def _ended(self) -> Iterator[list[Any]]:
         """The line has ended, and with it the process: that closes its files just before its end is reported."""
@@ -142,6 +151,14 @@ class HostHandle:
         """Make the host write down its last collectives. False if it is dead or keeps no record of them."""
         return not self.is_dead and flight.ask(self.directory)
 
+    def has_shown_flight(self) -> bool:
+        """Whether it has written them down."""
+        return flight.has_answered(self.directory)
+
+    def shown_flight(self) -> flight.Flight | None:
+        """What it has written down; None if that is not to be understood."""
+        return flight.read(self.directory)
+
     def running_rank(self) -> int | None:
         """Of several ranks in the host, the one that had the baton last, if it was written down."""
         if self._line is None:
@@ -176,7 +193,7 @@ class HostHandle:
             self._process.close()
 
 
-def _answer(message: bytes) -> list[Any]:
+def answer(message: bytes) -> list[Any]:
     """What a message says. Raises ValueError if a host says no such thing."""
     tree = wire.decode(message)
     if not (isinstance(tree, list) and tree and isinstance(tree[0], str) and len(tree) - 1 == _ANSWERS.get(tree[0])):

@@ -24,7 +24,7 @@ from harness.worlds import blame
 from harness.worlds.base import Fate, NotRun, Outcome, Program, World
 from harness.worlds.handle import FORGED, HostHandle
 from harness.worlds.host import RoleFactory
-from harness.worlds.team import Team
+from harness.worlds.team import Starts, Team
 from harness.worlds.watch import CannotStart, Watch
 
 #: How long hosts may take to start and to take their roles, and how long to leave.
@@ -50,13 +50,17 @@ class HostedWorld(World):
         *,
         deadline: float = 60.0,
         key: Hashable = None,
+        starts: Starts = HostHandle,
     ) -> None:
-        """``carried`` has the ranks of each host; ``make_roles`` their roles, given a path where they can meet."""
+        """``carried`` has the ranks of each host; ``make_roles`` their roles, given a path where they can meet.
+
+        ``starts`` starts a host where its ranks are to be.
+        """
         self.kind = kind
         self.size = sum(len(ranks) for ranks in carried)
         self.notes: list[str] = []
         self._carried, self._backend, self._make_roles = carried, backend, make_roles
-        self._deadline = deadline
+        self._deadline, self._starts = deadline, starts
         self._key = (kind, key, os.getpid()) if backend.persistent else None
         self._team: Team | None = None
         self._reason = ""
@@ -151,7 +155,7 @@ class HostedWorld(World):
         if _fork_refused and self._backend.start_method == "forkserver":
             self._note_spawn()
         try:
-            return Team(self._carried, self._backend, method)
+            return Team(self._carried, self._backend, method, self._starts)
         except (OSError, EOFError) as error:
             raise CannotStart(f"cannot start a process: {type(error).__name__}: {error}") from error
 
@@ -165,7 +169,7 @@ class HostedWorld(World):
             self.notes.append(note)
 
     def _not_run(self, error: CannotStart) -> NotRun:
-        return NotRun(f"a {self.kind} world of {self.size} ranks on {self._backend.name} cannot start: {error}")
+        return NotRun(f"the {self.kind} world of {self.size} ranks on {self._backend.name} cannot start: {error}")
 
     def _silence(self) -> None:
         """Forget an expiry that has had its effect."""
@@ -181,7 +185,7 @@ class HostedWorld(World):
 
 
 #: What went wrong in which process while it gave up its role.
-_Wrong = Mapping[int, tuple[Fate, str]]
+_Wrong = Mapping[HostHandle, tuple[Fate, str]]
 
 
 def leave(team: Team, wrong: _Wrong = MappingProxyType({})) -> list[Outcome]:
@@ -195,15 +199,15 @@ def leave(team: Team, wrong: _Wrong = MappingProxyType({})) -> list[Outcome]:
         if host.is_dead:
             dead.add(host)
         elif tag == "left" and rest[0]:
-            found.setdefault(host.pid, (Fate.RAISED, str(rest[0])))
+            found.setdefault(host, (Fate.RAISED, str(rest[0])))
         elif tag not in ("left", "released"):
-            found.setdefault(host.pid, _forged(host, tag, rest))
+            found.setdefault(host, _forged(host, tag, rest))
         if len(dead) == len(team.hosts):
             break
     shown = team.show_stacks([host for host in team.hosts if host not in dead])
     ends = []
     for host in team.hosts:
-        fate, error = found.get(host.pid, (Fate.RETURNED, ""))
+        fate, error = found.get(host, (Fate.RETURNED, ""))
         if host in shown:
             fate, error = Fate.HUNG, f"did not leave within {LEAVE_SECONDS:g} s, {blame.place_in(shown[host])}"
         elif host.code != 0 and fate is not Fate.CRASHED:
@@ -227,10 +231,10 @@ def release(team: Team, notes: list[str]) -> _Wrong:
     until = time.monotonic() + LEAVE_SECONDS
     for host, (tag, *rest) in team.listen(lambda: until):
         if tag != "released":
-            return {} if host.is_dead else {host.pid: _forged(host, tag, rest)}
+            return {} if host.is_dead else {host: _forged(host, tag, rest)}
         error, changed = rest
         if error:
-            return {host.pid: (Fate.RAISED, str(error))}
+            return {host: (Fate.RAISED, str(error))}
         if changed:
             names = map(str, changed) if isinstance(changed, list) else [str(changed)]
             notes.append(f"rank processes were not kept: a program changed their {', '.join(names)}")

@@ -23,12 +23,15 @@ _LONGEST = 0x7FFFFFFF
 
 
 class Line:
-    """Takes over ``connection``. A message of more than ``limit`` bytes is refused as soon as it is announced."""
+    """Takes over ``connection``. A message of more than ``limit`` bytes is refused as soon as it is announced.
 
-    def __init__(self, connection: Connection, limit: int) -> None:
+    One that is not taken within ``stall`` seconds is given up.
+    """
+
+    def __init__(self, connection: Connection | socket.socket, limit: int, stall: int = _STALL) -> None:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _STALL, 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", stall, 0))
         self._limit = limit
         self._heard, self._chunk = bytearray(), bytearray(_CHUNK)
 

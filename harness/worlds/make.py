@@ -7,15 +7,16 @@ from pathlib import Path
 
 from harness.load import Subject, load_backend
 from harness.vendor import Backend
+from harness.worlds.attached_fleet import fleet
 from harness.worlds.base import World
 from harness.worlds.host import RoleFactory
 from harness.worlds.hosts import HostedWorld
 
-KINDS = ("threads", "processes")
+KINDS = ("threads", "processes", "attached")
 
 
 def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadline: float = 60.0) -> World:
-    """``size`` ranks of ``subject``, as threads of one process in lockstep or as a process each.
+    """``size`` ranks of ``subject``: as threads of one process in lockstep, as a process each, or a launcher's.
 
     ``seed`` decides the order in which thread ranks run; ``deadline`` is each run's, in seconds, unless a run has
     its own. Raises ValueError for an unknown kind, or a size that the backend does not offer.
@@ -24,6 +25,8 @@ def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadlin
     _check(kind, size, backend)
     if kind == "threads":
         return _threads(size, subject, backend, seed, deadline)
+    if kind == "attached":
+        return _attached(size, subject, backend, deadline)
     return _processes(size, subject, backend, deadline)
 
 
@@ -38,20 +41,46 @@ def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline:
 
 def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
     def roles(store: Path) -> list[RoleFactory]:
-        from harness.worlds.processes import ProcessRole  # DTensor, a second of importing: not before ranks start
+        # DTensor, a second of importing: not before ranks start
+        from harness.worlds.processes import ProcessRole, file_store
 
-        return [partial(ProcessRole, rank, size, subject, str(store)) for rank in range(size)]
+        opened = partial(file_store, str(store), size)
+        return [partial(ProcessRole, rank, size, subject, opened) for rank in range(size)]
 
     carried = [(rank,) for rank in range(size)]
     return HostedWorld("processes", carried, backend, roles, deadline=deadline, key=(subject, size))
 
 
+def _attached(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
+    there = fleet()
+
+    def roles(store: Path) -> list[RoleFactory]:
+        from harness.worlds.processes import Place, ProcessRole  # as above
+
+        opened = there.store(store)
+        places = (Place(*there.place(rank, size)) for rank in range(size))
+        return [partial(ProcessRole, rank, size, subject, opened, place) for rank, place in enumerate(places)]
+
+    carried = [(rank,) for rank in range(size)]
+    key = (subject, size, there)
+    return HostedWorld("attached", carried, backend, roles, deadline=deadline, key=key, starts=there.start)
+
+
+def ranks_in(kind: str, backend: Backend) -> int:
+    """How many ranks a world of this kind has here at most."""
+    if kind == "attached":
+        return fleet().size
+    return backend.thread_ranks if kind == "threads" else backend.ranks
+
+
 def _check(kind: str, size: int, backend: Backend) -> None:
     if kind not in KINDS:
         raise ValueError(f"unknown kind of world {kind!r}: expected one of {', '.join(KINDS)}")
-    offered = backend.thread_ranks if kind == "threads" else backend.ranks
+    offered = ranks_in(kind, backend)
     if size < 1:
         raise ValueError(f"a world has at least 1 rank, got {size}")
+    if size > offered and kind == "attached":
+        raise ValueError(f"the launcher has started {offered} ranks, got {size}: ask for fewer, or launch more")
     if size > offered:
         name = "thread_ranks" if kind == "threads" else "ranks"
         raise ValueError(

@@ -1,6 +1,7 @@
 """The process world's role: one rank in a process of its own, on the backend's real process group.
 
-Ranks meet in a file that their world made, not on a port, so nothing is guessed and nothing listens to strangers.
+Ranks meet in a file that their world made, not on a port, so nothing is guessed and nothing listens to strangers. Those
+of an attached world may be on several machines: they meet in the store of their launch.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import datetime
 import os
 import socket
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store
 
 from harness.load import Subject, load_backend, load_implementation
 from harness.rank import Rank, seed_like_a_new_process
@@ -29,18 +32,30 @@ _GROUP_TIMEOUT = datetime.timedelta(hours=6)
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 
 
-class ProcessRole:
-    """One rank with a process group that lives from here to ``leave``."""
+@dataclass(frozen=True)
+class Place:
+    """Which of how many ranks a rank is on its node, and whether the whole world is on one machine."""
 
-    def __init__(self, rank: int, size: int, subject: Subject, store_path: str) -> None:
+    rank: int
+    size: int
+    on_one_machine: bool = True
+
+
+class ProcessRole:
+    """One rank with a process group that lives from here to ``leave``. ``store`` opens the place where ranks meet."""
+
+    def __init__(
+        self, rank: int, size: int, subject: Subject, store: Callable[[], Store], place: Place | None = None
+    ) -> None:
         backend = load_backend(subject.backend)
-        _set_environment(rank, size, backend)
+        place = place or Place(rank, size)
+        _set_environment(rank, size, place, backend)
         implementation = load_implementation(subject.implementation)
-        device = _own_device(rank, backend.device_type)
+        device = _own_device(place.rank, backend.device_type)
         flight.start()
         dist.init_process_group(
             backend.process_group,
-            store=FileStore(store_path, size),
+            store=store(),
             rank=rank,
             world_size=size,
             timeout=_GROUP_TIMEOUT,
@@ -64,9 +79,15 @@ class ProcessRole:
         return left_of(destroy_groups())
 
 
-def _set_environment(rank: int, size: int, backend: Backend) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
-    loopback = _loopback()
+def file_store(path: str, size: int) -> Store:
+    """Where ranks of one machine meet."""
+    return FileStore(path, size)
+
+
+def _set_environment(rank: int, size: int, place: Place, backend: Backend) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    os.environ.update(LOCAL_RANK=str(place.rank), LOCAL_WORLD_SIZE=str(place.size))
+    loopback = _loopback() if place.on_one_machine else ""
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     for name, value in {**flight.ENVIRONMENT, **(_NCCL if backend.device_type == "cuda" else {})}.items():

@@ -60,6 +60,11 @@ def preload_programs(modules: Sequence[str]) -> None:
     _programs[:] = modules
 
 
+def programs() -> list[str]:
+    """The modules that the fork server imports."""
+    return list(_programs)
+
+
 def start_ahead(backend: Backend) -> None:
     """Have the fork server import what it will, if hosts of this backend come from it, before the first is needed."""
     if backend.start_method == "forkserver":

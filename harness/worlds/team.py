@@ -23,13 +23,19 @@ from harness.worlds.handle import HostHandle, wait_for_files
 _STACK_SECONDS = 1.0
 _FLIGHT_SECONDS = 0.4
 
+#: What starts the host of some ranks, by a method, which keeps its files in a directory if it is on this machine.
+Starts = Callable[[tuple[int, ...], Backend, str, Path], HostHandle]
+
 _alive: weakref.WeakSet[Team] = weakref.WeakSet()
 
 
 class Team:
     """Hosts that work together: each carries some ranks, all are watched at once, all end together."""
 
-    def __init__(self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str) -> None:
+    def __init__(
+        self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str, starts: Starts = HostHandle
+    ) -> None:
+        """``starts`` starts each host, where its ranks are to be."""
         self.directory = Path(tempfile.mkdtemp(prefix="world-", dir=folder()))
         self.hosts: list[HostHandle] = []
         #: The number of the run that is on, or was last; and what a program has spoilt for the next one, in words.
@@ -39,7 +45,7 @@ class Team:
         _alive.add(self)
         try:
             for number, carried in enumerate(ranks):
-                self.hosts.append(HostHandle(carried, backend, method, self.directory / f"host-{number}"))
+                self.hosts.append(starts(carried, backend, method, self.directory / f"host-{number}"))
         except BaseException:
             self.end()
             raise
@@ -86,8 +92,8 @@ class Team:
     def show_flights(self) -> dict[int, flight.Flight]:
         """The last collectives of each rank whose host tells them in time. To be had after the stacks, not in them."""
         asked = [host for host in self.hosts if host.ask_for_flight()]
-        wait_for_files(lambda: all(flight.has_answered(host.directory) for host in asked), _FLIGHT_SECONDS)
-        shown = {host.ranks[0]: flight.read(host.directory) for host in asked}
+        wait_for_files(lambda: all(host.has_shown_flight() for host in asked), _FLIGHT_SECONDS)
+        shown = {host.ranks[0]: host.shown_flight() for host in asked}
         return {rank: found for rank, found in shown.items() if found is not None}
 
     def kill(self) -> None:

@@ -111,7 +111,7 @@ class Watch:
             self._forged(host, "one more answer after its answer")
             return
         try:
-            outcomes = [self._outcome(tree) for tree in trees]
+            outcomes = [self._outcome(tree, host.clock) for tree in trees]
             if tuple(outcome.rank for outcome in outcomes) != host.ranks:
                 raise ValueError("outcomes of other ranks")
         except (TypeError, ValueError, KeyError) as error:
@@ -120,14 +120,15 @@ class Watch:
             self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
             self.team.spoilt = self.team.spoilt or str(spoilt)
 
-    def _outcome(self, tree: dict[str, Any]) -> Outcome:
+    def _outcome(self, tree: dict[str, Any], clock: float) -> Outcome:
         """The outcome that a host described. Raises if it is none: the host may have run anybody's code."""
         outcome = Outcome(**{**tree, "fate": Fate(tree["fate"])})
         texts = {name: getattr(outcome, name) for name in ("error", "traceback", "log")}
         if type(outcome.rank) is not int or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError("fields of other types than an outcome's")
         now = time.monotonic()
-        at = outcome.at if isinstance(outcome.at, float) and self._began <= outcome.at <= now else now
+        at = outcome.at + clock if isinstance(outcome.at, float) else now
+        at = at if self._began <= at <= now else now
         return replace(outcome, at=at, **{name: text[:_TEXT_LIMIT] for name, text in texts.items()})
 
     def _forged(self, host: HostHandle, what: str) -> None:

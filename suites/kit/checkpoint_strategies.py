@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.trial import most_ranks
+from harness.worlds.attached_fleet import shared_folder
 from suites.kit.chains import ChainNet, CheckpointCase, Kind, Layout
 from suites.kit.compose import Composite
 from suites.kit.hsdp import hsdp_meshes
@@ -20,8 +21,8 @@ from suites.kit.strategies import world_sizes
 
 @contextmanager
 def directory() -> Iterator[str]:
-    """A new directory that ranks on this machine save into and load from; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="fsdp-conformance-") as path:
+    """A new directory that all ranks save into and load from; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fsdp-conformance-", dir=shared_folder()) as path:
         yield path
 
 

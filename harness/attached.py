@@ -1,0 +1,129 @@
+"""Run pytest where a launcher has started the ranks: rank 0's process runs it, the others do what it asks of them.
+
+    torchrun --nnodes=2 --nproc-per-node=8 … -m harness.attached -- pytest suites --record run.jsonl
+    MASTER_ADDR=… MASTER_PORT=… srun --ntasks-per-node=8 python -m harness.attached -- pytest suites
+
+Started once for each rank, with the variables of torchrun, srun (SLURM_*) or mpiexec (OMPI_COMM_WORLD_*, PMI_*).
+Without ``--world``, requirements run in the attached world: a case for fewer ranks than there are takes the first.
+Exit status: pytest's own in rank 0's process; 0 elsewhere, or 1 if that one has ended too soon; 4 for a wrong start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+import pytest
+
+from harness.worlds import attached_fleet
+from harness.worlds.attached_agent import Agent
+from harness.worlds.attached_launch import Launch, launched, open_store
+
+#: How long, in seconds, the row that an agent's end has spoilt may take to be written when we are told to end; and how
+#: long an agent that is told so serves on, since the controller was told, too. Launchers wait for half a minute.
+_LAST_ROW = 5.0
+_LAST_ORDERS = 10
+_USAGE = int(pytest.ExitCode.USAGE_ERROR)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be the controller or an agent, whichever the launcher has made of this process."""
+    if list(arguments) in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    try:
+        args = pytest_arguments(arguments)
+        launch = launched(os.environ)
+    except ValueError as error:
+        return _failed(error, _USAGE)
+    _end_with_launcher()
+    try:
+        return _control(launch, args) if launch.rank == 0 else _serve(launch)
+    except (OSError, RuntimeError) as error:  # torch's store raises RuntimeError
+        return _failed(error, 1)
+
+
+def pytest_arguments(arguments: Sequence[str]) -> list[str]:
+    """What pytest is called with. A node id of a row in processes or threads is taken for the same test, attached."""
+    words = list(arguments)
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if words[:1] != ["pytest"]:
+        raise ValueError(f"expected `-- pytest ARGUMENTS`, got {' '.join(arguments)!r}")
+    args = words[1:]
+    worlds = [arg for arg in args if arg == "--world" or arg.startswith("--world=")]
+    if worlds and "attached" not in args and "--world=attached" not in args:
+        return args
+    return [*map(_attached, args), *([] if worlds else ["--world=attached"])]
+
+
+def _attached(arg: str) -> str:
+    return re.sub(r"(?<=\[)(threads|processes)(?=[\]-])", "attached", arg) if "::" in arg else arg
+
+
+def _failed(error: Exception, status: int) -> int:
+    print(f"harness.attached: {error}", file=sys.stderr)
+    return status
+
+
+def _end_with_launcher() -> None:
+    """Be told to end if torchrun is killed: nobody else would tell us."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _serve(launch: Launch) -> int:
+    """Ctrl-C reaches all processes of a launch: what comes of it, the controller decides."""
+    line = attached_fleet.join(launch, open_store(launch))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_LAST_ORDERS) and None)
+    if Agent(line).serve():
+        return 0
+    return _failed(ConnectionError(f"the agent of rank {launch.rank} ends, since the controller is gone"), 1)
+
+
+def _control(launch: Launch, args: list[str]) -> int:
+    fleet = attached_fleet.gather(launch, open_store(launch))
+    attached_fleet.use(fleet)
+    stopping = _Stopping(fleet)
+    signal.signal(signal.SIGTERM, stopping.told)
+    try:
+        return int(pytest.main(args, plugins=[stopping]))
+    finally:
+        fleet.close()
+
+
+class _Stopping:
+    """Told to end by SIGTERM, as launchers do, the run ends as after Ctrl-C: with a footer, and with nothing left.
+
+    torchrun does so when one of its processes has died. If that was an agent, the row that it has spoilt comes first.
+    """
+
+    def __init__(self, fleet: attached_fleet.Fleet) -> None:
+        self._fleet = fleet
+        self._session: pytest.Session | None = None
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Know whom to stop."""
+        self._session = session
+
+    def told(self, number: int, frame: FrameType | None) -> None:
+        """Stop now, or after the row in hand."""
+        lost = self._fleet.lost()
+        if self._session is None or not lost:
+            raise KeyboardInterrupt("told to end by SIGTERM")
+        self._session.shouldstop = f"told to end by SIGTERM; {'; '.join(lost)}"
+        timer = threading.Timer(_LAST_ROW, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""An agent: the process that a launcher has started for one rank. It starts that rank's host processes when asked to.
+
+It obeys the controller and passes on what hosts say, without looking into it::
+
+    controller                        agent                         host process
+    ["start", 4, 1, …]           ──▶  starts host 4           ──▶   main()
+    ["order", 4, a pickle]       ──▶                          ──▶   obeys, see host.py
+    ["said", 4, its answer]      ◀──                          ◀──   answers
+    ["stacks", 4, 17]            ──▶  has host 4 show them
+    ["answer", 17, "Thread …"]   ◀──
+    ["end", 4]                   ──▶  kills what is left of host 4
+
+A new host after each failure is a new number. When the controller is gone, so are the hosts, and then the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from harness.vendor import Backend
+from harness.worlds import flight, wire
+from harness.worlds.below import end_orphans
+from harness.worlds.folder import folder
+from harness.worlds.handle import HostHandle, wait_for_files
+from harness.worlds.line import Line
+from harness.worlds.starting import preload_programs
+
+#: Less than the controller waits for the same, see ``team.py``.
+_STACK_SECONDS, _FLIGHT_SECONDS = 0.8, 0.3
+
+
+class _Relayed(HostHandle):
+    """A host whose answers are for somebody else."""
+
+    def _answer(self, message: bytes) -> list[Any]:
+        return ["said", message]
+
+
+class Agent:
+    """Serves the controller at the other end of ``line``."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._is_over = False
+        self._hosts: dict[int, HostHandle] = {}
+        self._directory = Path(tempfile.mkdtemp(prefix="agent-", dir=folder()))
+
+    def serve(self) -> bool:
+        """Obey until the controller says goodbye; False if it is gone without. In any case no host is left behind."""
+        try:
+            while self._obey(self._orders()):
+                if self._is_over:
+                    return False
+                self._pass_on()
+            return True
+        except (OSError, ValueError):  # it takes nothing any more, or somebody else speaks in its place
+            return False
+        finally:
+            for number in list(self._hosts):
+                self._end(number)
+
+    def _orders(self) -> list[Any]:
+        """Wait until something is said by whomever; what the controller has said."""
+        told = [thing for host in self._hosts.values() for thing in host.waitables()]
+        if self._line.fileno() in wait([self._line.fileno(), *told]):
+            self._is_over = not _hears(self._line)
+        return [wire.decode(message) for message in iter(self._line.next, None) if message is not None]
+
+    def _obey(self, orders: Sequence[Any]) -> bool:
+        for verb, *rest in orders:
+            if verb == "goodbye":
+                return False
+            if verb in _ASKED:
+                *about, number = rest
+                self._say("answer", number, _ASKED[verb](self, *about))
+            else:
+                _TOLD[verb](self, *rest)
+        return True
+
+    def _say(self, *words: Any) -> None:
+        self._line.say(wire.encode(list(words), 3 * wire.LIMIT))
+
+    def _pass_on(self) -> None:
+        for number, host in self._hosts.items():
+            if not host.is_dead and wait(host.waitables(), 0):
+                for tag, said in host.hear():
+                    if tag == "said":
+                        self._say("said", number, said)
+                    else:
+                        self._say("died", number, said, host.code, host.stacks())
+
+    # What it is told to do.
+
+    def _start(self, number: int, rank: int, method: str, about: tuple[Any, ...], programs: list[str]) -> None:
+        preload_programs(programs)
+        device_type, imports, environment = about
+        backend = Backend("", device_type, imports=imports, environment=environment)
+        try:
+            self._hosts[number] = _Relayed((rank,), backend, method, self._directory / f"host-{number}")
+        except (OSError, EOFError) as error:
+            self._say("died", number, f"cannot start a process: {type(error).__name__}: {error}", None, "")
+
+    def _order(self, number: int, order: bytes) -> None:
+        if number in self._hosts:
+            self._hosts[number].forward(order)
+
+    def _hang_up(self, number: int) -> None:
+        if number in self._hosts:
+            self._hosts[number].hang_up()
+
+    def _forget(self, number: int) -> None:
+        if number in self._hosts:
+            self._hosts[number].forget()
+
+    def _kill(self, number: int) -> None:
+        if number in self._hosts:
+            self._hosts[number].kill()
+
+    def _end(self, number: int) -> None:
+        host = self._hosts.pop(number, None)
+        if host is not None:
+            host.kill()
+            host.close()
+            end_orphans(other.pid for other in self._hosts.values() if not other.is_dead)
+
+    # What it is asked for.
+
+    def _clock(self) -> float:
+        return time.monotonic()
+
+    def _sees(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def _files(self, number: int) -> bool:
+        return number in self._hosts and self._hosts[number].has_files()
+
+    def _log(self, number: int) -> str:
+        return self._hosts[number].log_tail() if number in self._hosts else ""
+
+    def _stacks(self, number: int) -> str:
+        host = self._hosts.get(number)
+        if host is None:
+            return ""
+        host.ask_for_stacks()
+        wait_for_files(host.has_shown_stacks, _STACK_SECONDS)
+        return host.stacks()
+
+    def _flight(self, number: int) -> bytes:
+        host = self._hosts.get(number)
+        if host is None or not host.ask_for_flight():
+            return b""
+        wait_for_files(host.has_shown_flight, _FLIGHT_SECONDS)
+        return flight.answered(host.directory)
+
+
+def _hears(line: Line) -> bool:
+    """Take in what has arrived; False if nothing can come after it."""
+    try:
+        line.listen()
+    except EOFError:
+        return False
+    return True
+
+
+_TOLD: dict[str, Any] = {
+    "start": Agent._start,
+    "order": Agent._order,
+    "hang up": Agent._hang_up,
+    "forget": Agent._forget,
+    "kill": Agent._kill,
+    "end": Agent._end,
+}
+_ASKED: dict[str, Any] = {
+    "clock": Agent._clock,
+    "sees": Agent._sees,
+    "files": Agent._files,
+    "log": Agent._log,
+    "stacks": Agent._stacks,
+    "flight": Agent._flight,
+}
