@@ -9,22 +9,16 @@ import torch
 from harness.vendor import Backend
 
 
-def _cpu_limits() -> dict[str, str]:
-    return {
-        "second device type": "this machine has no accelerator",
-        "pinned memory": "pinning host memory needs an accelerator",
-        "premul_sum": "gloo has no PREMUL_SUM",
-        "allocator statistics": "torch counts no memory of CPUs",
-        "streams": "a CPU's cores do one thing after another, collectives too",
-    }
-
-
 def _nccl_ranks() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 gloo = Backend(
-    name="gloo", device_type="cpu", process_group="gloo", ranks=max(4, os.cpu_count() or 1), lacks=_cpu_limits()
+    name="gloo",
+    device_type="cpu",
+    process_group="gloo",
+    ranks=max(4, os.cpu_count() or 1),
+    lacks={"premul_sum": "gloo has no PREMUL_SUM"},
 )
 
 nccl = Backend(

@@ -79,7 +79,7 @@ class Trial:
         self.curves: list[Curve] = []
         self._pending: SubjectFailure | None = None
         self._hears_out = False
-        self._deadline, self._shrinking_budget, self._opener = deadline, shrinking_budget, opener
+        self._deadline, self.shrinking_budget, self._opener = deadline, shrinking_budget, opener
         self._worlds: dict[int, World] = {}
         self._active: World | None = None
         self._failures: dict[str, SubjectFailure] = {}
@@ -233,7 +233,7 @@ class Trial:
         if known is not None and slow:
             raise known
         failed = self.first_failure
-        spent = failed is not None and time.monotonic() > failed[0] + self._shrinking_budget
+        spent = failed is not None and time.monotonic() > failed[0] + self.shrinking_budget
         if known is None and (spent or (slow and self._failures)):
             reject()
         if case is not self.case:

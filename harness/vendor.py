@@ -177,7 +177,8 @@ class Backend:
     ``"spawn"`` when importing the backend touches the device. ``persistent`` keeps rank processes alive from one
     test to the next, always with a fresh process group, and until anything fails; False is for backends that make no
     second group in one process. ``environment`` is set in every rank. ``lacks`` declares
-    limits by the names of ``Limit``, each with a reason that the report shows.
+    limits by the names in ``LIMITS``, each with a reason that the report shows; one on CPUs lacks what those of
+    ``ON_CPUS`` do, unless it gives "" for a reason.
     """
 
     name: str
@@ -191,6 +192,18 @@ class Backend:
     environment: Mapping[str, str] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        lacks = {**(ON_CPUS if self.device_type == "cpu" else {}), **self.lacks}
+        object.__setattr__(self, "lacks", {limit: why for limit, why in lacks.items() if why})
+
+
+#: What ranks on CPUs lack, whatever communicates between them.
+ON_CPUS = {
+    "second device type": "ranks are on the CPU, as all of this machine is to them",
+    "pinned memory": "pinning host memory needs an accelerator",
+    "allocator statistics": "torch counts no memory of CPUs",
+    "streams": "a CPU's cores do one thing after another, collectives too",
+}
 
 #: What a machine or backend may lack, and a requirement may ask for by ``@requires(limits=…)``.
 LIMITS = {

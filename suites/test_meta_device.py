@@ -14,6 +14,7 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, meta_two_axes, tolerance
 from suites.kit.cases import NetCase
+from suites.kit.effort import costly
 from suites.kit.layout import shard
 from suites.kit.meta import (
     MetaCase,
@@ -114,6 +115,7 @@ def test_reset_parameters_writes_parts_cut_by_two_axes(trial: Trial, case: TwoAx
 
 
 @requirement("meta/2d-training", *TWO_AXES, ranks=4, source="C14")
+@costly(2)
 @given(case=two_axis_cases(exact=True, dims=(1, 5)))
 def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: TwoAxisCase) -> None:
     """With weights written into its parts, a tensor-parallel net that began on meta trains as the unsharded model."""

@@ -13,6 +13,7 @@ from harness.vendor import Feature
 from suites.kit import baseline, tolerance
 from suites.kit.cases import Stack
 from suites.kit.decoder import DecoderCase, decoder_cases, decoder_on_rank, train_decoder
+from suites.kit.effort import costly
 from suites.kit.three_axes import (
     HYBRID,
     ThreeAxisCase,
@@ -57,6 +58,7 @@ def test_training_after_tensor_parallelism_follows_the_unsharded_model(trial: Tr
 
 
 @requirement("tensor-parallel/hybrid-layout", *BOTH, Feature.HSDP, ranks=4, source="SHD-13 SHD-10")
+@costly(2)
 @given(case=three_axis_cases(shapes=HYBRID))
 def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Trial, case: ThreeAxisCase) -> None:
     """A parameter cut over tp, then hybrid-sharded, lies on (replicate, shard, tp), and is put together as it was."""
@@ -89,6 +91,7 @@ def test_sharding_along_the_dim_that_tensor_parallelism_leaves_whole(trial: Tria
 
 
 @requirement("tensor-parallel/checkpoint", *BOTH, Feature.CHECKPOINT, ranks=2, source="CMP-01 PAR-16")
+@costly(2)
 @given(case=three_axis_cases(exact=True, checkpointed=True))
 def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case: ThreeAxisCase) -> None:
     """MLPs cut over tp and dp whose forwards are recomputed in backward train as the unsharded model, bit for bit."""
@@ -105,6 +108,7 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
 
 
 @requirement("tensor-parallel/decoder", *BOTH, ranks=2, source="CMP-03")
+@costly(2)
 @given(case=decoder_cases())
 def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Trial, case: DecoderCase) -> None:
     """A gradient that tp left partial or whole is laid out as its parameter first: a decoder trains as unsharded."""

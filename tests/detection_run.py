@@ -1,11 +1,12 @@
-"""The kill table's command: faults in, two at a time, ``docs/detection.json`` and ``docs/detection.md`` out.
+"""The kill table's command: faults in, two at a time, ``docs/detection.json`` and what is made of it out.
 
     python -m tests.faulty                        all of them, hours on two cores
     python -m tests.faulty --missing              those of which the file says nothing yet
     python -m tests.faulty --only reductions      those whose id has this in it
     python -m tests.faulty --write                nothing is measured; the table is made again of the file
 
-What has been measured is kept as it comes, so that a run that is stopped loses nothing.
+What has been measured is kept as it comes, so that a run that is stopped loses nothing. Made of the file are the table,
+``docs/detection.md``, and ``harness/report/known_faults.json``, which pages read.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import multiprocessing.util
 import os
 import pkgutil
 import random
+import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,6 +34,7 @@ from harness.load import Subject
 from harness.worlds.hosts import shutdown_pool
 from harness.worlds.starting import preload_programs
 from tests.detection import ROOT, Fact, measure, with_what_is_said
+from tests.detection_known import KNOWN, known
 from tests.detection_table import table
 from tests.faulty import Fault, all_faults
 from tests.other_checks import missed_by
@@ -47,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--facts", type=Path, default=FACTS, help="the JSON file (default: docs/detection.json)")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else its workers would go on
     faults = all_faults()
     kept = read(options.facts)
     chosen = [] if options.write else [fault for fault in faults if options.only in fault.id]
@@ -56,7 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(options.facts, kept, faults)
     write(options.facts, kept, faults)
     if options.facts == FACTS:
-        PAGE.write_text("\n".join(table(list(read(FACTS).values()), len(faults))) + "\n", encoding="utf-8")
+        for path, text in made_of(list(read(FACTS).values()), len(faults)).items():
+            path.write_text(text, encoding="utf-8")
+
+
+def made_of(facts: Sequence[Fact], library: int) -> dict[Path, str]:
+    """The files that are made of the facts, by path; ``library`` is how many faults there are."""
+    return {PAGE: "\n".join(table(facts, library)) + "\n", KNOWN: _as_text(known(facts, library))}
+
+
+def _as_text(data: Any) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def read(path: Path) -> dict[str, Fact]:
@@ -70,7 +86,7 @@ def write(path: Path, kept: dict[str, Fact], faults: Sequence[Fault]) -> None:
     """Keep what is known of faults that are still there, in their order; whole, or as before."""
     facts = [with_what_is_said(fault, kept[fault.id]) for fault in faults if fault.id in kept]
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"schema": 1, "faults": facts}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.write_text(_as_text({"schema": 1, "faults": facts}), encoding="utf-8")
     new.replace(path)
 
 

@@ -34,13 +34,18 @@ class Tally(TorchDispatchMode):
         if any(cls not in (Tensor, torch.nn.Parameter, FakeTensor) for cls in types):
             return NotImplemented  # DTensors and their like ask again with what they are made of
         result = func(*args, **(kwargs or {}))
-        given = {id(tensor.untyped_storage()) for tensor in _tensors([args, list((kwargs or {}).values())])}
-        made = [tensor.untyped_storage() for tensor in _tensors(result)]
-        made = [storage for storage in made if id(storage) not in given]  # else it was there, and may be another rank's
-        self._made.update(made)
-        if any(storage.nbytes() >= WORTH_A_LOOK for storage in made):
-            self._peak = max(self._peak, self.alive())
+        unknown = [memory for memory in map(Tensor.untyped_storage, _tensors(result)) if memory not in self._made]
+        if unknown:  # which a view of our own memory, and what was done in place, is not
+            self._note(unknown, [args, list((kwargs or {}).values())])
         return result
+
+    def _note(self, unknown: list[torch.UntypedStorage], arguments: list[Any]) -> None:
+        """Of memory that an operation returned, note what it was not given: that was there, and may be another's."""
+        given = {id(tensor.untyped_storage()) for tensor in _tensors(arguments)}
+        made = [memory for memory in unknown if id(memory) not in given]
+        self._made.update(made)
+        if any(memory.nbytes() >= WORTH_A_LOOK for memory in made):
+            self._peak = max(self._peak, self.alive())
 
     def alive(self) -> int:
         """Bytes in memory now."""

@@ -29,7 +29,11 @@ ON_THE_WHOLE = ("parity/", "generated/", "scripts/")
 #: Chapters that require something else than numbers: what breaks one of them need not show in any.
 BESIDE_NUMBERS = ("arguments", "refusals", "registration", "communication", "prefetch", "events", "memory", "overlap")
 #: Chapters on one thing from several sides.
-KIN = (("state-dict", "optimizer-state", "distributed-checkpoint", "state-matrix"), ("parameter-mesh", "spmd-mesh"))
+KIN = (
+    ("state-dict", "optimizer-state", "distributed-checkpoint", "state-matrix"),
+    ("parameter-mesh", "spmd-mesh"),
+    ("communication", "prefetch", "events", "overlap"),
+)
 
 
 @dataclass(frozen=True)

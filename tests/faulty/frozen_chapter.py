@@ -141,6 +141,7 @@ CAUGHT_BY = {
     "one_dtype": "parameters/other-dtypes",
 }
 RAISES = {"something_to_train"}
+ALSO_BY = {"untied_across_groups": ("sharding/shared",), "untied": ("sharding/shared",)}
 ORIGIN = {
     "untied_across_groups": "G5 pytorch/pytorch#179532",
     "untied": "G6 NVIDIA-NeMo/RL#264",

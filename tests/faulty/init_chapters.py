@@ -38,7 +38,7 @@ def remakes(remake: Callable[[DTensor], Tensor]) -> Callable[[Any], None]:
         for owner in module.modules():
             for name, parameter in owner.named_parameters(recurse=False):
                 if isinstance(parameter, DTensor) and parameter not in made:
-                    made[parameter] = nn.Parameter(remake(parameter.detach()))
+                    made[parameter] = nn.Parameter(remake(parameter.detach()), parameter.requires_grad)
                 if parameter in made:
                     owner._parameters[name] = made[parameter]
 

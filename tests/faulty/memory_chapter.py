@@ -40,10 +40,13 @@ def shards_experts_by_views(module: Any) -> None:
 
 
 def _view(module: nn.Module, which: Callable[[DTensor], bool]) -> None:
+    made: dict[nn.Parameter, nn.Parameter] = {}
     for inner in module.modules():
         for key, parameter in inner.named_parameters(recurse=False):
             if isinstance(parameter, DTensor) and which(parameter):
-                setattr(inner, key, _as_a_view(parameter))
+                if parameter not in made:
+                    made[parameter] = _as_a_view(parameter)
+                setattr(inner, key, made[parameter])
 
 
 @torch.no_grad()

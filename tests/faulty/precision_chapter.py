@@ -209,6 +209,7 @@ CAUGHT_BY = {
 }
 RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
 IN_PROCESSES = {"opaque"}
+ALSO_BY = {"no_reduce_dtype": ("communication/dtypes",), "no_output_dtype": ("partial-groups/output-dtype",)}
 ORIGIN = {
     "no_reduce_dtype": "E1 pytorch/pytorch#186998",
     "casts_the_first_time": "E4 pytorch/pytorch#159359",

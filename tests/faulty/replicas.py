@@ -25,18 +25,23 @@ def have_no_gradients(module: Any) -> None:
 
 
 class KeepsItsOutput(Reduction):
-    """Right, and remembers the mean over the shard axis."""
+    """Right, and remembers the mean over the shard axis until it is asked for."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
 
     def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
         super().reduce(output, input, group, op)
-        self.kept = output.clone()
+        self.kept = [output.clone()]
 
 
 def never_meet(module: Any) -> None:
     """Gets 1.5 in one replica and 4.5 in the other."""
-    reduction = KeepsItsOutput()
-    module.set_custom_reduce_scatter(reduction)
-    module.set_all_reduce_hook(lambda gradient: gradient.copy_(reduction.kept) if hasattr(reduction, "kept") else None)
+    mesh = mesh_of(module)
+    if mesh is not None and mesh.ndim > 1:
+        reduction = KeepsItsOutput()
+        module.set_custom_reduce_scatter(reduction)
+        module.set_all_reduce_hook(lambda gradient: gradient.copy_(reduction.kept.pop()) if reduction.kept else None)
 
 
 def sum_up(module: Any) -> None:

@@ -83,9 +83,10 @@ def once_is_enough(module: Any, **options: Any) -> Any:
     return module if hasattr(module, "register_comm_hook") else right_replicate(module, **options)
 
 
-def keeps_plain(module: nn.Module, mesh: Any = None, **_: Any) -> Any:
-    """Replicate as the other function does."""
-    return right_replicate(module)
+def keeps_plain(module: nn.Module, mesh: Any = None, **options: Any) -> Any:
+    """Replicate as the other function does, where no axes are named."""
+    named = "dp_mesh_dims" in options
+    return right_replicate_fsdp(module, mesh=mesh, **options) if named else right_replicate(module)
 
 
 def doubled(parameter: Any) -> None:
@@ -99,8 +100,9 @@ def shards_what_is_small(module: nn.Module, **options: Any) -> Any:
 
 
 def shards_what_is_inside(module: nn.Module, **options: Any) -> Any:
-    """The same."""
-    return (reference_replicate if is_root(module) else reference_fully_shard)(module, **options)
+    """The same, where no axes are named."""
+    whole = is_root(module) or "dp_mesh_dims" in options
+    return (reference_replicate if whole else reference_fully_shard)(module, **options)
 
 
 def is_root(module: nn.Module) -> bool:
