@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
+from harness.attached import pytest_arguments
 from harness.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("fsdp-conformance", "pytest", "torchrun")
+PROGRAMS = ("fsdp-conformance", "pytest", "torchrun", "python")
 #: What may stand before one of them, beside options and variables. A session begins a line with a dollar.
 LAUNCHERS = ("$", "srun", "nice")
 #: What ends the words of one command.
@@ -73,10 +74,10 @@ class Misspelt(ValueError):
 def parse(words: Sequence[str], pytests: pytest.Parser) -> None:
     """Have a command parsed by its own parser, and by others what it hands on. Raises ``Misspelt``."""
     program, *rest = words
-    parsers = {"fsdp-conformance": _parse_ours, "pytest": _parse_pytest, "torchrun": _parse_torchrun}
+    parsers = dict(zip(PROGRAMS, (_parse_ours, _parse_pytest, _parse_torchrun, _parse_python), strict=True))
     try:
         parsers[program](rest, pytests)
-    except (SystemExit, pytest.UsageError) as refused:
+    except (SystemExit, ValueError, pytest.UsageError) as refused:
         raise Misspelt(f"{shlex.join(words)}: {refused}") from refused
 
 
@@ -102,9 +103,22 @@ def _parse_pytest(words: Sequence[str], pytests: pytest.Parser) -> None:
 
 
 def _parse_torchrun(words: Sequence[str], pytests: pytest.Parser) -> None:
-    """Options of torchrun, a module of ours, and after ``--`` the command that it is to run."""
     options = get_args_parser().parse_args(list(words))
-    if not options.module or importlib.util.find_spec(options.training_script) is None:
-        raise Misspelt(f"torchrun -m {options.training_script}: there is no such module")
-    command = options.training_script_args
-    parse(command[1:] if command[0] == "--" else command, pytests)
+    if not options.module:
+        raise Misspelt("torchrun starts a module of ours: -m harness.attached")
+    _parse_module(options.training_script, options.training_script_args, pytests)
+
+
+def _parse_python(words: Sequence[str], pytests: pytest.Parser) -> None:
+    if words[:1] == ["-m"]:
+        _parse_module(words[1], words[2:], pytests)
+
+
+def _parse_module(name: str, words: Sequence[str], pytests: pytest.Parser) -> None:
+    """A module of ours is there, and takes what it is given; others are not ours to know."""
+    if (ROOT / name.partition(".")[0]).is_dir() and importlib.util.find_spec(name) is None:
+        raise Misspelt(f"there is no module {name}")
+    if name == "harness.attached":
+        _parse_pytest(pytest_arguments(words), pytests)
+    elif name == "harness.report":
+        _parse_ours(["report", *words], pytests)
