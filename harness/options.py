@@ -18,6 +18,8 @@ JOURNAL = pytest.StashKey[Journal]()
 RECORDS = pytest.StashKey[list[Record]]()
 PROBLEMS = pytest.StashKey[list[str]]()
 STARTED = pytest.StashKey[float]()
+#: How many rows the run will have.
+PLANNED = pytest.StashKey[int]()
 TRIAL = pytest.StashKey[Trial]()
 END = pytest.StashKey[End]()
 #: Why a row that is tried all the same is not claimed.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness import profiles
+from harness import live, profiles
 from harness.load import load_backend
 from harness.options import JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, option
 from harness.provenance import Provenance, file_digest, plan_digest
@@ -67,8 +67,9 @@ def _check_attached(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Settle the seed before any worker is started."""
+    """Settle the seed before any worker is started, and who says how the run goes."""
     profiles.choose_seed(session.config)
+    live.watch(session.config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,7 +18,7 @@ from harness import __version__
 from harness.environment import environment
 from harness.journal import Journal, as_line
 from harness.load import Subject
-from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, now, option
+from harness.options import JOURNAL, JUDGED, PLANNED, PROBLEMS, RECORDS, now, option
 from harness.provenance import Provenance, sources_digest
 from harness.requirement import WORLDS
 from harness.session import Judged
@@ -60,6 +60,7 @@ class Recorder:
     def start(self, judged: Judged, plan: Sequence[str]) -> None:
         """Open the record file and write the header: who, where, and every row that is planned; a worker only knows."""
         config = self._config
+        config.stash[PLANNED] = len(plan)
         if is_worker(config):
             self._plan = list(plan)
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 #: Name, the module that has its ``main``, and what it does, in a line.
 COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
+    "watch": ("harness.commands.watch", "say how far a run is, by the file that it writes"),
     "report": ("harness.report.__main__", "make one HTML page of record files"),
     "doctor": ("harness.commands.doctor", "say what a device and a backend lack, before the suites"),
     "bundle": ("harness.commands.bundle", "make one archive of runs, to be handed in"),

@@ -1,0 +1,72 @@
+"""``fsdp-conformance watch RUN.jsonl``: how far a run is that writes this file, until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from harness.progress import Progress
+from harness.report.read import RecordFileError, Run, read_run
+from harness.report.text import one_line
+
+#: How often the file is looked at, in seconds.
+_LOOK = 0.5
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print red rows as they come, and how far the run is; the run's exit status, or 2 if this is no record file."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _watch(options.run, options.every)
+    except (RecordFileError, OSError) as error:
+        print(f"fsdp-conformance watch: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _watch(path: Path, every: float) -> int:
+    progress, said, size = Progress(0), float("-inf"), -1
+    while True:
+        grown = path.stat().st_size
+        if grown != size and grown > 0:
+            size, run = grown, read_run(path)
+            progress.planned = len(set(run.header.plan))
+            for red in filter(None, map(progress.add, run.records)):
+                print(red, flush=True)
+            if run.footer is not None:
+                print(progress.line(run.footer.seconds), flush=True)
+                return min(run.footer.exit_status, 255)
+            if time.monotonic() - said >= every:
+                said = time.monotonic()
+                print(progress.line(_seconds_of(run)), flush=True)
+        threading.Event().wait(_LOOK)
+
+
+def _seconds_of(run: Run) -> float:
+    """How long the run has been going on, by this machine's clock."""
+    try:
+        started = datetime.fromisoformat(run.header.started)
+        return max(0.0, (datetime.now(timezone.utc) - started).total_seconds())
+    except (ValueError, TypeError):
+        return float("nan")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fsdp-conformance watch",
+        description="Follow a run by the file that it writes (pytest's --record), from any terminal: each red row as "
+        "it comes, and now and then how far the run is. Ends with the run; Ctrl-C ends it before, and leaves the run "
+        "alone.",
+        epilog="exit status: the run's own once it has ended; 2 the file cannot be read, or is no record file.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="the record file that a run is writing")
+    parser.add_argument(
+        "--every", type=float, default=10.0, metavar="SECONDS", help="how often to say how far it is (default: 10)"
+    )
+    return parser
