@@ -50,3 +50,12 @@ def test_links_lead_somewhere(page: Path) -> None:
             there = (page.parent / name).resolve() if name else page
             assert there.exists(), link
             assert not heading or heading in anchors(there), link
+
+
+def test_each_panel_of_the_page_is_explained() -> None:
+    """docs/reading-a-report.md has each heading of the page."""
+    page = (ROOT / "harness/report/page.html.j2").read_text(encoding="utf-8")
+    explained = (DOCS / "reading-a-report.md").read_text(encoding="utf-8").lower()
+    headings = re.findall(r"<h2[^>]*>([^<{]+)</h2>", page)
+    assert len(headings) > 10
+    assert [heading for heading in headings if heading.lower() not in explained] == []
