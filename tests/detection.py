@@ -8,9 +8,9 @@ Of one fault, for example::
 *Killed* means that a requirement said ``fail``: broken, not run and not claimed are no kills, nor is a row that torch's
 own FSDP fails, nor an error (or another one than was required) where a wrong result is the fault's symptom.
 *killed_by* is the first requirement to do so in a quick run on two ranks, in the order in which the suites run; where
-two ranks do not show the fault, the one named for it, on as many as there are. ``seconds`` and ``examples`` are those
-of the named one until its first failure; ``run_seconds`` are the run's, after ``run_rows`` other rows; ``others`` says
-which of the checks in ``other_checks.py`` miss the fault.
+two ranks do not show the fault, or no run was tried, the one named for it, on as many as there are. ``seconds`` and
+``examples`` are those of the named one until its first failure; ``run_seconds`` are the run's, after ``run_rows`` other
+rows, None without a run; ``others`` says which of the checks in ``other_checks.py`` miss the fault.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ERRORS = (Fate.RAISED.value, "refused otherwise")
 Fact = dict[str, Any]
 
 
-def measure(fault: Fault) -> Fact:
-    """Put one fault before the suites: what was seen. Takes as long as a run takes to find it, a minute at most."""
+def measure(fault: Fault, in_a_run: bool = True) -> Fact:
+    """Put one fault before the requirement named for it, some seconds; then before a run, a minute at most."""
     world = fault.worlds[0]
     named: End = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
-    first = first_red(fault, world, named.cause)
+    first = first_red(fault, world, named.cause) if in_a_run else FirstRed("", 0.0, None)
     return {
         "id": fault.id,
         "world": world,
@@ -89,7 +89,7 @@ class FirstRed(NamedTuple):
 
     requirement: str
     seconds: float
-    rows: int
+    rows: int | None
     message: str = ""
 
 

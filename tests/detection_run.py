@@ -1,7 +1,8 @@
 """The kill table's command: faults in, two at a time, ``docs/detection.json`` and what is made of it out.
 
     python -m tests.faulty                        all of them, hours on two cores
-    python -m tests.faulty --missing              those of which the file says nothing yet
+    python -m tests.faulty --missing              those that the file says nothing of yet, or nothing of a run
+    python -m tests.faulty --alone                before the requirement named for each alone: some minutes
     python -m tests.faulty --only reductions      those whose id has this in it
     python -m tests.faulty --write                nothing is measured; the table is made again of the file
 
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is asked for, and write both files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose id has this in it")
-    parser.add_argument("--missing", action="store_true", help="only faults that are not in the file yet")
+    parser.add_argument("--missing", action="store_true", help="only what the file does not have")
+    parser.add_argument("--alone", action="store_true", help="only the requirement named for each fault, and no run")
     parser.add_argument("--write", action="store_true", help="measure nothing, make the table again")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--facts", type=Path, default=FACTS, help="the JSON file (default: docs/detection.json)")
@@ -56,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     faults = all_faults()
     kept = read(options.facts)
     chosen = [] if options.write else [fault for fault in faults if options.only in fault.id]
-    chosen = [fault for fault in chosen if not (options.missing and fault.id in kept)]
-    for fact in measured(chosen, options.workers):
+    known = {id for id, fact in kept.items() if options.alone or fact["run_rows"] is not None}
+    chosen = [fault for fault in chosen if not (options.missing and fault.id in known)]
+    for fact in measured(chosen, options.workers, not options.alone):
         kept[fact["id"]] = fact
         write(options.facts, kept, faults)
     write(options.facts, kept, faults)
@@ -90,18 +93,19 @@ def write(path: Path, kept: dict[str, Fact], faults: Sequence[Fault]) -> None:
     new.replace(path)
 
 
-def measured(faults: Sequence[Fault], workers: int) -> Iterator[Fact]:
+def measured(faults: Sequence[Fault], workers: int, in_a_run: bool) -> Iterator[Fact]:
     """Each fault's row, as it comes; says how far it is."""
     if not faults:
         return
     start, context = time.monotonic(), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare) as pool:
         shuffled = random.Random(0).sample(faults, len(faults))  # what is there when a run is stopped is a fair part
-        rows = [pool.submit(measure, fault) for fault in shuffled]
+        rows = [pool.submit(measure, fault, in_a_run) for fault in shuffled]
         try:
             for number, row in enumerate(as_completed(rows), 1):
                 fact = row.result()
-                end = f"{fact['killed_by'] or 'SURVIVED'} after {fact['run_seconds']} s, {fact['run_rows']} rows"
+                when = f"{fact['run_seconds']} s, {fact['run_rows']} rows" if in_a_run else f"{fact['seconds']} s"
+                end = f"{fact['killed_by'] or 'SURVIVED'} after {when}"
                 print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
                 yield fact
         finally:

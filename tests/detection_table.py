@@ -26,54 +26,65 @@ def table(facts: Sequence[Fact], library: int) -> Iterator[str]:
 
 
 def figures(facts: Sequence[Fact]) -> dict[str, float]:
-    """The figures of the table, from its rows."""
+    """The figures of the table, from its rows; the last four are of those that were put before a run."""
     killable = [fact for fact in facts if not fact["equivalent"]]
     killed = [fact for fact in killable if fact["killed"]]
-    soon = [fact for fact in killed if fact["run_seconds"] is not None and fact["run_seconds"] <= LATE]
     alone = [fact["seconds"] for fact in killed if fact["world"] == "threads" and fact["verdict"] == "fail"]
-    run = [fact["run_seconds"] for fact in killed if fact["world"] == "threads" and fact["run_seconds"] is not None]
+    ran = before_a_run(facts)
+    found = [fact for fact in ran if fact["run_seconds"] is not None]
+    run = [fact["run_seconds"] for fact in found if fact["world"] == "threads"]
     return {
         "faults": len(facts),
         "equivalent": len(facts) - len(killable),
         "killed": len(killed),
-        "attributed": sum(fact["attributed"] for fact in killed),
-        "within a minute": len(soon),
-        "median seconds alone": statistics.median(alone),
-        "median seconds in a run": statistics.median(run),
+        "median seconds alone": statistics.median(alone or [0.0]),
+        "in a run": len(ran),
+        "attributed": sum(fact["attributed"] for fact in ran if fact["killed"]),
+        "within a minute": sum(fact["run_seconds"] <= LATE for fact in found),
+        "median seconds in a run": statistics.median(run or [0.0]),
     }
 
 
+def before_a_run(facts: Sequence[Fact]) -> list[Fact]:
+    """Of the faults that can be caught, those that were put before a whole run."""
+    return [fact for fact in facts if not fact["equivalent"] and fact["run_rows"] is not None]
+
+
 def _words(found: dict[str, float]) -> Iterator[str]:
-    killable = found["faults"] - found["equivalent"]
-    soon = found["within a minute"] / killable
+    killable, ran = found["faults"] - found["equivalent"], found["in a run"]
     yield (
         "Made by `python -m tests.faulty`; the same as data: [detection.json](detection.json). Each faulty subject is "
-        "put before the requirement that is named for it, and before a quick run of all of them on two ranks, in "
-        "threads, or in processes if it is a backend. *First caught by* is the first requirement of that run to say "
-        "`fail`, or the one named where two ranks cannot show it; *rightly* says that the fault breaks what this "
-        "requirement requires. What torch's own FSDP fails counts for nothing here."
+        "put before the requirement that is named for it; and before a quick run of all of them on two ranks, by one "
+        "process, in threads, or in processes if it is a backend. *First caught by* is the first requirement of that "
+        "run to say `fail`, or the one named where two ranks cannot show it or no run was tried; *rightly* says that "
+        "the fault breaks what this requirement requires. What torch's own FSDP fails counts for nothing here."
     )
     yield ""
     yield "| figure | value |"
     yield "|---|---|"
     yield f"| faults | {found['faults']:.0f}, of which {found['equivalent']:.0f} can be told from right by nobody |"
     yield f"| caught | {found['killed']:.0f} of {killable:.0f} ({found['killed'] / killable:.1%}) |"
-    yield f"| first caught by a right requirement | {found['attributed'] / max(found['killed'], 1):.1%} |"
-    yield f"| caught in the first {LATE:.0f} s of a quick run on two ranks | {soon:.1%} |"
     yield f"| median time to first red, the requirement alone, threads | {found['median seconds alone']:.2f} s |"
+    yield f"| put before a run | {ran:.0f}{'' if ran == killable else ', drawn at random'} |"
+    yield f"| of these, first caught by a right requirement | {_share(found['attributed'], ran)} |"
+    yield f"| of these, caught in the first {LATE:.0f} s | {_share(found['within a minute'], ran)} |"
     yield f"| median time to first red, in that run, threads | {found['median seconds in a run']:.1f} s |"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part:.0f} ({part / max(whole, 1):.1%})"
 
 
 def _growth(facts: Sequence[Fact]) -> Iterator[str]:
     """How the share of faults that have been caught grows with the seconds of a run."""
-    killable = [fact for fact in facts if not fact["equivalent"]]
-    found = [fact["run_seconds"] for fact in killable if fact["run_seconds"] is not None]
+    ran = before_a_run(facts)
+    found = [fact["run_seconds"] for fact in ran if fact["run_seconds"] is not None]
     yield "## How soon, in a quick run on two ranks"
     yield ""
     yield "| seconds | caught | |"
     yield "|---|---|---|"
     for until in (0.5, 1, 2, 5, 10, 20, 30, 60):
-        share = sum(seconds <= until for seconds in found) / len(killable)
+        share = sum(seconds <= until for seconds in found) / max(len(ran), 1)
         yield f"| {until:g} | {share:.0%} | {'█' * round(40 * share)} |"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.load import Subject
 from tests.detection import in_run_order, measure, with_what_is_said
+from tests.detection_known import known
 from tests.detection_run import read, write
 from tests.detection_table import figures, table
 from tests.faulty import Fault, all_faults
@@ -35,8 +36,28 @@ def test_the_figures_are_those_of_the_rows() -> None:
     """Killed, by whom rightly, and how soon: what a table says is counted from its rows."""
     found = figures(MEASURED)
     assert (found["faults"], found["equivalent"], found["killed"]) == (4, 0, 3)
-    assert (found["attributed"], found["within a minute"]) == (2, 1)
+    assert (found["in a run"], found["attributed"], found["within a minute"]) == (4, 2, 1)
     assert (found["median seconds alone"], found["median seconds in a run"]) == (0.5, 35.25)
+
+
+def test_what_was_put_before_no_run_counts_in_no_figure_of_one() -> None:
+    """A fault of which only the requirement named for it was asked is caught, and says nothing of runs."""
+    found = figures([*MEASURED, fact("reductions.divides_by_numel", "parity/exact", None, run_rows=None)])
+    assert (found["faults"], found["killed"]) == (5, 4)
+    assert (found["in a run"], found["attributed"], found["within a minute"]) == (4, 2, 1)
+
+
+def test_pages_are_told_what_faults_look_like() -> None:
+    """Of each fault that was caught: its words, and with which requirement, cause and message it was seen."""
+    said = {"cause": "disagreement", "message": "rank 0: off", "run_message": "rank 1: off"}
+    told = known([{**one, **said, "date": "2026-11-21"} for one in MEASURED], 9)
+    assert (told["library"], told["figures"]["killed"], told["measured"]) == (9, 3, "2026-11-21")
+    assert told["faults"][1] == {
+        "id": "reductions.does_not_reduce",
+        "says": "does not reduce",
+        "origin": FAULTS["reductions.does_not_reduce"].origin,
+        "seen": [["parity/exact", "disagreement", "rank 0: off"], ["meta/training", "", "rank 1: off"]],
+    }
 
 
 def test_the_page_says_what_survived_and_what_others_miss() -> None:
