@@ -59,6 +59,7 @@ def test_groups_with_must_rows_come_first_and_no_row_is_lost() -> None:
     [
         ({"path": "[2] 'points'[0][0] 'loss'"}, "loss"),
         ({"path": "'0.in_proj.weight'[0, 0]"}, "weight"),
+        ({"differences": [{"where": "rank 1, gradients", "path": "'0.weight'[0, 0]"}]}, "gradients"),
         ({"path": "[0]"}, ""),
         ({"differences": [], "ranks": [{"fate": "interrupted", "error": "x"}]}, ""),
         ({"differences": [], "ranks": [{"fate": "raised", "error": "torch.OutOfMemoryError: no"}]}, "OutOfMemoryError"),

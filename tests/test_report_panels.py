@@ -38,7 +38,7 @@ def test_a_chart_has_the_baseline_and_the_subject_on_one_scale() -> None:
     assert chart.baseline.strokes == ("6.0,6.0 100.0,40.0 194.0,74.0",)
     assert [line.strokes for line in chart.ranks] == [("6.0,6.0 100.0,23.0 194.0,74.0",)]
     assert (chart.low, chart.high) == ("2", "4")
-    assert chart.said == "3 steps; farthest apart at step 1 on rank 0: 3.5, expected 3"
+    assert chart.said == "3 steps; at most 0.5 apart, at step 1 on rank 0: 3.5, expected 3"
 
 
 def test_what_is_not_finite_is_a_gap_and_is_said() -> None:

@@ -128,4 +128,4 @@ def _said(baseline: Losses, lines: dict[str, Losses], steps: int) -> str:
     gap, step, name, own, base = worst
     if gap == 0:
         return f"{steps} steps, all {'finite ones ' if lost else ''}equal to the unsharded model's{unknown}"
-    return f"{steps} steps; farthest apart at step {step} on {name}: {own:.6g}, expected {base:.6g}{unknown}"
+    return f"{steps} steps; at most {gap:.2g} apart, at step {step} on {name}: {own:.6g}, expected {base:.6g}{unknown}"

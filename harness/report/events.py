@@ -62,6 +62,11 @@ class Lanes:
     said: str
     left_out: str
 
+    @property
+    def text(self) -> str:
+        """All lanes as text, one after the other."""
+        return "\n\n".join(f"{rank.name}\n{rank.text}" for rank in self.ranks)
+
 
 @dataclass(frozen=True)
 class _Call:

@@ -87,7 +87,7 @@ def _is_count(value: Any) -> bool:
 def kind_of(record: Record) -> str:
     """What failed, in a word: what the first tensor that differs is (``gradients``), or the class of an error."""
     for told in record.differences:
-        kind = _kind_of_path(str(told.get("path", ""))[:500])
+        kind = _kind_of_path(str(told.get("path", ""))[:500], str(told.get("where", ""))[:200])
         if kind:
             return kind
     errors = (str(end.get("error", ""))[:200] for end in record.ranks if end.get("fate") == "raised")
@@ -95,8 +95,12 @@ def kind_of(record: Record) -> str:
     return next((match.group().rpartition(".")[2] for match in found if match), "")
 
 
-def _kind_of_path(path: str) -> str:
-    """``gradients`` of ``[0] 'gradients' 'layers.0.weight'[1]``, ``weight`` of ``'0.weight'[0, 0]``."""
+def _kind_of_path(path: str, where: str) -> str:
+    """``gradients`` of ``[0] 'gradients' 'layers.0.weight'[1]``, ``weight`` of ``'0.weight'[0, 0]``.
+
+    What stands behind whose it is, as in ``rank 0, gradients``, says it better than the name of a parameter.
+    """
     names = re.findall(r"'([^']*)'", path)
     plain = [name for name in names if re.fullmatch(r"[A-Za-z_ -]+", name) and name not in _MOMENTS]
+    plain += re.findall(r"^rank \d+, ([A-Za-z_ -]+)", where)
     return plain[0] if plain else names[-1].rpartition(".")[2] if names else ""
