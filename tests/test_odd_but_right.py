@@ -9,7 +9,7 @@ import pytest
 
 from harness.load import Subject, load_backend, load_implementation
 from harness.session import Judged
-from harness.vendor import Feature
+from harness.vendor import ON_CPUS, Backend, Feature
 from harness.verdict import Verdict
 from harness.worlds.make import open_world
 from tests.judging import by_id, judged
@@ -113,6 +113,16 @@ def test_what_is_not_claimed_is_no_fault() -> None:
     verdict, reason = odd.why_not(by_id()["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
     assert verdict is Verdict.NOT_CLAIMED
     assert load_implementation("tests.odd.manners:claims_little").not_claimed[Feature.FORCE_SUM] in reason
+
+
+def test_a_backend_on_cpus_lacks_what_cpus_lack() -> None:
+    """One that says nothing is not asked for streams; one that takes a limit back is; one on a device lacks nothing."""
+    silent, device = Backend("silent"), Backend("device", device_type="npu")
+    assert silent.lacks == ON_CPUS
+    assert set(Backend("claims", lacks={"streams": "", "premul_sum": "no"}).lacks) == {*ON_CPUS, "premul_sum"} - {
+        "streams"
+    }
+    assert device.lacks == {}
 
 
 def test_what_a_backend_lacks_is_no_fault() -> None:
