@@ -196,7 +196,7 @@ def test_rows_without_events_have_no_lanes() -> None:
 # Known faults.
 
 KNOWN = known_in({
-    "suite_version": "0.1.0", "measured": "2026-11-22", "figures": {"faults": 3, "killed": 3},
+    "suite_version": "0.1.0", "measured": "2026-11-22", "library": 3, "figures": {},
     "faults": [
         {"id": name, "says": f"It {name}.", "origin": "", "seen": [[f"sharding/{one}", "disagreement", text]]}
         for name, one, text in (
@@ -230,7 +230,7 @@ def test_what_is_like_no_known_fault_is_not_said_to_be() -> None:
     assert nearest(failed("a", message=message), frozenset(), known_in({**EMPTY, "faults": []})) is None
 
 
-EMPTY: dict[str, Any] = {"suite_version": "", "measured": "", "figures": {}}
+EMPTY: dict[str, Any] = {"suite_version": "", "measured": "", "library": 0, "figures": {}}
 
 
 def test_how_sure_it_is_is_said() -> None:

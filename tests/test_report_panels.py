@@ -24,6 +24,7 @@ from harness.report.page import render
 from harness.report.read import read_run, run_in
 from harness.report.view import page_of
 from harness.verdict import Verdict
+from tests import detection_known
 from tests.report_samples import HOSTILE, Parsed, file_of, full_run, row, run_of
 
 CURVE: dict[str, Any] = {"name": "loss, rank 0", "baseline": [4.0, 3.0, 2.0], "ranks": {"rank 0": [4.0, 3.5, 2.0]}}
@@ -128,7 +129,9 @@ def test_one_run_or_three_are_not_compared(many: int) -> None:
 
 def test_the_page_says_what_the_suite_can_find_where_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """With faults that were measured there is a panel, with the version it was; without them there is none."""
-    data = {"suite_version": "9.9", "measured": "2026-11-22", "figures": {"faults": 7, "equivalent": 2, "killed": 5}}
+    figures = {"faults": 7, "equivalent": 2, "killed": 5, "in a run": 4, "attributed": 3, "within a minute": 2}
+    figures |= {"median seconds alone": 0.25, "median seconds in a run": 4.04}
+    data = {"suite_version": "9.9", "measured": "2026-11-22", "library": 8, "figures": figures}
     fault = {"id": "x.y", "says": "It drops rank 0.", "origin": "pytorch/pytorch#1",
              "seen": [["sharding/FAIL", "disagreement", "off by two"]]}  # fmt: skip
     for faults in ([], [fault]):
@@ -136,9 +139,28 @@ def test_the_page_says_what_the_suite_can_find_where_that_was_measured(monkeypat
         for place in ("harness.report.known.known", "harness.report.view.known"):
             monkeypatch.setattr(place, lambda told=told: told)
         page = " ".join(Parsed(render([full_run()])).text.split())
-        assert ("5 of 5 faulty subjects were caught by this suite." in page) == bool(faults)
+        assert ("5 of 5 faults that were planted were caught by this suite." in page) == bool(faults)
+    assert "first caught by what it breaks3 of 4 tried in a whole run" in page
+    assert "median until the first red row0.25 s by the requirement alone, 4.0 s in a whole run" in page
     assert "measured2026-11-22, with version 9.9; judged here: version 0.1.0" in page
     assert "Looks like a known fault: It drops rank 0. (x.y, pytorch/pytorch#1; somewhat like, by its message:" in page
+
+
+def test_what_the_kill_table_writes_is_what_the_page_reads() -> None:
+    """The file that comes with the package is made by the tests of faults, and read without a word more or less."""
+    fact: dict[str, Any] = dict.fromkeys(("equivalent", "attributed", "run_rows", "run_seconds", "world", "seconds"))
+    fact |= {"id": "reductions.drops_rank_zero", "origin": "pytorch#1", "date": "2026-11-22", "killed": True}
+    fact |= {"verdict": "fail", "named": "parity/exact", "cause": "disagreement", "message": "w is 1.0, expected 2"}
+    fact |= {"killed_by": "reduction/average", "run_message": "hung"}
+    told = known_faults.known_in(json.loads(json.dumps(detection_known.known([fact], 607))))
+    assert (told.caught, told.library, told.measured) == ("1 of 1", 607, "2026-11-22")
+    assert [(one.name, one.says, one.origin) for one in told.faults] == [
+        ("reductions.drops_rank_zero", "drops rank zero", "pytorch#1")
+    ]
+    assert [(one.requirement, one.cause, one.message) for one in told.faults[0].seen] == [
+        ("parity/exact", "disagreement", "w is #, expected #"),
+        ("reduction/average", "", "hung"),
+    ]
 
 
 # Files that the page carries.

@@ -107,7 +107,7 @@ def _forms(record: Record, file: str) -> list[Form]:
         command = f"fsdp-conformance reproduce {shlex.quote(file)} {shlex.quote(record.nodeid)}"
         script = f"{command} --script > repro.py && python repro.py"
         forms.append(Form("As a script without this suite", script, f"the line that makes a script {of}"))
-        forms.append(Form("By torchrun", f"{command} --torchrun", f"the torchrun form {of}"))
+        forms.append(Form("By torchrun (prints its line)", f"{command} --torchrun", f"the torchrun form {of}"))
     return forms
 
 

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.report.text import seconds_text
 from harness.verdict import Record
 
 #: From which likeness on a fault is named, and from which on it is called very like.
@@ -25,7 +26,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class Sight:
-    """How a planted fault showed: which requirement failed, by what cause, and its message, blanked."""
+    """How a planted fault showed: which requirement failed, by what cause ("" if not noted), its message, blanked."""
 
     requirement: str
     cause: str
@@ -49,12 +50,40 @@ class Fault:
 
 @dataclass(frozen=True)
 class Known:
-    """What was measured, of which version and when; empty where nothing was."""
+    """What was measured, of which version and when; empty where nothing was. ``library``: how many faults there are."""
 
     version: str = ""
     measured: str = ""
+    library: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def caught(self) -> str:
+        """How many faults of those that can be told from right were caught."""
+        return f"{self._figure('killed')} of {self._figure('faults', 'equivalent')}"
+
+    @property
+    def told(self) -> tuple[tuple[str, str], ...]:
+        """The other figures, by what they are."""
+        ran = self._figure("in a run")
+        return (
+            ("tried", f"{self._figure('faults')} of {self.library} faults that the project has"),
+            ("told from right by nobody", self._figure("equivalent")),
+            (
+                "first caught by what it breaks",
+                f"{self._figure('attributed')} of {ran} tried in a whole run",
+            ),
+            ("caught within a minute", f"{self._figure('within a minute')} of these {ran}"),
+            ("median until the first red row", self._medians()),
+        )
+
+    def _medians(self) -> str:
+        alone, run = (seconds_text(self.figures[f"median seconds {how}"]) for how in ("alone", "in a run"))
+        return f"{alone} by the requirement alone, {run} in a whole run"
+
+    def _figure(self, name: str, less: str = "") -> str:
+        return f"{self.figures[name] - (self.figures[less] if less else 0):g}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +120,7 @@ def known_in(data: dict[str, Any]) -> Known:
         Fault(one["id"], one["says"], one["origin"], tuple(Sight(a, b, blanked(c)) for a, b, c in one["seen"]))
         for one in data["faults"]
     )
-    return Known(data["suite_version"], data["measured"], data["figures"], faults)
+    return Known(data["suite_version"], data["measured"], data["library"], data["figures"], faults)
 
 
 def blanked(message: str) -> str:
@@ -119,11 +148,12 @@ def nearest(record: Record, failing: frozenset[str], among: Known | None = None)
 
 
 def _is_of_requirement(record: Record, fault: Fault) -> list[Sight]:
-    return [s for s in fault.seen if s.requirement == record.requirement and s.cause == record.cause]
+    return [s for s in fault.seen if s.requirement == record.requirement and s.cause in ("", record.cause)]
 
 
 def _is_of_chapter(record: Record, fault: Fault) -> list[Sight]:
-    return [s for s in fault.seen if s.requirement.partition("/")[0] == record.chapter and s.cause == record.cause]
+    chapters = ((sight.requirement.partition("/")[0], sight) for sight in fault.seen)
+    return [sight for chapter, sight in chapters if chapter == record.chapter and sight.cause in ("", record.cause)]
 
 
 def _likeness(message: str, fault: Fault, seen: list[Sight]) -> float:
