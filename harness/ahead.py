@@ -15,7 +15,7 @@ import pytest
 from harness.load import load_backend
 from harness.options import option
 from harness.recorder import has_workers, subject_of
-from harness.worlds import starting
+from harness.worlds import attached_fleet, starting
 
 
 def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
@@ -28,3 +28,6 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
         return  # what is wrong with the subject will be said where it is judged
     starting.preload_programs([*modules, *subject])
     starting.start_ahead(backend)
+    fleet = attached_fleet.known()
+    if fleet is not None:
+        fleet.start_ahead(backend)

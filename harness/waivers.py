@@ -50,8 +50,8 @@ class Waiver:
         return self.subject == subject and self.names(requirement, nodeid) and self._includes(version)
 
     def names(self, requirement: str, nodeid: str) -> bool:
-        """Whether the waiver is about this row, whoever is judged."""
-        return requirement == self.requirement or nodeid == self.nodeid
+        """Whether the waiver is about this row, whoever is judged. One for processes is for attached ranks, too."""
+        return requirement == self.requirement or self.nodeid in (nodeid, nodeid.replace("[attached", "[processes"))
 
     def _includes(self, version: str) -> bool:
         """Nightly builds count as what they say they are; what is no version by PEP 440 is in no range."""

@@ -40,7 +40,7 @@ def attached(size: int) -> Iterator[tuple[Fleet, list[subprocess.Popen[str]]]]:
     launch = Launch(0, size, "127.0.0.1", kept.port, local=0, node="0", keeps_store=True)
     before = attached_fleet.known()
     try:
-        fleet = attached_fleet.gather(launch, open_store(launch), seconds=60)
+        fleet = attached_fleet.gather(launch, open_store(launch), seconds=120)
         attached_fleet.use(fleet)
         yield fleet, agents
         hosts.shutdown_pool()

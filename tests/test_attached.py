@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from harness.attached import pytest_arguments
 from harness.load import Subject
 from harness.report.read import missing, read_run
 from harness.verdict import Verdict
+from harness.waivers import waivers_in
+from harness.worlds import attached as controller
 from harness.worlds import attached_fleet, wire
 from harness.worlds.attached_fleet import Fleet
 from harness.worlds.attached_launch import launched, open_store
@@ -34,28 +37,42 @@ from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 #: A few of all faults, for each thing that an agent does for its host.
 TRIED = (
     "is_killed", "sleeps", "calls_another_collective", "raises_on_one", "prints_and_raises", "returns_an_object",
-    "answers_twice", "announces_much", "closes_its_line", "removes_its_files", "leaves_a_daemon_and_dies",
+    "answers_twice", "announces_much", "removes_its_files", "leaves_a_daemon_and_dies",
     "never_leaves",
 )  # fmt: skip
 KEY = b"the key of a run"
+WAIVER = """
+[[waiver]]
+nodeid = "a.py::test_b[processes]"
+subject = "gloo"
+issue = "https://example.org/1"
+reason = "known"
+expires = 2999-01-01
+"""
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    """Two ranks, each on a node of its own as srun would say; rank 1 has an agent."""
-    with attached(2) as (found, _), short_times():
+def cluster() -> Iterator[tuple[Fleet, int]]:
+    """Two ranks, each on a node of its own as srun would say; and the agent of rank 1."""
+    with attached(2) as (found, [agent]), short_times():
         look("attached")
-        yield found
+        yield found, agent.pid
 
 
-@pytest.mark.usefixtures("fleet")
+@pytest.fixture
+def fleet(cluster: tuple[Fleet, int]) -> Fleet:
+    """The ranks."""
+    return cluster[0]
+
+
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if str(fault) in TRIED], ids=str)
 def test_a_fault_is_told_and_the_next_run_is_unharmed(fault: Fault) -> None:
     """Each fault gives the right fates and first cause, in time; the same world runs again, and so does the next."""
     assert inject("attached", fault) == []
 
 
-@pytest.mark.usefixtures("fleet")
+@pytest.mark.usefixtures("cluster")
 def test_a_hung_rank_shows_its_stack_and_its_log() -> None:
     """A rank whose time is up at an agent's is shown where it was; and what it has printed is there."""
     with open_world("attached", 2, TORCH_ON_GLOO) as world:
@@ -65,7 +82,7 @@ def test_a_hung_rank_shows_its_stack_and_its_log() -> None:
         assert world.run(programs.prints_and_raises)[1].log.endswith("xx\nlast words\n")
 
 
-@pytest.mark.usefixtures("fleet")
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("requirement", "implementation", "verdict"),
     [
@@ -90,6 +107,38 @@ def test_a_world_of_fewer_ranks_takes_the_first_of_them(fleet: Fleet) -> None:
     with pytest.raises(ValueError, match="the launcher has started 2 ranks, got 3"):
         open_world("attached", 3, TORCH_ON_GLOO)
     assert fleet.facts() == {"nodes": "2", "ranks per node": "1"}
+
+
+def test_an_agent_that_stops_for_a_while_has_a_rank_that_hangs(
+    cluster: tuple[Fleet, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who says nothing until the deadline has hung, and shows no stack; when its agent goes on, so do others."""
+    monkeypatch.setattr(controller, "_SOON", 0.3)
+    with open_world("attached", 2, TORCH_ON_GLOO) as world:
+        check_that_it_works(world)
+        os.kill(cluster[1], signal.SIGSTOP)
+        ends = world.run(programs.add_up, deadline=0.5)
+        os.kill(cluster[1], signal.SIGCONT)
+        assert fates(ends) == [Fate.INTERRUPTED, Fate.HUNG]
+        assert "it showed no stack" in ends[1].error
+        check_that_it_works(world)
+
+
+def test_folders_are_those_that_all_machines_see(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks on several machines save where an agent sees what is made here; else such a row is not run."""
+    monkeypatch.setattr(fleet, "on_one_machine", False)
+    assert attached_fleet.shared_folder() == tempfile.gettempdir()
+    monkeypatch.setenv("FSDP_CONFORMANCE_SHARED", "/elsewhere")
+    monkeypatch.setattr(fleet, "_seen", {"/elsewhere": False})
+    with pytest.raises(NotRun, match="not all machines see what is made in /elsewhere"):
+        attached_fleet.shared_folder()
+
+
+def test_a_waiver_for_processes_is_for_attached_ranks_too() -> None:
+    """The same defect shows in both, and one waiver says so; threads are another matter."""
+    [waiver] = waivers_in(WAIVER.encode(), "waivers")
+    rows = {world: waiver.names("a/b", f"a.py::test_b[{world}]") for world in ("processes", "attached", "threads")}
+    assert rows == {"processes": True, "attached": True, "threads": False}
 
 
 def test_an_agent_that_is_killed_is_named_and_then_missed() -> None:

@@ -69,9 +69,9 @@ class Member:
         """The answer that has come to a request; None if there is none."""
         return self._answers.pop(number, None)
 
-    def ask(self, *words: Any, limit: float = _SOON) -> Any:
-        """Ask, and wait for the answer; None if there is none within ``limit`` seconds."""
-        number, until = self.request(*words), time.monotonic() + limit
+    def ask(self, *words: Any, limit: float | None = None) -> Any:
+        """Ask, and wait for the answer; None if there is none within ``limit`` seconds, or soon."""
+        number, until = self.request(*words), time.monotonic() + (_SOON if limit is None else limit)
         while not self.has_answer(number) and (left := until - time.monotonic()) > 0:
             wait([self.fileno()], left)
         return self.answer(number)
@@ -88,6 +88,10 @@ class Member:
     def name(self) -> str:
         """The agent in words."""
         return f"the agent of rank {self.rank}" + (f" on node {self.node}" if self.node else "")
+
+    def get_ready(self, backend: Backend) -> None:
+        """Have the agent import what hosts of this backend will need."""
+        self.say("ahead", backend.start_method, _about(backend), programs())
 
     def carry(self, host: AttachedHandle) -> int:
         """A number for a new host; what the agent says of it is for ``host`` to hear."""
@@ -108,6 +112,8 @@ class Member:
             self._line.listen()
         except EOFError:
             ended = "its connection has ended"
+        except OSError as error:  # nothing has come from its machine for long
+            ended = f"its connection is lost: {error}"
         try:
             while (message := self._line.next()) is not None:
                 self._give(*wire.decode(message))
@@ -154,8 +160,7 @@ class AttachedHandle(HostHandle):
         self._is_deaf = False
         self._stacks, self._asked_stacks, self._asked_flight = "", 0, 0
         self._member, self._number = member, member.carry(self)
-        about = (backend.device_type, backend.imports, dict(backend.environment))
-        member.say("start", self._number, ranks[0], method, about, programs())
+        member.say("start", self._number, ranks[0], method, _about(backend), programs())
 
     def is_idle(self) -> bool:
         """Whether the process lives and has nothing to say."""
@@ -258,6 +263,10 @@ class AttachedHandle(HostHandle):
         self._member.say("end", self._number)
         self._member.drop(self._number)
         self.is_dead = True
+
+
+def _about(backend: Backend) -> tuple[Any, ...]:
+    return backend.device_type, backend.imports, dict(backend.environment)
 
 
 def _text(told: Any) -> str:

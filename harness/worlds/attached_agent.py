@@ -16,9 +16,11 @@ A new host after each failure is a new number. When the controller is gone, so a
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from harness.worlds.below import end_orphans
 from harness.worlds.folder import folder
 from harness.worlds.handle import HostHandle, wait_for_files
 from harness.worlds.line import Line
-from harness.worlds.starting import preload_programs
+from harness.worlds.starting import preload_programs, start_ahead
 
 #: Less than the controller waits for the same, see ``team.py``.
 _STACK_SECONDS, _FLIGHT_SECONDS = 0.8, 0.3
@@ -49,7 +51,6 @@ class Agent:
         self._line = line
         self._is_over = False
         self._hosts: dict[int, HostHandle] = {}
-        self._directory = Path(tempfile.mkdtemp(prefix="agent-", dir=folder()))
 
     def serve(self) -> bool:
         """Obey until the controller says goodbye; False if it is gone without. In any case no host is left behind."""
@@ -97,12 +98,17 @@ class Agent:
 
     # What it is told to do.
 
+    def _ahead(self, method: str, about: tuple[Any, ...], programs: list[str]) -> None:
+        preload_programs(programs)
+        with suppress(OSError, EOFError):  # it will be said when a host is to be started
+            start_ahead(_backend(method, *about))
+
     def _start(self, number: int, rank: int, method: str, about: tuple[Any, ...], programs: list[str]) -> None:
         preload_programs(programs)
-        device_type, imports, environment = about
-        backend = Backend("", device_type, imports=imports, environment=environment)
+        backend = _backend(method, *about)
         try:
-            self._hosts[number] = _Relayed((rank,), backend, method, self._directory / f"host-{number}")
+            directory = Path(tempfile.mkdtemp(prefix="world-", dir=folder()))  # a program may remove any other
+            self._hosts[number] = _Relayed((rank,), backend, method, directory / "host")
         except (OSError, EOFError) as error:
             self._say("died", number, f"cannot start a process: {type(error).__name__}: {error}", None, "")
 
@@ -127,6 +133,7 @@ class Agent:
         if host is not None:
             host.kill()
             host.close()
+            shutil.rmtree(host.directory.parent, ignore_errors=True)
             end_orphans(other.pid for other in self._hosts.values() if not other.is_dead)
 
     # What it is asked for.
@@ -159,6 +166,11 @@ class Agent:
         return flight.answered(host.directory)
 
 
+def _backend(method: str, device_type: str, imports: tuple[str, ...], environment: dict[str, str]) -> Backend:
+    """As much of the backend as a host process needs to be started."""
+    return Backend("", device_type, imports=imports, environment=environment, start_method=method)
+
+
 def _hears(line: Line) -> bool:
     """Take in what has arrived; False if nothing can come after it."""
     try:
@@ -169,6 +181,7 @@ def _hears(line: Line) -> bool:
 
 
 _TOLD: dict[str, Any] = {
+    "ahead": Agent._ahead,
     "start": Agent._start,
     "order": Agent._order,
     "hang up": Agent._hang_up,

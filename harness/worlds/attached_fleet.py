@@ -60,6 +60,11 @@ class Fleet:
             return HostHandle(ranks, backend, method, directory)
         return AttachedHandle(self._members[rank], ranks, backend, method)
 
+    def start_ahead(self, backend: Backend) -> None:
+        """Have agents get ready for hosts of this backend before the first is needed."""
+        for member in self._members.values():
+            member.get_ready(backend)
+
     def store(self, path: Path) -> Callable[[], Store]:
         """What opens, on a rank, a place where nobody has met before; ``path`` is one that was never used here."""
         prefix = f"{self._launch.prefix}/{path.parent.name}/{path.name}"
