@@ -16,9 +16,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from harness.ledger import Entry
 from harness.load import Subject
 from harness.rank import Rank
+from harness.renamed import all_gather, reduce_scatter
 from harness.worlds.base import World
 from harness.worlds.make import open_world
-from tests.faulty.making import all_gather, reduce_scatter
 from tests.lockstep_runs import values
 from tests.worlds import TORCH_ON_GLOO
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from harness.case import Case
 from harness.rank import Rank
+from harness.renamed import all_gather, reduce_scatter
 from harness.worlds.base import Fate
-from tests.faulty.making import all_gather, reduce_scatter
 from tests.lockstep_runs import fates, run, values
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -19,10 +19,7 @@ from torch import Tensor
 from harness.doctor.asking import Wrong, last_line
 from harness.doctor.exact import DTYPES, bits, holds, numbers, reduced, same
 from harness.rank import Rank
-
-#: torch 2.13 renamed both; the old names warn there.
-all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from harness.renamed import all_gather, reduce_scatter
 
 #: One number, an odd number of them, and more than one message of any protocol holds; half of it is no multiple of 7,
 #: after which numbers come again.

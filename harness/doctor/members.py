@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.doctor.asking import NotTried, Wrong, last_line
-from harness.doctor.collectives import Ask, all_gather, reduce_scatter
+from harness.doctor.collectives import Ask
 from harness.doctor.exact import holds, numbers, reduced, same
 from harness.rank import Rank
+from harness.renamed import all_gather, reduce_scatter
 
 _NUMEL = 12
 

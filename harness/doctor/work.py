@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.doctor.asking import NotTried
-from harness.doctor.collectives import Ask, all_gather, reduce_scatter
+from harness.doctor.collectives import Ask
 from harness.doctor.device import work_long
 from harness.doctor.exact import holds, numbers, reduced, same
 from harness.rank import Rank
+from harness.renamed import all_gather, reduce_scatter
 
 _NUMEL = 50_000
 _LATE = 0.05

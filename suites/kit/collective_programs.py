@@ -15,11 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.rank import Rank
+from harness.renamed import all_gather, reduce_scatter
 from suites.kit.collective_cases import IN_PLACE, Collective, CollectiveCase, Memory, inputs, laid, outputs, seen
-
-#: torch 2.13 renamed both; the old names warn there.
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass
@@ -68,10 +65,10 @@ def _own(it: Prepared) -> Tensor:
 
 
 CALLS: dict[str, Callable[[Prepared, dict[str, Any]], Any]] = {
-    "all_gather_single": lambda it, how: _all_gather(it.received[0], it.sent[0], **how),
+    "all_gather_single": lambda it, how: all_gather(it.received[0], it.sent[0], **how),
     "all_gather": lambda it, how: dist.all_gather(it.received, it.sent[0], **how),
-    "all_gather_in_place": lambda it, how: _all_gather(it.received[0], _own(it), **how),
-    "reduce_scatter_single": lambda it, how: _reduce_scatter(it.received[0], it.sent[0], reduction(it.call), **how),
+    "all_gather_in_place": lambda it, how: all_gather(it.received[0], _own(it), **how),
+    "reduce_scatter_single": lambda it, how: reduce_scatter(it.received[0], it.sent[0], reduction(it.call), **how),
     "reduce_scatter": lambda it, how: dist.reduce_scatter(it.received[0], it.sent, reduction(it.call), **how),
     "all_reduce": lambda it, how: dist.all_reduce(it.received[0], reduction(it.call), **how),
     "broadcast": lambda it, how: dist.broadcast(it.received[0], it.members[it.call.root], **how),

@@ -5,16 +5,14 @@ Asked to gather ``[1 2]`` of rank 0 and ``[3 4]`` of rank 1, an ``OwnGather`` fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-#: torch 2.13 renamed both; the old names warn there.
-gather_into: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_into: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from harness.renamed import all_gather, reduce_scatter
 
 
 class _Own:
@@ -45,7 +43,7 @@ class OwnGather(_Own):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         """Gather."""
         self.note(group, output_tensor)
-        return gather_into(output_tensor, input_tensor, group=group, async_op=async_op)
+        return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class OwnReduction(_Own):
@@ -54,4 +52,4 @@ class OwnReduction(_Own):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         """Reduce and scatter."""
         self.note(group, output_tensor, input_tensor)
-        return reduce_into(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+        return reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)

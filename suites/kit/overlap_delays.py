@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suites.kit.comms import gather_into, reduce_into
+from harness.renamed import all_gather, reduce_scatter
 
 #: Columns of a sum: so few that it leaves most of a device to others.
 WIDTH = 8
@@ -130,7 +130,7 @@ class DelayedGather(_Delayed):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         """Gather."""
         tensors = (output_tensor, input_tensor)
-        return self.run(lambda: gather_into(output_tensor, input_tensor, group=group), tensors, async_op)
+        return self.run(lambda: all_gather(output_tensor, input_tensor, group=group), tensors, async_op)
 
 
 class DelayedReduction(_Delayed):
@@ -139,4 +139,4 @@ class DelayedReduction(_Delayed):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         """Reduce and scatter."""
         tensors = (output_tensor, input_tensor)
-        return self.run(lambda: reduce_into(output_tensor, input_tensor, group=group, op=op), tensors, async_op)
+        return self.run(lambda: reduce_scatter(output_tensor, input_tensor, group=group, op=op), tensors, async_op)

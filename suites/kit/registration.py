@@ -11,11 +11,11 @@ import weakref
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.rank import Rank
+from harness.renamed import all_gather
 from suites.kit.cases import TrainingCase
 from suites.kit.passes import Found, Pass, Route
 from suites.kit.registered import Facts, facts, forward, kept, layers, prepared, sharded_modules
@@ -49,8 +49,7 @@ class CountingGather:
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         """Gather."""
         self.calls += 1
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        return gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:

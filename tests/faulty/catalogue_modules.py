@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from harness.renamed import all_gather
 from tests.faulty.autograd_chapter import hooks
 from tests.faulty.catalogue_reductions import around_reductions
 from tests.faulty.communication import changed, without
@@ -17,7 +18,7 @@ from tests.faulty.event_chapter import given
 from tests.faulty.gathers import WrongNowAndThen
 from tests.faulty.hooking import instead
 from tests.faulty.init_chapters import called_otherwise, right
-from tests.faulty.making import Gather, Reduction, all_gather, faulty
+from tests.faulty.making import Gather, Reduction, faulty
 from tests.faulty.precision_chapter import modules_of
 from tests.faulty.reductions import own_part
 from tests.faulty.reshard_chapter import drops_empty_gradients

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from harness.renamed import reduce_scatter
 from tests.faulty.event_chapter import given
 from tests.faulty.hooking import each_gradient, instead, outputs
-from tests.faulty.making import CountsRuns, Reduction, faulty, reduce_scatter
+from tests.faulty.making import CountsRuns, Reduction, faulty
 from tests.faulty.parallel_chapter import hooks_norms
 from tests.faulty.reduction_chapter import groups_of
 from tests.faulty.replicas import mesh_of

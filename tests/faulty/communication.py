@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from harness.renamed import reduce_scatter
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
-from tests.faulty.making import Gather, Reduction, faulty, reduce_scatter
+from tests.faulty.making import Gather, Reduction, faulty
 
 
 class GathersTwice(Gather):

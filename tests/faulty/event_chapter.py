@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from harness.renamed import all_gather, reduce_scatter
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
 from tests.faulty.communication import without
 from tests.faulty.hooking import instead
-from tests.faulty.making import Gather, Reduction, all_gather, faulty, reduce_scatter
+from tests.faulty.making import Gather, Reduction, faulty
 from tests.faulty.reshard_chapter import is_int, keeps_full_memory, then
 
 _here = threading.local()

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.faulty.making import Gather, all_gather, faulty
+from harness.renamed import all_gather
+from tests.faulty.making import Gather, faulty
 
 
 class ReversesRanks(Gather):

@@ -10,15 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from harness.renamed import all_gather, reduce_scatter
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
-
-#: torch 2.13 renamed both; the old names warn there.
-all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Gather:

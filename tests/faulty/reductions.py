@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.faulty.making import Reduction, faulty, reduce_scatter
+from harness.renamed import reduce_scatter
+from tests.faulty.making import Reduction, faulty
 
 
 def own_part(tensor: Tensor, group: Any) -> Tensor:

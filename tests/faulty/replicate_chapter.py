@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from harness.renamed import all_gather
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
 from tests.faulty.hooking import Change, each_gradient
-from tests.faulty.making import all_gather
 
 assert right.fully_shard is not None
 assert right.replicate is not None

@@ -10,7 +10,7 @@ import torch as tensors
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.faulty.making import all_gather
+from harness.renamed import all_gather
 from tests.odd.making import Gather, Reduction, odd, reference, torch
 from tests.odd.noticing import noticed
 
