@@ -5,29 +5,25 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness.attached import pytest_arguments
 from harness.load import Subject
 from harness.report.read import missing, read_run
 from harness.verdict import Verdict
 from harness.waivers import waivers_in
 from harness.worlds import attached as controller
-from harness.worlds import attached_fleet, wire
+from harness.worlds import attached_fleet
 from harness.worlds.attached_fleet import Fleet
-from harness.worlds.attached_launch import launched, open_store
-from harness.worlds.attached_line import AGENT, CONTROLLER, SealedLine
 from harness.worlds.base import Fate, NotRun, first_cause
 from harness.worlds.make import open_world
 from tests import programs
 from tests.attached_samples import ENDS
-from tests.attaching import attached, knock, torchruns
+from tests.attaching import attached, torchruns
 from tests.harness_faults import FAULTS, Fault
 from tests.injecting import inject, look, short_times
 from tests.judging import judged
@@ -40,7 +36,6 @@ TRIED = (
     "answers_twice", "announces_much", "removes_its_files", "leaves_a_daemon_and_dies",
     "never_leaves",
 )  # fmt: skip
-KEY = b"the key of a run"
 WAIVER = """
 [[waiver]]
 nodeid = "a.py::test_b[processes]"
@@ -158,140 +153,6 @@ def test_an_agent_that_is_killed_is_named_and_then_missed() -> None:
             world.run(programs.add_up)
         with open_world("attached", 1, TORCH_ON_GLOO) as small:
             check_that_it_works(small)
-
-
-# Strangers.
-
-
-def test_strangers_are_not_admitted_and_hold_nobody_up() -> None:
-    """Who connects without the key, and says garbage, too much, or nothing, hears nothing; an agent is let in."""
-    with attached_fleet.listening("127.0.0.1", KEY) as (port, arrivals):
-        silent = socket.create_connection(("127.0.0.1", port))
-        for says in (bytes(range(256)) * 40, b"\0" * 4096, b"\xff" * 10_000):
-            assert len(knock(port, says)) == 32, "a number that was never used before, and no more"
-        for key, rank in ((b"another key", 1), (KEY, 2)):
-            line = SealedLine(socket.create_connection(("127.0.0.1", port)), key, AGENT)
-            line.say(wire.encode([rank, "node", 0]))
-        member = arrivals.get(timeout=10)
-        assert (member.rank, member.node, member.local) == (2, "node", 0)
-        assert arrivals.empty()
-        silent.close()
-        member.lose("it is over")
-
-
-def lines(*sides: bytes) -> list[SealedLine]:
-    """Both ends of a line, which greet each other."""
-    made: dict[int, SealedLine] = {}
-
-    def greet(end: int, connection: socket.socket) -> None:
-        made[end] = SealedLine(connection, KEY, sides[end])
-
-    threads = [threading.Thread(target=greet, args=pair) for pair in enumerate(socket.socketpair())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [made[0], made[1]]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [lambda sent: sent[:-1] + b"?", lambda sent: sent + sent, lambda sent: sent[:4] + b"\0" * 32 + sent[36:]],
-    ids=["changed", "said twice", "sealed otherwise"],
-)
-def test_what_is_changed_or_repeated_on_the_way_is_refused(change: Callable[[bytes], bytes]) -> None:
-    """A message whose seal is not that of its content and place ends the line."""
-    ours, theirs = lines(CONTROLLER, AGENT)
-    ours.say(b"an order")
-    sent = os.read(theirs.fileno(), 4096)
-    os.write(ours.fileno(), change(sent))
-    theirs.listen()
-    with pytest.raises(ValueError, match="without the run's seal"):
-        while theirs.next() is not None:
-            pass
-    ours.close()
-    theirs.close()
-
-
-def test_a_side_that_hears_its_own_words_refuses_them() -> None:
-    """What the controller says is not taken for an agent's, whoever sends it back."""
-    ours, theirs = lines(CONTROLLER, AGENT)
-    ours.say(b"an order")
-    os.write(theirs.fileno(), os.read(theirs.fileno(), 4096))
-    ours.listen()
-    with pytest.raises(ValueError, match="without the run's seal"):
-        ours.next()
-    ours.close()
-    theirs.close()
-
-
-# Launchers.
-
-MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-
-
-@pytest.mark.parametrize(
-    ("variables", "found"),
-    [
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_RANK": "1", "SLURM_PROCID": "0"}, (3, 4, 1, "1")),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}, (3, 4, 1, "1")),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "4"}, (1, 2, None, "")),
-        (
-            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-            (3, 4, 1, ""),
-        ),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (3, 4, None, "")),
-    ],
-    ids=["torchrun", "srun", "srun step", "Open MPI", "PMI"],
-)
-def test_launchers_are_understood(variables: dict[str, str], found: tuple[object, ...]) -> None:
-    """Rank, size, rank on its node, and node are what the launcher says; what is inside a Slurm job is not Slurm's."""
-    launch = launched({**variables, **MEETING})
-    assert (launch.rank, launch.size, launch.local, launch.node) == found
-    assert (launch.address, launch.port, launch.keeps_store) == ("10.0.0.1", 29500, False)
-
-
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({}, "no launcher has started this process"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT are not set"),
-        ({"RANK": "2", "WORLD_SIZE": "2", **MEETING}, "expected a rank from 0 to WORLD_SIZE - 1"),
-        ({"RANK": "-1", "WORLD_SIZE": "2", **MEETING}, "RANK='-1': expected a number"),
-    ],
-)
-def test_a_wrong_start_is_told_in_a_sentence(variables: dict[str, str], words: str) -> None:
-    """What is missing or wrong in what a launcher says is named, with what to do."""
-    with pytest.raises(ValueError, match=words):
-        launched(variables)
-
-
-def test_rank_0_keeps_the_store_where_the_launcher_does_not() -> None:
-    """It listens on the interface of that address alone, and others find what it says there."""
-    first = launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
-    store = open_store(first)
-    port = store.underlying_store.port
-    second = launched({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
-    open_store(second).set("said", "there")
-    assert store.get("said") == b"there"
-    listening = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
-    assert [line.split()[1] for line in listening.splitlines() if f":{port:04X} 0" in line and " 0A " in line] == [
-        f"0100007F:{port:04X}"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("given", "called"),
-    [
-        ("-- pytest suites -q", "suites -q --world=attached"),
-        ("pytest suites --world both", "suites --world both"),
-        ("pytest a.py::test_b[processes] --world attached", "a.py::test_b[attached] --world attached"),
-        ("pytest a.py::test_b[threads-x]", "a.py::test_b[attached-x] --world=attached"),
-    ],
-)
-def test_what_pytest_is_called_with(given: str, called: str) -> None:
-    """The world is attached unless another is asked for, and so are tests that are named as of another world."""
-    assert pytest_arguments(given.split()) == called.split()
 
 
 # Two nodes, each with a torchrun of one rank; all of it on this machine.
