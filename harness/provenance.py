@@ -20,7 +20,7 @@ from pathlib import Path
 PACKAGES = ("harness", "reference_models", "suites")
 SUFFIXES = (".py", ".toml")
 #: Parts of the harness that come after the judging: what they make is made again and compared.
-AFTERWARDS = ("harness/commands/", "harness/doctor/", "harness/report/", "harness/submission/")
+AFTERWARDS = tuple(f"harness/{part}/" for part in ("commands", "doctor", "report", "reproduce", "submission"))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,11 @@ KNOWN = {
     "harness.doctor.operations": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.load": {"importlib.import_module": 1},  # what the user names as the subject
     "harness.vendor": {"importlib.import_module": 1},  # a module of torch, by a constant
+    "harness.reproduce.runtime": {  # in a script that a user runs: its own ranks, and what the user's backend names
+        "torch.load": 1,
+        "pickle.loads": 1,
+        "importlib.import_module": 1,
+    },
     "harness.report.pytest_html_columns": {"importlib.import_module": 1},  # pytest-html, by a constant
     "suites.catalogue": {"importlib.import_module": 1},  # our own chapters
     "suites.kit.resume_programs": {"torch.load": 1},  # in ranks, and of weights only

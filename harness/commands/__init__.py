@@ -16,6 +16,7 @@ COMMANDS = {
     "bundle": ("harness.commands.bundle", "make one archive of runs, to be handed in"),
     "verify": ("harness.commands.verify", "say whether such an archive is whole, and what it shows"),
     "compare": ("harness.commands.compare", "say what differs between two runs"),
+    "reproduce": ("harness.commands.reproduce", "run a recorded row again, or make a script that shows its failure"),
     "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),
     "ctrf": ("harness.commands.ctrf", "write a run as CTRF, the Common Test Report Format"),
 }
