@@ -126,6 +126,33 @@ def test_a_line_of_many_small_things_costs_no_more_than_a_line_may(tmp_path: Pat
     assert len(page) < 200_000
 
 
+def test_columns_and_chapters_do_not_multiply_without_end(tmp_path: Path) -> None:
+    """A thousand chapters, and a row of thousands of cells: the heat map has a limit of columns, and says so."""
+    cells = {f"{number} ranks · float32": 0.5 for number in range(3000)}
+    rows = [line(f"r{number}", chapter=f"c{number}", ratios={"2 ranks": 0.0}) for number in range(300)]
+    path = saved(tmp_path, header(), *rows, line("a", ratios=cells), footer())
+    with harmless.harmless():
+        page = render([read_run(path)])
+    assert "2881 more columns are left out." in page
+    assert page.count("<td") < 50_000
+
+
+def test_long_curves_events_and_cases_cost_what_they_are_long(tmp_path: Path) -> None:
+    """Tens of thousands of steps, collectives and parts of a case are read, and shown in part."""
+    curve = {"name": "loss", "baseline": [1.0] * 50_000, "ranks": {"rank 0": [1.0] * 50_000}}
+    told = {"curves": [curve], "case": {f"key {n}": n for n in range(50_000)}}
+    rows = [
+        line("a", verdict="fail", **told),
+        line("b", verdict="fail", chapter="b", events=[[{"op": "x"}] * 20_000] * 2),
+    ]
+    path = saved(tmp_path, header(), *rows, footer())
+    with harmless.harmless():
+        page = render([read_run(path)])
+    assert "64 steps, all equal to the unsharded model&#39;s" in page
+    assert "shown are 0 to 39 of 20000 collectives a rank" in page
+    assert len(page) < 300_000
+
+
 WAIVERS = {
     "too large": b"# " + b"x" * MOST_BYTES,
     "deep lists": b"a = " + b"[" * 2000,

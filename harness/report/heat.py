@@ -29,6 +29,8 @@ _CELL = re.compile(r"(?P<ranks>\d+) ranks?(?: · (?!mesh )(?P<dtype>.+?))?(?: ·
 #: Up to which ratio a cell is drawn how; above 1 it is too much.
 _SHADES = ((0.0, "exact"), (0.1, "slight"), (0.5, "some"), (1.0, "near"))
 OVER, WAIVED = "over", "waived"
+#: How many columns are drawn: columns and chapters multiply, and a file of strangers may name any number of both.
+MOST_PLACES = 120
 #: What each way of drawing means.
 KEY = (
     ("exact", "equal to the last bit"),
@@ -67,7 +69,8 @@ class HeatMap:
     """A row is a chapter and a cell a column, or None.
 
     ``heads`` are the dtypes with how many columns each spans, ``sizes`` the numbers of ranks alike. ``has_mesh`` is
-    whether columns differ by mesh, ``has_ulps`` whether cells say units in the last place.
+    whether columns differ by mesh, ``has_ulps`` whether cells say units in the last place; ``left_out`` columns are
+    not drawn.
     """
 
     heads: tuple[tuple[str, int], ...]
@@ -76,6 +79,7 @@ class HeatMap:
     rows: tuple[tuple[str, tuple[Heat | None, ...]], ...]
     has_mesh: bool
     has_ulps: bool
+    left_out: int
 
 
 def heat_map(records: Iterable[Record], anchors: Mapping[str, str]) -> HeatMap:
@@ -88,7 +92,8 @@ def heat_map(records: Iterable[Record], anchors: Mapping[str, str]) -> HeatMap:
             known = chapter.get(place)
             if known is None or _size(ratio) > _size(known[0]):
                 chapter[place] = (ratio, cell, record)
-    places = tuple(sorted({place for chapter in worst.values() for place in chapter}))
+    every = sorted({place for chapter in worst.values() for place in chapter})
+    places = tuple(every[:MOST_PLACES])
     rows = tuple((name, _row(chapter, places, anchors)) for name, chapter in worst.items() if chapter)
     return HeatMap(
         heads=_spans([(place.dtype,) for place in places]),
@@ -97,6 +102,7 @@ def heat_map(records: Iterable[Record], anchors: Mapping[str, str]) -> HeatMap:
         rows=rows,
         has_mesh=any(place.mesh for place in places),
         has_ulps=any("/" in cell.text for _, cells in rows for cell in cells if cell),
+        left_out=len(every) - len(places),
     )
 
 

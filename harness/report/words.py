@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from harness.report.text import json_text, one_line, plural
@@ -20,8 +20,8 @@ from harness.verdict import Record
 _COUNTED = {"world_size": "rank", "steps": "step"}
 #: What is left out: the class of the whole, and what says nothing of what is asked.
 _SILENT = ("case", "seed")
-#: How many items of a list are said, how deep, and how many characters in all.
-_MOST_ITEMS, _MOST_DEEP, _LONGEST = 8, 4, 300
+#: How many items of a list and of an object are said, how deep, and how many characters in all.
+_MOST_ITEMS, _MOST_PARTS, _MOST_DEEP, _LONGEST = 8, 64, 4, 300
 #: Parts of a path that say when, and not what.
 _MOMENTS = frozenset({"points", "steps", "ranks"})
 
@@ -39,7 +39,7 @@ def case_words(case: Any) -> str:
 
 
 def _all_said(parts: Iterable[tuple[str, Any]], depth: int) -> Iterator[str]:
-    for key, value in parts:
+    for key, value in islice(parts, _MOST_PARTS):
         if key not in _SILENT and value is not None and value is not False and value not in ("", [], {}):
             yield _said(key.replace("_", " "), value, depth)
 
