@@ -150,7 +150,7 @@ def test_long_curves_events_and_cases_cost_what_they_are_long(tmp_path: Path) ->
         page = render([read_run(path)])
     assert "64 steps, all equal to the unsharded model&#39;s" in page
     assert "shown are 0 to 39 of 20000 collectives a rank" in page
-    assert len(page) < 300_000
+    assert len(page) < 1_000_000
 
 
 WAIVERS = {
