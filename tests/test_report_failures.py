@@ -13,6 +13,7 @@ from harness.report.known import Near, blanked, known_in, nearest
 from harness.report.words import case_words, kind_of
 from harness.verdict import Record, Verdict
 from tests.report_samples import row
+from tests.shown_commands import commands, parse
 
 GATHER: dict[str, Any] = {"op": "all_gather", "bytes": 16, "dtype": "float32", "reduce": None, "ranks": [0, 1]}
 SCATTER = {**GATHER, "op": "reduce_scatter", "reduce": "AVG"}
@@ -120,16 +121,33 @@ def test_what_running_it_again_showed_is_said(again: str, words: str) -> None:
 
 
 def test_a_failure_is_seen_again_in_three_ways() -> None:
-    """The pytest line as recorded; the script and torchrun forms name file and row, quoted for a shell."""
-    told = failed(nodeid="t.py::x[a'b $(c)]", reproduce="pytest x", case=of_ranks(2))
+    """The pytest line as recorded; script and torchrun forms name modules, file and row, quoted for a shell."""
+    line = "pytest x --implementation 'mine:f g' --backend auto"
+    told = failed(nodeid="t.py::x[a'b $(c)]", reproduce=line, case=of_ranks(2))
     forms = card_of(told, "red-1", "my run.jsonl").forms
-    row_of = "fsdp-conformance reproduce 'my run.jsonl' 't.py::x[a'\"'\"'b $(c)]'"
+    row_of = "fsdp-conformance reproduce --implementation 'mine:f g' 'my run.jsonl' 't.py::x[a'\"'\"'b $(c)]'"
     assert [form.line for form in forms] == [
-        "pytest x",
+        line,
         f"{row_of} --script > repro.py && python repro.py",
         f"{row_of} --torchrun",
     ]
     assert card_of(failed(), "red-1", "run.jsonl").forms == ()
+    unfinished = failed(reproduce="pytest '", case=of_ranks(2))
+    assert card_of(unfinished, "red-1", "run.jsonl").forms[2].line.endswith("run.jsonl 't.py::a[threads]' --torchrun")
+
+
+def test_the_forms_are_commands_that_there_are(pytestconfig: pytest.Config) -> None:
+    """The parsers of the real commands take the lines as they stand."""
+    told = failed(reproduce="pytest --implementation mine:x", case=of_ranks(2))
+    forms = card_of(told, "red-1", "run.jsonl").forms
+    found = [words for form in forms[1:] for words in commands(form.line)]
+    assert [words[:2] for words in found] == [
+        ["fsdp-conformance", "reproduce"],
+        ["python", "repro.py"],
+        ["fsdp-conformance", "reproduce"],
+    ]
+    for words in found:
+        parse(words, pytestconfig._parser)
 
 
 # Lanes.

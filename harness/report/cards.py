@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from harness.report.text import clipped, json_text, plural
@@ -104,11 +105,22 @@ def _forms(record: Record, file: str) -> list[Form]:
     of = f"of {record.requirement} in {record.world}"
     forms = [Form("By pytest", record.reproduce, f"the pytest line {of}")] if record.reproduce else []
     if record.case is not None:
-        command = f"fsdp-conformance reproduce {shlex.quote(file)} {shlex.quote(record.nodeid)}"
+        command = shlex.join(["fsdp-conformance", "reproduce", *_modules(record), file, record.nodeid])
         script = f"{command} --script > repro.py && python repro.py"
         forms.append(Form("As a script without this suite", script, f"the line that makes a script {of}"))
         forms.append(Form("By torchrun (prints its line)", f"{command} --torchrun", f"the torchrun form {of}"))
     return forms
+
+
+def _modules(record: Record) -> list[str]:
+    """The options of the pytest line that name modules, which ``reproduce`` must be told: it imports none by itself."""
+    try:
+        words = shlex.split(record.reproduce[:2000].partition(" --case ")[0])
+    except ValueError:
+        return []
+    pairs = list(pairwise(words))
+    found = {name: value for name, value in pairs if name in ("--implementation", "--backend") and ":" in value}
+    return [word for pair in found.items() for word in pair]
 
 
 def _differs(told: dict[str, Any]) -> Differs:
