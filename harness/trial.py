@@ -83,6 +83,7 @@ class Trial:
         self._worlds: dict[int, World] = {}
         self._active: World | None = None
         self._failures: dict[str, SubjectFailure] = {}
+        self._tried: set[str] = set()
         self.first_failure: tuple[float, int] | None = None  # when, by the monotonic clock, and at which example
         self._expired = ""
 
@@ -224,18 +225,21 @@ class Trial:
             self.settle()
 
     def _begin(self, case: Sized, size: int) -> None:
-        """Count the example once, unless shrinking has taken long enough: then only known failures are run again.
+        """Count the example once, unless shrinking has taken long enough: then only cases are run that ran before.
 
-        A failure that took a whole deadline is not run again at all; it is raised as it was.
+        They must be, those that passed, too: Hypothesis takes one that ends otherwise than before for flaky. A failure
+        that took a whole deadline is not run again at all; it is raised as it was.
         """
-        known = self._failures.get(_key(case))
+        key = _key(case)
+        known = self._failures.get(key)
         slow = self._expired or any(failure.cause == "hung" for failure in self._failures.values())
         if known is not None and slow:
             raise known
         failed = self.first_failure
         spent = failed is not None and time.monotonic() > failed[0] + self.shrinking_budget
-        if known is None and (spent or (slow and self._failures)):
+        if key not in self._tried and (spent or (slow and self._failures)):
             reject()
+        self._tried.add(key)
         if case is not self.case:
             self.examples += 1
             self.differences, self.curves = [], []

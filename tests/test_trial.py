@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.case import Case
 from harness.compare import absolute
@@ -221,6 +222,18 @@ def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
     trial = trial_on(fails_from(17))
     search(trial)
     assert trial.case == Ask(17)
+
+
+def test_a_case_that_passed_is_run_again_whenever_it_is_asked_for() -> None:
+    """When the budget is spent a case that ran before ends as it did; one that did not run before is left out."""
+    trial = trial_on(Worlds(), shrinking_budget=0.0)
+    assert trial.run(number_of, Ask(1)) == [0, 1]
+    trial.run(number_of, Ask(2))
+    with pytest.raises(SubjectFailure):
+        trial.holds(False, "two is too much")
+    assert trial.run(number_of, Ask(1)) == [0, 1]
+    with pytest.raises(UnsatisfiedAssumption):
+        trial.run(number_of, Ask(3))
 
 
 def test_without_time_left_nothing_new_is_run_after_a_failure() -> None:
