@@ -29,6 +29,7 @@ from harness.worlds.attached_launch import Launch, launched, open_store
 #: long an agent that is told so serves on, since the controller was told, too. Launchers wait for half a minute.
 _LAST_ROW = 5.0
 _LAST_ORDERS = 10
+_ASYNC = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _USAGE = int(pytest.ExitCode.USAGE_ERROR)
 
 
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         launch = launched(os.environ)
     except ValueError as error:
         return _failed(error, _USAGE)
-    _end_with_launcher()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _under_torchrun()
     try:
         return _control(launch, args) if launch.rank == 0 else _serve(launch)
     except (OSError, RuntimeError) as error:  # torch's store raises RuntimeError
@@ -72,10 +74,12 @@ def _failed(error: Exception, status: int) -> int:
     return status
 
 
-def _end_with_launcher() -> None:
-    """Be told to end if torchrun is killed: nobody else would tell us."""
-    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+def _under_torchrun() -> None:
+    """Be told to end if torchrun is killed, since nobody else would tell us; and undo what it sets for all ranks."""
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.environ.get(_ASYNC) == "1":  # ranks that NCCL ends would not show their stacks: worlds set it otherwise
+        del os.environ[_ASYNC]
 
 
 def _serve(launch: Launch) -> int:
@@ -116,6 +120,7 @@ class _Stopping:
 
     def told(self, number: int, frame: FrameType | None) -> None:
         """Stop now, or after the row in hand."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what ends now is not to be disturbed
         lost = self._fleet.lost()
         if self._session is None or not lost:
             raise KeyboardInterrupt("told to end by SIGTERM")

@@ -51,6 +51,8 @@ class Member:
         if not self.lost:
             try:
                 self._line.say(wire.encode(list(words), 3 * wire.LIMIT))
+            except ConnectionError:
+                self.lose("its connection has ended")
             except OSError as error:
                 self.lose(f"it takes no orders: {error}")
 
