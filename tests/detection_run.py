@@ -7,7 +7,7 @@
     python -m tests.faulty --write                nothing is measured; the table is made again of the file
 
 What has been measured is kept as it comes, so that a run that is stopped loses nothing. Made of the file are the table,
-``docs/detection.md``, and ``harness/report/known_faults.json``, which pages read.
+``docs/detection.md``, its pictures, and ``harness/report/known_faults.json``, which pages read.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from harness.worlds.hosts import shutdown_pool
 from harness.worlds.starting import preload_programs
 from tests.detection import ROOT, Fact, measure, with_what_is_said
 from tests.detection_known import KNOWN, known
+from tests.detection_plot import badge, plot
 from tests.detection_table import table
 from tests.faulty import Fault, all_faults
 from tests.other_checks import missed_by
 
 FACTS = ROOT / "docs" / "detection.json"
 PAGE = ROOT / "docs" / "detection.md"
+PICTURES = ROOT / "docs" / "pictures"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def made_of(facts: Sequence[Fact], library: int) -> dict[Path, str]:
     """The files that are made of the facts, by path; ``library`` is how many faults there are."""
-    return {PAGE: "\n".join(table(facts, library)) + "\n", KNOWN: _as_text(known(facts, library))}
+    pages = {PAGE: "\n".join(table(facts, library)) + "\n", KNOWN: _as_text(known(facts, library))}
+    return {**pages, PICTURES / "detection.svg": plot(facts), PICTURES / "detection-badge.svg": badge(facts)}
 
 
 def _as_text(data: Any) -> str:

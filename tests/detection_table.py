@@ -19,7 +19,7 @@ def table(facts: Sequence[Fact], library: int) -> Iterator[str]:
     if len(facts) < library:
         yield f"So far {len(facts)} of the library's {library} faults are measured, drawn from it at random."
         yield ""
-    yield from (*_words(figures(facts)), "", *_growth(facts), "", *_others(facts), "", "## Fault by fault", "")
+    yield from (*_words(figures(facts)), "", *_growth(facts), *_others(facts), "", "## Fault by fault", "")
     yield "| fault | stands for | first caught by | rightly | seconds (examples) alone | seconds (rows) in a run |"
     yield "|---|---|---|---|---|---|"
     yield from (_row(fact) for fact in facts)
@@ -65,10 +65,11 @@ def _words(found: dict[str, float]) -> Iterator[str]:
     yield f"| faults | {found['faults']:.0f}, of which {found['equivalent']:.0f} can be told from right by nobody |"
     yield f"| caught | {found['killed']:.0f} of {killable:.0f} ({found['killed'] / killable:.1%}) |"
     yield f"| median time to first red, the requirement alone, threads | {found['median seconds alone']:.2f} s |"
-    yield f"| put before a run | {ran:.0f}{'' if ran == killable else ', drawn at random'} |"
-    yield f"| of these, first caught by a right requirement | {_share(found['attributed'], ran)} |"
-    yield f"| of these, caught in the first {LATE:.0f} s | {_share(found['within a minute'], ran)} |"
-    yield f"| median time to first red, in that run, threads | {found['median seconds in a run']:.1f} s |"
+    if ran:
+        yield f"| put before a run | {ran:.0f}{'' if ran == killable else ', drawn at random'} |"
+        yield f"| of these, first caught by a right requirement | {_share(found['attributed'], ran)} |"
+        yield f"| of these, caught in the first {LATE:.0f} s | {_share(found['within a minute'], ran)} |"
+        yield f"| median time to first red, in that run, threads | {found['median seconds in a run']:.1f} s |"
 
 
 def _share(part: float, whole: float) -> str:
@@ -78,14 +79,19 @@ def _share(part: float, whole: float) -> str:
 def _growth(facts: Sequence[Fact]) -> Iterator[str]:
     """How the share of faults that have been caught grows with the seconds of a run."""
     ran = before_a_run(facts)
+    if not ran:
+        return
     found = [fact["run_seconds"] for fact in ran if fact["run_seconds"] is not None]
     yield "## How soon, in a quick run on two ranks"
+    yield ""
+    yield "![The share of faults that are caught, by the seconds of a run](pictures/detection.svg)"
     yield ""
     yield "| seconds | caught | |"
     yield "|---|---|---|"
     for until in (0.5, 1, 2, 5, 10, 20, 30, 60):
         share = sum(seconds <= until for seconds in found) / max(len(ran), 1)
         yield f"| {until:g} | {share:.0%} | {'█' * round(40 * share)} |"
+    yield ""
 
 
 def _others(facts: Sequence[Fact]) -> Iterator[str]:
