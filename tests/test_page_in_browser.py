@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.report.known import known
 from harness.report.page import render
 from harness.report.read import Run, read_run
 from harness.verdict import Verdict
@@ -95,7 +96,8 @@ def test_every_panel_is_there_and_the_page_asks_for_nothing(shown: Shown) -> Non
     headings = shown.tab.get_by_role("heading", level=2).all_text_contents()
     assert headings == [
         "How the rows came out", "How close it came", "Losses by step", "Failures", "Flaky", "Requirements", "Unproven",
-        "Claims", "Waivers", "Environment", "Run it again", "What this page does not prove",
+        "Claims", "Waivers", *(["Can this suite fail?"] if known().faults else []), "Environment", "Run it again",
+        "What this page does not prove",
     ]  # fmt: skip
     assert shown.did == [f"request {shown.path.as_uri()}"]
 

@@ -230,22 +230,31 @@ def test_the_nearest_known_fault_is_of_the_same_requirement_and_has_the_likest_m
     """Numbers and dotted names do not count; another requirement of the chapter serves where its own has none."""
     message = "rank 1: [0] 'gradients' '0.weight'[1, 2] is -4.5e-3, expected 2.25\nmore"
     assert blanked(message) == "rank #: [#] 'gradients' ''[#, #] is #, expected #"
-    found = nearest(failed("a", message=message), frozenset(), KNOWN)
+    found = nearest([failed("a", message=message)], frozenset(), KNOWN)
     assert found is not None
     assert (found.name, found.says, found.others, round(found.likeness, 2)) == ("sums", "It sums.", 0, 0.97)
-    other = nearest(failed("z", message=message), frozenset({"sharding/b"}), KNOWN)
+    other = nearest([failed("z", message=message)], frozenset({"sharding/b"}), KNOWN)
     assert other is not None
-    assert (other.name, other.others) == ("adds", 1)
-    assert other.sure.endswith("; 1 other known fault looks as much like it")
+    assert (other.name, other.others) == ("adds", 0)
+
+
+def test_of_faults_that_are_alike_without_numbers_the_one_with_these_numbers_is_nearest() -> None:
+    """Any row of a group may be the one that is known; the very same message says so."""
+    rows = [failed("b", message="rank 0: [0] 'gradients' '0.weight'[0] is 9.0, expected 2.0")]
+    found = nearest(
+        [*rows, failed("a", message="rank 0: [0] 'gradients' '1.bias'[3] is 8.0, expected 2.0")], frozenset(), KNOWN
+    )
+    assert found is not None
+    assert (found.name, found.is_same, found.others) == ("sums", True, 0)
 
 
 def test_what_is_like_no_known_fault_is_not_said_to_be() -> None:
     """Another message, cause or chapter, or nothing known: then the page says nothing."""
     message = "rank 0: [0] 'gradients' '1.bias'[3] is 8.0, expected 2.0"
-    assert nearest(failed("a", message="something else"), frozenset(), KNOWN) is None
-    assert nearest(failed("a", message=message, cause="raised"), frozenset(), KNOWN) is None
-    assert nearest(failed("a", message=message, chapter="parity", nodeid="t::p"), frozenset(), KNOWN) is not None
-    assert nearest(failed("a", message=message), frozenset(), known_in({**EMPTY, "faults": []})) is None
+    assert nearest([failed("a", message="something else")], frozenset(), KNOWN) is None
+    assert nearest([failed("a", message=message, cause="raised")], frozenset(), KNOWN) is None
+    assert nearest([failed("a", message=message, chapter="parity", nodeid="t::p")], frozenset(), KNOWN) is not None
+    assert nearest([failed("a", message=message)], frozenset(), known_in({**EMPTY, "faults": []})) is None
 
 
 EMPTY: dict[str, Any] = {"suite_version": "", "measured": "", "library": 0, "figures": {}}
@@ -253,5 +262,9 @@ EMPTY: dict[str, Any] = {"suite_version": "", "measured": "", "library": 0, "fig
 
 def test_how_sure_it_is_is_said() -> None:
     """A message that is all but the same is very much like it, another somewhat."""
-    assert Near("x", "", "", 0.991, 0).sure == "very much like, by its message: likeness 0.99"
-    assert Near("x", "", "", 0.85, 2).sure.startswith("somewhat like, by its message: likeness 0.85; 2 other known f")
+    assert Near("x", "", "", 0.9, False, 1).sure.endswith("likeness 0.90; 1 other known fault looks as much like it")
+    assert Near("x", "", "", 1.0, True, 0).sure == "its message is the same"
+    assert Near("x", "", "", 0.991, False, 0).sure == "very much like, by its message: likeness 0.99"
+    assert Near("x", "", "", 0.85, False, 2).sure.startswith(
+        "somewhat like, by its message: likeness 0.85; 2 other known f"
+    )

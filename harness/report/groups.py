@@ -62,8 +62,8 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Group,
 
 
 def _drawn(group: Group, failing: frozenset[str]) -> Group:
-    first = group.first.record
-    return replace(group, lanes=lanes_of_events(first.events), near=nearest(first, failing))
+    told = [card.record for card in (group.first, *group.others)]
+    return replace(group, lanes=lanes_of_events(told[0].events), near=nearest(told, failing))
 
 
 def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> Group:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.report.text import seconds_text
+from harness.report.text import plural, seconds_text
 from harness.verdict import Record
 
 #: From which likeness on a fault is named, and from which on it is called very like.
@@ -26,11 +27,12 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class Sight:
-    """How a planted fault showed: which requirement failed, by what cause ("" if not noted), its message, blanked."""
+    """How a planted fault showed: the requirement, the cause ("" if not noted), the message, blanked and as it was."""
 
     requirement: str
     cause: str
     message: str
+    line: str
 
 
 @dataclass(frozen=True)
@@ -65,22 +67,22 @@ class Known:
 
     @property
     def told(self) -> tuple[tuple[str, str], ...]:
-        """The other figures, by what they are."""
+        """The other figures, by what they are; those of whole runs only where faults were put before some."""
         ran = self._figure("in a run")
+        runs = (
+            ("first caught by what it breaks", f"{self._figure('attributed')} of {ran} tried in a whole run"),
+            ("caught within a minute", f"{self._figure('within a minute')} of these {ran}"),
+            ("median until a whole run's first red row", self._median("in a run")),
+        )
         return (
             ("tried", f"{self._figure('faults')} of {self.library} faults that the project has"),
             ("told from right by nobody", self._figure("equivalent")),
-            (
-                "first caught by what it breaks",
-                f"{self._figure('attributed')} of {ran} tried in a whole run",
-            ),
-            ("caught within a minute", f"{self._figure('within a minute')} of these {ran}"),
-            ("median until the first red row", self._medians()),
+            ("median until the first red row, by the requirement alone", self._median("alone")),
+            *(runs if self.figures["in a run"] else ()),
         )
 
-    def _medians(self) -> str:
-        alone, run = (seconds_text(self.figures[f"median seconds {how}"]) for how in ("alone", "in a run"))
-        return f"{alone} by the requirement alone, {run} in a whole run"
+    def _median(self, how: str) -> str:
+        return seconds_text(self.figures[f"median seconds {how}"])
 
     def _figure(self, name: str, less: str = "") -> str:
         return f"{self.figures[name] - (self.figures[less] if less else 0):g}"
@@ -88,23 +90,25 @@ class Known:
 
 @dataclass(frozen=True)
 class Near:
-    """The fault that a failure looks like, how much by its message, and how many other faults do just as much."""
+    """The fault that a failure looks like, how much by its message, and how many other faults do just as much.
+
+    ``is_same`` is whether the message is the fault's, numbers and all.
+    """
 
     name: str
     says: str
     origin: str
     likeness: float
+    is_same: bool
     others: int
 
     @property
     def sure(self) -> str:
         """How sure that is, in words."""
         much = "very much like" if self.likeness >= VERY_LIKE else "somewhat like"
-        return f"{much}, by its message: likeness {self.likeness:.2f}" + (
-            f"; {self.others} other known fault{'s look' if self.others > 1 else ' looks'} as much like it"
-            if self.others
-            else ""
-        )
+        said = "its message is the same" if self.is_same else f"{much}, by its message: likeness {self.likeness:.2f}"
+        looks = "look" if self.others > 1 else "looks"
+        return f"{said}; {plural(self.others, 'other known fault')} {looks} as much like it" if self.others else said
 
 
 @cache
@@ -117,7 +121,9 @@ def known() -> Known:
 def known_in(data: dict[str, Any]) -> Known:
     """The same of a JSON object that was read."""
     faults = tuple(
-        Fault(one["id"], one["says"], one["origin"], tuple(Sight(a, b, blanked(c)) for a, b, c in one["seen"]))
+        Fault(
+            one["id"], one["says"], one["origin"], tuple(Sight(a, b, blanked(c), _line(c)) for a, b, c in one["seen"])
+        )
         for one in data["faults"]
     )
     return Known(data["suite_version"], data["measured"], data["library"], data["figures"], faults)
@@ -125,25 +131,30 @@ def known_in(data: dict[str, Any]) -> Known:
 
 def blanked(message: str) -> str:
     """The first line of a message without its numbers, and without names that have dots or digits."""
-    line = (message[: 2 * _LONGEST].splitlines() or [""])[0][:_LONGEST]
-    line = re.sub(r"'[^' ]*[.\d][^' ]*'", "''", line)
+    line = re.sub(r"'[^' ]*[.\d][^' ]*'", "''", _line(message))
     return re.sub(r"-?\d[\d.]*(?:e[+-]?\d+)?", "#", line)
 
 
-def nearest(record: Record, failing: frozenset[str], among: Known | None = None) -> Near | None:
-    """The fault whose message is likest, of the same requirement, or else of the same chapter, and the same cause.
+def _line(message: str) -> str:
+    return (message[: 2 * _LONGEST].splitlines() or [""])[0][:_LONGEST]
 
-    Of those that are equally like, the one that was caught by what fails in this run, and by little else.
+
+def nearest(records: Sequence[Record], failing: frozenset[str], among: Known | None = None) -> Near | None:
+    """The fault whose message is likest to that of one of the rows, of its requirement, or else of its chapter.
+
+    Of those that are equally like without numbers, the one that is likest with them; then the one that was caught by
+    what fails in this run, and by little else.
     """
-    message = blanked(record.message)
     faults = (known() if among is None else among).faults
     for near in (_is_of_requirement, _is_of_chapter):
-        likes = [(_likeness(message, fault, near(record, fault)), fault) for fault in faults]
-        best = max((likeness for likeness, _ in likes), default=0.0)
-        if best >= LIKE:
-            same = [fault for likeness, fault in likes if likeness == best]
-            fault = max(same, key=lambda fault: _overlap(fault.requirements, failing))
-            return Near(fault.name, fault.says, fault.origin, best, len(same) - 1)
+        found = [
+            (_likeness(record, sight), fault) for record in records for fault in faults for sight in near(record, fault)
+        ]
+        best = max((likeness for likeness, _ in found), default=(0.0, 0.0))
+        if best[0] >= LIKE:
+            same = {fault.name: fault for likeness, fault in found if likeness == best}
+            fault = max(same.values(), key=lambda fault: _overlap(fault.requirements, failing))
+            return Near(fault.name, fault.says, fault.origin, best[0], best[1] == 1, len(same) - 1)
     return None
 
 
@@ -156,14 +167,16 @@ def _is_of_chapter(record: Record, fault: Fault) -> list[Sight]:
     return [sight for chapter, sight in chapters if chapter == record.chapter and sight.cause in ("", record.cause)]
 
 
-def _likeness(message: str, fault: Fault, seen: list[Sight]) -> float:
-    return max((_ratio(message, text) for text in {sight.message for sight in seen}), default=0.0)
+def _likeness(record: Record, sight: Sight) -> tuple[float, float]:
+    """How like a message is without numbers; and with them, where it is enough like without."""
+    likeness = _ratio(blanked(record.message), sight.message)
+    return likeness, _ratio(_line(record.message), sight.line) if likeness >= LIKE else 0.0
 
 
 @lru_cache(maxsize=4096)
 def _ratio(a: str, b: str) -> float:
     matcher = SequenceMatcher(None, a, b, autojunk=False)
-    return matcher.ratio() if a and b and matcher.quick_ratio() >= LIKE else 0.0
+    return matcher.ratio() if a and b and matcher.quick_ratio() >= 0.5 else 0.0
 
 
 def _overlap(caught: frozenset[str], failing: frozenset[str]) -> float:
