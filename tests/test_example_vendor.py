@@ -6,6 +6,7 @@ A block of the page is marked by what is done with it: ``run`` it, have it ``par
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -105,8 +106,8 @@ def shown(installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_every_block_of_the_page_is_marked() -> None:
-    """There is no shell on the page that nobody tries, but the lines of pip and one that shows a cut line."""
-    assert PAGE.count("```sh") == len(BLOCKS) + 1
+    """There is no shell on the page that nobody tries, but the lines of pip."""
+    assert PAGE.count("```sh") == len(BLOCKS)
     assert Counter(block.mark.partition(":")[0] for block in BLOCKS).keys() == {"install", "run", "parsed", "refused"}
 
 
@@ -145,6 +146,16 @@ def test_the_waiver_of_the_example_is_used_and_in_order(shown: Shown) -> None:
     assert waived == {"sharding/zero-elements"}
     assert "needed: 2 rows failed in first.jsonl" in shown.said
     assert "4 waivers: 0 errors, 3 warnings" in shown.said
+
+
+def test_the_failure_of_the_example_is_a_script(shown: Shown) -> None:
+    """What is written has the case that fails and names the vendor's modules, and imports nothing of the suite."""
+    tree = ast.parse((shown.folder / "repro.py").read_text(encoding="utf-8"))
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    packages = {name.partition(".")[0] for name in imported}
+    assert "my_accelerator" in packages
+    assert not packages & {"harness", "suites", "pytest", "hypothesis"}
 
 
 def test_page_and_files_for_others_are_written(shown: Shown) -> None:
