@@ -27,9 +27,10 @@ class SuiteTest:
     worlds: tuple[str, ...]
 
 
-def suite_tests(folder: Path) -> tuple[SuiteTest, ...]:
-    """The requirements of the files ``test_*.py`` in a folder. Raises ValueError if a file cannot be read."""
-    return tuple(test for path in sorted(folder.glob("test_*.py")) for test in _tests_of(path, folder.name))
+def suite_tests(folder: Path, file: str = "") -> tuple[SuiteTest, ...]:
+    """The requirements of the files ``test_*.py`` in a folder, or of one. Raises ValueError if it cannot be read."""
+    files = [path for path in sorted(folder.glob("test_*.py")) if file in ("", path.name)]
+    return tuple(test for path in files for test in _tests_of(path, folder.name))
 
 
 def _tests_of(path: Path, folder: str) -> Iterator[SuiteTest]:

@@ -84,14 +84,15 @@ def test_names_classes_and_structure_stay(trial: Trial, case: RecomputeCase) -> 
 
 
 @requirement("checkpoint/after-failures", CHECKPOINT, source="CKPT-07")
-@given(case=recompute_cases(recomputed=("layers.0",), layers=1, twice=False), fails_in=st.sampled_from([1, 2]))
-def test_a_module_that_raised_can_be_used_again(trial: Trial, case: RecomputeCase, fails_in: int) -> None:
+@given(case=recompute_cases(recomputed=("layers.0",), layers=1, twice=False))
+def test_a_module_that_raised_can_be_used_again(trial: Trial, case: RecomputeCase) -> None:
     """After an exception in forward or in recomputation, a module is recomputed as before, with the same results."""
-    [got] = trial.run(recompute.after_a_failure, case, fails_in)
     [want] = trial.run(recompute.plainly, case)
-    trial.agree("raised", got["raised"], f"run {fails_in} fails")
-    trial.agree("the next pass", got["trained"], want)
-    trial.agree("runs", got["runs"], [2])
+    for fails_in in (1, 2):
+        [got] = trial.run(recompute.after_a_failure, case, fails_in)
+        trial.agree("raised", got["raised"], f"run {fails_in} fails")
+        trial.agree(f"the pass after run {fails_in} failed", got["trained"], want)
+        trial.agree(f"runs after run {fails_in} failed", got["runs"], [2])
 
 
 @requirement("checkpoint/contexts", CHECKPOINT, source="CKPT-05")

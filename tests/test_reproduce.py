@@ -16,10 +16,12 @@ import pytest
 from harness import cli
 from harness.load import BUILT_IN
 from harness.reproduce import choose
+from harness.reproduce.choose import source_of
+from harness.reproduce.forms import drawn_by
 from harness.vendor import Backend, Implementation
 from harness.verdict import Record, Verdict
 from tests.report_samples import file_of, run_of
-from tests.reproduce_samples import CASE, ROOT, SUITES, failure
+from tests.reproduce_samples import CASE, ROOT, SUITES, TESTS, failure
 
 Asked = Callable[..., tuple[int, list[str], str]]
 
@@ -62,6 +64,12 @@ def test_the_line_that_is_run_is_printed(asked: Asked) -> None:
     """What is printed runs the same when it is typed."""
     _, words, said = asked(BOTH, "parity/exact")
     assert shlex.split(said) == words[2:]
+
+
+def test_what_a_test_draws_is_its_case() -> None:
+    """A record keeps the case alone, and ``--case`` gives it alone: so no test of the suites draws anything besides."""
+    drawn = {test.nodeid: set(drawn_by(source_of(test), test.nodeid.rpartition("::")[2])) for test in TESTS.values()}
+    assert {nodeid: names for nodeid, names in drawn.items() if not names <= {"case"}} == {}
 
 
 def test_a_row_that_passed_is_run_whole(asked: Asked) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import json
-import os
+import contextlib
+import importlib
+import io
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +23,15 @@ from harness.reproduce.uses import bound_by, uses_of
 from harness.verdict import Record, Verdict
 from tests.faulty import all_faults
 from tests.judging import judged, subject_of
-from tests.reproduce_samples import CASE, ROOT, TESTS, chosen, failure
+from tests.reproduce_samples import CASE, TESTS, chosen, failure
 
-#: For each file of the suites its first requirement that draws no case, or else its first.
-FIXED = {test.nodeid.partition("::")[0]: test.requirement for test in reversed(TESTS.values())}
+#: The first requirement of each file of the suites.
+FIRST = {test.nodeid.partition("::")[0]: test.requirement for test in reversed(TESTS.values())}
+#: What a script may need of the harness: comparing, listening, and what is written for scripts.
+OF_HARNESS = re.compile(
+    r"harness/(case|compare|failing|handmade|ledger|renamed|torch_fsdp2|vendor|works|worlds/arithmetic|"
+    r"reproduce/(runtime|subject))\.py"
+)
 
 
 def strangers(text: str) -> set[str]:
@@ -50,13 +59,15 @@ def test_the_search_for_strangers_sees_them() -> None:
     assert strangers("def f(a):\n    b = a + c\n    return [d for d in b if e(d)]\nlen(g)") == {"c", "e", "g"}
 
 
-@pytest.mark.parametrize("requirement", FIXED.values(), ids=FIXED)
+@pytest.mark.parametrize("requirement", FIRST.values(), ids=FIRST)
 def test_a_script_has_all_that_it_uses(requirement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each file of the suites: what its test needs comes with it, and nothing is imported but torch and Python."""
     monkeypatch.setattr("harness.reproduce.showing.drawn_by", lambda *_: {})  # the case is another matter
     text = script(failure(requirement))
     assert strangers(text) == set()
     assert imported(text) - set(sys.stdlib_module_names) == {"torch"}
+    files = re.findall("^# ── (harness/[^ ]+)", text, re.MULTILINE)
+    assert [file for file in files if not OF_HARNESS.fullmatch(file)] == []
 
 
 def test_a_script_says_what_it_shows() -> None:
@@ -108,6 +119,12 @@ def built(node: ast.expr) -> Any:
     return [built(each) for each in node.elts] if isinstance(node, ast.Tuple) else ast.literal_eval(node)
 
 
+@cache
+def plain() -> list[str]:
+    """The statements of a script whose record holds nothing strange, but the case."""
+    return parts_of(script(failure()))[0]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -132,7 +149,7 @@ def test_values_of_a_case_are_values(value: Any) -> None:
     case: dict[str, Any] = {**CASE, "dtype": value, "net": {**CASE["net"], "blocks": [value, value]}}
     rest, made = parts_of(script(failure(case=case)))
     assert built(made) == case
-    assert rest == parts_of(script(failure()))[0]
+    assert rest == plain()
 
 
 def test_words_of_a_record_are_comments() -> None:
@@ -140,9 +157,9 @@ def test_words_of_a_record_are_comments() -> None:
     choice, run = chosen(failure(message=EVIL))
     header = replace(run.header, implementation=EVIL, backend=EVIL, started=EVIL, environment={"torch": EVIL})
     text = script_of(choice, replace(run, header=header))
-    assert parts_of(text)[0][1:] == parts_of(script(failure()))[0][1:]
+    assert parts_of(text)[0][1:] == plain()[1:]
     assert "import evil" in text  # in a comment
-    assert text.isascii() or text.encode()  # no lone surrogates
+    assert text.encode()  # there are no lone surrogates
 
 
 @pytest.mark.parametrize(
@@ -167,58 +184,50 @@ class Shown:
 
 TEN = (
     Shown("reductions.sums_for_averages", "'gradients' '0.weight'[0, 0] is 3.0, expected 1.5"),
-    Shown("generated_chapter.keeps_the_last_call", "rank 0"),
-    Shown("state_chapters.loses_the_last_entry", "rank 0"),
+    Shown("generated_chapter.keeps_the_last_call", "rank 0: [0] 'gradients'"),
+    Shown("state_chapters.loses_the_last_entry", "rank 0: '0.weight' 'local'[0, 0] is"),
     Shown("replicate_chapter.are_replicated_twice", "; raised was nothing"),
-    Shown("passes_chapter.needs_inputs", "rank 0: "),
-    Shown("communication.gathers_twice", "all_gather of"),
-    Shown("event_chapter.waits_late", "rank 0"),
-    Shown("checkpoint_chapter.forgets_random_numbers", ""),
-    Shown("distributed_checkpoint.keeps_the_step", "rank 0"),
-    Shown("collective_chapter.gathers_from_the_next", "rank 0"),
+    Shown("passes_chapter.needs_inputs", "IndexError: tuple index out of range\nTraceback"),
+    Shown("communication.gathers_twice", "rank 0, forward: 'all_gather of 32 bytes on ranks [0, 1]' is 2, expected 1"),
+    Shown("event_chapter.waits_late", "is used before the group's gather was waited for"),
+    Shown("checkpoint_chapter.forgets_random_numbers", "rank 0: 'gradients' 'layers.0.linear.weight'"),
+    Shown("distributed_checkpoint.keeps_the_step", "rank 0, loaded: 'net' 'layers.0.weight'"),
+    Shown("collective_chapter.gathers_from_the_next", "all_gather_single(plain float32"),
 )
 FAULTS = {fault.id: fault for fault in all_faults()}
 
-#: Runs the scripts of a folder in one process, and tells of each how it ended and what it printed.
-DRIVER = """
-import contextlib, importlib, io, json, pathlib, sys
 
-if __name__ == "__main__":
-    for path in sorted(pathlib.Path(__file__).parent.glob("shows_*.py")):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            status = importlib.import_module(path.stem).main()
-        print(json.dumps([path.stem, status, printed.getvalue()]), flush=True)
-"""
+def ended(file: Path) -> tuple[int, str]:
+    """The status of a script that runs in this process, with ranks of its own, and what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = importlib.import_module(file.stem).main()
+    return status, printed.getvalue()
 
 
-@pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """Of each of the ten, and of torch on the same case: the status of its script, and what it printed."""
-    folder = tmp_path_factory.mktemp("scripts")
-    for place, shown in enumerate(TEN):
-        fault = FAULTS[shown.fault]
-        end = judged(fault.caught_by, subject_of(fault), fault.worlds[0])
-        assert end.verdict is Verdict.FAIL, end
-        record = failure(fault.caught_by, fault.worlds[0], message=end.message, cause=end.cause, case=end.case)
-        faulty = script(record, **{fault.kind: fault.where})
-        (folder / f"shows_{place}_faulty.py").write_text(faulty, encoding="utf-8")
-        (folder / f"shows_{place}_right.py").write_text(script(record), encoding="utf-8")
-    (folder / "driver.py").write_text(DRIVER)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(folder / "driver.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {name: (status, text) for name, status, text in map(json.loads, done.stdout.splitlines())}
-
-
-@pytest.mark.parametrize("place", range(len(TEN)), ids=[shown.fault for shown in TEN])
-def test_a_script_shows_the_failure_and_clears_who_is_right(place: int, ends: dict[str, tuple[int, str]]) -> None:
+@pytest.mark.parametrize("shown", TEN, ids=lambda shown: shown.fault)
+def test_a_script_shows_the_failure_and_clears_who_is_right(
+    shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The script of a faulty subject's row ends with 1 and says what differs; on torch itself it ends with 0."""
-    status, text = ends[f"shows_{place}_faulty"]
+    fault, name = FAULTS[shown.fault], f"shows_{shown.fault.replace('.', '_')}"
+    end = judged(fault.caught_by, subject_of(fault), fault.worlds[0])
+    assert end.verdict is Verdict.FAIL, end
+    record = failure(fault.caught_by, fault.worlds[0], message=end.message, cause=end.cause, case=end.case)
+    (tmp_path / f"{name}.py").write_text(script(record, **{fault.kind: fault.where}), encoding="utf-8")
+    (tmp_path / f"{name}_right.py").write_text(script(record), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    status, text = ended(tmp_path / f"{name}.py")
     assert status == 1, text
     assert "DIFFERS  " in text
-    assert TEN[place].words in text
-    status, text = ends[f"shows_{place}_right"]
+    assert shown.words in text
+    status, text = ended(tmp_path / f"{name}_right.py")
     assert status == 0, text
     assert "\n0 of " in text
+
+
+def test_a_script_runs_by_itself(tmp_path: Path) -> None:
+    """Started as a file, where nothing of this project can be imported, it ends with 0 on torch."""
+    (tmp_path / "repro.py").write_text(script(failure()), encoding="utf-8")
+    done = subprocess.run([sys.executable, "repro.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 of 2 comparisons differ"), done.stderr

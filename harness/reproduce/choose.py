@@ -96,8 +96,9 @@ def _test_of(record: Record, folder: Path) -> tuple[SuiteTest, str]:
     """The test of the suites that a row is of, and its form."""
     base, _, rest = record.nodeid.partition("[")
     file, _, function = base.partition("::")
-    known = {test.nodeid: test for test in suite_tests(folder)}
-    test = known.get(f"{folder.name}/{file.rpartition('/')[2]}::{function}")
+    name = file.rpartition("/")[2] or "nobody's"
+    known = {test.nodeid: test for test in suite_tests(folder, name)}
+    test = known.get(f"{folder.name}/{name}::{function}")
     if test is None:
         raise ValueError(f"{_word(record.nodeid)} is no test of the suites in {folder}; is it from another version?")
     world, _, form = rest.removesuffix("]").partition("-")

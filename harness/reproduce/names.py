@@ -19,7 +19,7 @@ def names_of(shaken: Shaken) -> dict[Meaning, str]:
     hidden: dict[Meaning, set[str]] = {meaning: set() for meaning in shaken.meanings}
     clashing: dict[Meaning, set[str]] = {meaning: set() for meaning in shaken.meanings}
     for taken in shaken.statements:
-        own = own_names(taken.parts)
+        own = {name for part in taken.parts for name in own_names(part)}
         for use, meaning, whole in taken.uses:
             hidden[meaning] |= own
             if whole or use.name.id != _preferred(meaning):

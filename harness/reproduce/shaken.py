@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from harness.reproduce.sources import Meaning, Place, Sources
-from harness.reproduce.uses import Use, is_test, uses_of
+from harness.reproduce.uses import Use, is_test, uses_of, words_in
 
 
 class CannotStandAlone(ValueError):
@@ -87,12 +87,7 @@ class Shaken:
         return self._used(taken, taken.parts)
 
     def _used(self, taken: Taken, parts: list[ast.AST]) -> list[Meaning]:
-        for part in parts:
-            for node in ast.walk(part):
-                if isinstance(node, ast.Attribute):
-                    self._words.add(node.attr)
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    self._words.add(node.value)
+        self._words |= {word for part in parts for word in words_in(part)}
         for use in uses_of(parts):
             attribute = use.attribute.attr if use.attribute is not None else ""
             found = self.sources.meaning(taken.module, use.name.id, attribute)
@@ -106,6 +101,7 @@ class Shaken:
             for member in taken.dropped:
                 if _name_of(member) in self._words:
                     taken.dropped.remove(member)
+                    taken.parts.append(member)
                     for meaning in self._used(taken, [member]):
                         self._take(meaning)
                     return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -33,24 +34,36 @@ class Use:
 
 def uses_of(nodes: Iterable[ast.AST]) -> list[Use]:
     """What nodes of a module's top level, or of the body of a class there, use of the module, its own names too."""
+    return [use for node in nodes for use in _uses(node)]
+
+
+@cache
+def _uses(node: ast.AST) -> tuple[Use, ...]:
     walk = _Walk()
-    for node in nodes:
-        walk.visit(node)
-    return walk.found
+    walk.visit(node)
+    return tuple(walk.found)
 
 
-def own_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Every name that is bound anywhere inside these nodes, but not by themselves at the top level."""
+@cache
+def own_names(node: ast.AST) -> frozenset[str]:
+    """Every name that is bound anywhere inside a node, but not by itself at the top level."""
     names: set[str] = set()
-    for node in nodes:
-        for inner in ast.walk(node):
-            if isinstance(inner, _FUNCTIONS):
-                names |= _bound_in_function(inner)
-            elif isinstance(inner, _COMPREHENSIONS):
-                names |= set(_stored([each.target for each in inner.generators]))
-            elif isinstance(inner, ast.ClassDef):
-                names |= set(_bound(inner.body))
-    return names
+    for inner in ast.walk(node):
+        if isinstance(inner, _FUNCTIONS):
+            names |= _bound_in_function(inner)
+        elif isinstance(inner, _COMPREHENSIONS):
+            names |= set(_stored([each.target for each in inner.generators]))
+        elif isinstance(inner, ast.ClassDef):
+            names |= set(_bound(inner.body))
+    return frozenset(names)
+
+
+@cache
+def words_in(node: ast.AST) -> frozenset[str]:
+    """The attributes and texts that a node mentions: by these, members of a class may be asked for."""
+    attributes = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return frozenset(attributes | {text for text in texts if isinstance(text, str)})
 
 
 def bound_by(statement: ast.stmt) -> list[str]:
