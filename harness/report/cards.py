@@ -71,6 +71,11 @@ class Card:
         return clipped((self.message.splitlines() or [""])[0], 300)
 
 
+def brief_card_of(record: Record, anchor: str) -> Card:
+    """The card of a row that has a line on the page, and no more."""
+    return Card(anchor, record, clipped(record.message), "", "", "", (), (), ())
+
+
 def card_of(record: Record, anchor: str, file: str) -> Card:
     """The card of a row of the record file of that name."""
     return Card(

@@ -42,7 +42,7 @@ def _files(run: Run) -> Iterator[tuple[str, str, bytes]]:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.name.removesuffix(".jsonl"))[:80].strip(".-") or "run"
     if run.packed is not None:
         yield "records (JSON, a line each)", f"{name}.jsonl.gz", run.packed
-    yield "CTRF (JSON)", f"{name}.ctrf.json.gz", packed(json_document(ctrf_of(run)))
+    yield "CTRF (JSON)", f"{name}.ctrf.json.gz", packed(json_document(ctrf_of(run), indent=None))
     yield "JUnit (XML)", f"{name}.junit.xml.gz", packed(junit_of(run))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.report.cards import Card, card_of
+from harness.report.cards import Card, brief_card_of, card_of
 from harness.report.events import Lanes, lanes_of_events
 from harness.report.known import Near, nearest
 from harness.report.text import one_line, plural, unique
@@ -55,10 +55,16 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Group,
     groups, number = [], 1
     for place, sign in enumerate(order, start=1):
         rows = sorted(found[sign], key=lambda record: (case_size(record.case), _level(record)))
-        cards = [card_of(row, f"{anchor}-red-{n}", file) for n, row in enumerate(rows, start=number)]
-        number += len(cards)
-        groups.append(_group(sign, cards, f"{anchor}-group-{place}"))
+        anchors = [f"{anchor}-red-{n}" for n in range(number, number + len(rows))]
+        number += len(rows)
+        groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}"))
     return tuple(_drawn(group, failing) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
+
+
+def _cards(rows: list[Record], anchors: list[str], file: str) -> list[Card]:
+    whole = [card_of(row, anchor, file) for row, anchor in zip(rows, anchors[: 1 + MOST_TOLD], strict=False)]
+    rest = zip(rows[len(whole) :], anchors[len(whole) :], strict=True)
+    return [*whole, *(brief_card_of(row, anchor) for row, anchor in rest)]
 
 
 def _drawn(group: Group, failing: frozenset[str]) -> Group:

@@ -40,6 +40,6 @@ def replace_file(path: Path, data: bytes, option: str) -> None:
             beside.unlink()
 
 
-def json_document(tree: Any) -> str:
+def json_document(tree: Any, indent: int | None = 2) -> str:
     """JSON for other programs: ASCII, no NaN or infinities, and no lone surrogates."""
-    return json.dumps(readable(tree), indent=2, allow_nan=False)
+    return json.dumps(readable(tree), indent=indent, allow_nan=False)
