@@ -14,11 +14,12 @@ import torch
 from harness import live, profiles
 from harness.load import load_backend
 from harness.options import JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, option
-from harness.provenance import Provenance, file_digest, plan_digest
+from harness.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.recorder import Recorder, has_workers, is_worker, subject_of, workers_of
 from harness.report import pytest_html_columns
 from harness.requirement import ATTACHED, KINDS, Requirement, kind_of, requirement_of
 from harness.session import Judged
+from harness.suite_tests import left_out
 from harness.verdict import LEVELS
 from harness.waivers import Waiver, read_waivers, unmatched
 from harness.worlds.attached_fleet import fleet
@@ -143,9 +144,21 @@ def _waiver_files(config: pytest.Config, wanted: Sequence[tuple[pytest.Item, Req
     return [*(path for path in beside if path.exists()), *named]
 
 
+def _left_out(config: pytest.Config, paths: Sequence[Path], planned: set[str]) -> int:
+    """How many requirements of the suites are not in the plan; of other suites nobody knows."""
+    folder, world = suites_folder(), option(config, "world")
+    if folder is None or not any(path.parent == folder.resolve() for path in paths):
+        return 0
+    return left_out(folder, planned, _levels(config), "processes" if world == ATTACHED else world)
+
+
+def _levels(config: pytest.Config) -> Sequence[str]:
+    level = option(config, "level")
+    return LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
+
+
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    level, world = option(config, "level"), option(config, "world")
-    levels = LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
+    levels, world = _levels(config), option(config, "world")
 
     def is_asked_for(item: pytest.Item) -> bool:
         found = requirement_of(item)
@@ -167,5 +180,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     preload_programs([*modules, *judged.subject.modules])
     rows = [(item.nodeid, found.id, found.level) for item in session.items if (found := requirement_of(item))]
     recorder = config.stash[RECORDER]
-    recorder.provenance = Provenance(plan_digest(rows), config.stash[WAIVER_FILES])
+    left = _left_out(config, [item.path for item in session.items], {id for _, id, _ in rows})
+    recorder.provenance = Provenance(plan_digest(rows), config.stash[WAIVER_FILES], left)
     recorder.start(judged, [nodeid for nodeid, _, _ in rows])

@@ -25,10 +25,14 @@ AFTERWARDS = tuple(f"harness/{part}/" for part in ("commands", "doctor", "report
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a run's header says of its plan and its waivers; a waiver file has a ``name`` and a ``sha256``."""
+    """What a run's header says of its plan and its waivers; a waiver file has a ``name`` and a ``sha256``.
+
+    ``left_out`` is how many requirements of the suites are not in the plan, though their levels and worlds are.
+    """
 
     plan_digest: str = ""
     waiver_files: list[dict[str, str]] = field(default_factory=list)
+    left_out: int = 0
 
 
 def plan_digest(rows: Iterable[tuple[str, str, str]]) -> str:

@@ -86,6 +86,7 @@ class Recorder:
                 plan_digest=self.provenance.plan_digest,
                 sources=sources_digest(),
                 waiver_files=self.provenance.waiver_files,
+                left_out=self.provenance.left_out,
             )
         )
 

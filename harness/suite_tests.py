@@ -10,7 +10,7 @@ in ``suites/test_sharding.py`` becomes
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +25,19 @@ class SuiteTest:
     requirement: str
     nodeid: str
     worlds: tuple[str, ...]
+    level: str = "must"
 
 
 def suite_tests(folder: Path, file: str = "") -> tuple[SuiteTest, ...]:
     """The requirements of the files ``test_*.py`` in a folder, or of one. Raises ValueError if it cannot be read."""
     files = [path for path in sorted(folder.glob("test_*.py")) if file in ("", path.name)]
     return tuple(test for path in files for test in _tests_of(path, folder.name))
+
+
+def left_out(folder: Path, planned: Collection[str], levels: Collection[str], world: str) -> int:
+    """How many requirements of a suite a run leaves out that asked for these levels and this world, or "both"."""
+    asked = [test for test in suite_tests(folder) if test.level in levels and world in (*test.worlds, "both")]
+    return len({test.requirement for test in asked} - set(planned))
 
 
 def _tests_of(path: Path, folder: str) -> Iterator[SuiteTest]:
@@ -43,12 +50,17 @@ def _tests_of(path: Path, folder: str) -> Iterator[SuiteTest]:
             for call in function.decorator_list:
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "requirement":
                     values = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "id")]
-                    yield SuiteTest(_text(values), f"{folder}/{path.name}::{function.name}", _worlds(call))
+                    nodeid = f"{folder}/{path.name}::{function.name}"
+                    yield SuiteTest(_text(values), nodeid, _worlds(call), _level(call))
 
 
 def _text(values: list[ast.expr]) -> str:
     first = values[0] if values else None
     return str(first.value) if isinstance(first, ast.Constant) else ""
+
+
+def _level(call: ast.Call) -> str:
+    return _text([word.value for word in call.keywords if word.arg == "level"]) or "must"
 
 
 def _worlds(call: ast.Call) -> tuple[str, ...]:

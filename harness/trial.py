@@ -26,6 +26,9 @@ from harness.worlds.make import open_world
 
 #: How many differences are kept of one case.
 _MOST_DIFFERENCES = 32
+#: How many cases are run to find a smaller one that fails. A number, and not seconds alone: on a machine that is not
+#: slow, the same run ends with the same case each time.
+_MOST_SMALLER = 200
 
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
 
@@ -60,7 +63,7 @@ class Trial:
         subject: Subject,
         most_ranks: int,
         deadline: float = 60.0,
-        shrinking_budget: float = 20.0,
+        shrinking_budget: float = 30.0,
         opener: Callable[..., World] = open_world,
     ) -> None:
         self.kind, self.subject, self.most_ranks = kind, subject, most_ranks
@@ -236,7 +239,9 @@ class Trial:
         if known is not None and slow:
             raise known
         failed = self.first_failure
-        spent = failed is not None and time.monotonic() > failed[0] + self.shrinking_budget
+        spent = failed is not None and (
+            self.examples >= failed[1] + _MOST_SMALLER or time.monotonic() > failed[0] + self.shrinking_budget
+        )
         if key not in self._tried and (spent or (slow and self._failures)):
             reject()
         self._tried.add(key)

@@ -99,7 +99,8 @@ class Header:
     """The first line of a record file: who was judged, where, by what, and every row that was planned.
 
     ``plan_digest``, ``sources`` and ``waiver_files`` (each with ``name`` and ``sha256``) are the digests of
-    ``harness/provenance.py``; files written before there were any have none.
+    ``harness/provenance.py``; files written before there were any have none. ``left_out`` is how many requirements of
+    the suites nobody planned, of the levels and worlds that were asked for: a run of a part proves a part.
     """
 
     implementation: str
@@ -118,6 +119,7 @@ class Header:
     plan_digest: str = ""
     sources: str = ""
     waiver_files: list[dict[str, str]] = field(default_factory=list)
+    left_out: int = 0
     schema: int = SCHEMA
 
     def as_json(self) -> dict[str, Any]:

@@ -120,8 +120,9 @@ def test_the_doctor_finds_what_the_page_says(shown: Shown) -> None:
 
 
 def test_what_is_claimed_is_judged_and_passes(shown: Shown) -> None:
-    """The rows of features that are claimed pass in both worlds, and the run conforms to what is claimed."""
-    assert standing(shown.run).state is State.CONFORMS
+    """The rows of features that are claimed pass in both worlds; two chapters are a part of the suites, and say so."""
+    state, why = standing(shown.run).state, standing(shown.run).reason
+    assert (state, re.sub(r"\d+", "N", why)) == (State.INCOMPLETE, "N requirements of the suites left out of this run")
     passed = {(row.requirement, row.world) for row in shown.run.records if row.verdict is Verdict.PASS}
     assert passed >= {(name, world) for name in ("parity/exact", "sharding/rows") for world in ("threads", "processes")}
 

@@ -76,7 +76,7 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
         (["--implementation", "tests.plugin_samples:empty_claim"], "but gives no 'Implementation.checkp"),
         (["--implementation", "tests.plugin_samples:both_ways"], "both claims and disclaims fully_shard: decide"),
         (["--implementation", "tests.plugin_samples:not_an_implementation"], "expected a harness.vendor.Impl"),
-        (["--world", "moon"], "--world 'moon': expected one of threads, processes, both"),
+        (["--world", "moon"], "--world 'moon': expected one of threads, processes, attached, both"),
         (["--unclaimed", "maybe"], "--unclaimed 'maybe': expected one of leave, try"),
         (["--level", "maybe"], "--level 'maybe': expected one of must, should, may, all"),
         (["--waivers", "nowhere.toml"], "waiver file nowhere.toml: cannot be read .*; name another with --waivers"),

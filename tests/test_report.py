@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.report.summary import Part, State, standing, tallies
@@ -59,6 +61,11 @@ STANDINGS = {
         run_of(SOUND, plan=[SOUND.nodeid, "t::x", "t::y"]),
         State.INCOMPLETE,
         "2 planned rows never reported",
+    ),
+    "a part": (
+        run_of(SOUND, header=replace(run_of(SOUND).header, left_out=3)),
+        State.INCOMPLETE,
+        "3 requirements of the suites left out of this run",
     ),
     "cut short": (run_of(SOUND, status=None), State.INCOMPLETE, "the run was cut short (no footer)"),
     "no row": (run_of(), State.INCOMPLETE, "no row was written"),

@@ -91,7 +91,7 @@ def test_of_two_failures_the_first_is_run_and_the_other_named(asked: Asked) -> N
     """Where a requirement fails in both worlds, one is run, and it is said how to have the other."""
     _, words, said = asked([failure(), failure(world="processes")], "parity/exact")
     assert words[3].endswith("[threads]")
-    assert f"1 more of it fail, as '{NODE}[processes]'" in said
+    assert f"this is '{NODE}[threads]'; '{NODE}[processes]' is red, too" in said
 
 
 def test_of_several_that_pass_one_must_be_named(asked: Asked) -> None:
@@ -141,6 +141,19 @@ def test_a_row_of_the_attached_world_needs_its_launcher(asked: Asked) -> None:
     assert (status, words) == (2, [])
     assert "--torchrun prints the line for it" in said
     assert asked([row], "parity/exact", "--torchrun")[0] == 0
+
+
+def test_a_script_is_printed_without_importing_torch(tmp_path: Path) -> None:
+    """It is made of texts alone, so also on a laptop that holds no torch."""
+    path = file_of(run_of(failure()), tmp_path / "run.jsonl")
+    code = (
+        f"import sys\nfrom harness import cli\n"
+        f"status = cli.main(['reproduce', {str(path)!r}, 'parity/exact', '--script'])\n"
+        "assert not {'torch', 'pytest', 'suites'} & set(sys.modules)\nsys.exit(status)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert made.stdout.startswith('"""parity/exact: ')
 
 
 # What is not believed.

@@ -226,6 +226,15 @@ def test_a_script_shows_the_failure_and_clears_who_is_right(
     assert "\n0 of " in text
 
 
+def test_the_reference_is_imported_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference comes by its own door, as a vendor's implementation does, and is right."""
+    text = script(failure(), implementation="reference")
+    assert "\nfrom reference_models.subject import implementation as IMPLEMENTATION\n" in text
+    (tmp_path / "shows_the_reference.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ended(tmp_path / "shows_the_reference.py")[0] == 0
+
+
 def test_a_script_runs_by_itself(tmp_path: Path) -> None:
     """Started as a file, where nothing of this project can be imported, it ends with 0 on torch."""
     (tmp_path / "repro.py").write_text(script(failure()), encoding="utf-8")

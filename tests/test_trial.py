@@ -245,6 +245,15 @@ def test_without_time_left_nothing_new_is_run_after_a_failure() -> None:
     assert worlds.runs[-len(failing) :] == failing
 
 
+def test_after_so_many_cases_nothing_new_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far a failure is shrunk is a number of cases, so that it is the same on every machine that is fast enough."""
+    monkeypatch.setattr("harness.trial._MOST_SMALLER", 5)
+    trial = trial_on(fails_from(17))
+    search(trial)
+    assert trial.first_failure is not None
+    assert trial.examples - trial.first_failure[1] == 5 + 1  # at last the smallest once more, to be reported
+
+
 def test_a_failure_that_took_a_deadline_is_not_run_again() -> None:
     """A hang costs its deadline once: it is neither shrunk nor run again to be reported."""
     worlds = fails_from(17, Fate.HUNG)

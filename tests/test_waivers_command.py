@@ -19,8 +19,8 @@ from harness.report.read import RecordFileError, Run, read_run
 from harness.report.text import visible
 from harness.requirement import WORLDS
 from harness.suite_tests import WORLDS as READ_WORLDS
-from harness.suite_tests import SuiteTest, suite_tests
-from harness.verdict import Verdict
+from harness.suite_tests import SuiteTest, left_out, suite_tests
+from harness.verdict import LEVELS, Verdict
 from harness.waivers import Waiver
 from harness.waivers_check import SOON, Known, Weight, check
 from suites.catalogue import entries
@@ -78,6 +78,21 @@ def test_the_suites_are_read_as_they_collect_themselves() -> None:
         (e.requirement.id, f"{e.module.replace('.', '/')}.py::{e.test.__name__}", e.requirement.worlds)
         for e in entries()
     }
+
+
+def test_what_a_run_leaves_out_is_counted_by_requirement() -> None:
+    """Of the levels and worlds that were asked for, all that is not planned, whatever kept it out."""
+    folder = suites_folder()
+    assert folder is not None
+    all_of_them = {test.requirement for test in suite_tests(folder)}
+    assert left_out(folder, all_of_them, LEVELS, "both") == 0
+    assert left_out(folder, all_of_them - {"parity/exact", "parity/general"}, LEVELS, "threads") == 2
+    musts = {test.requirement for test in suite_tests(folder) if test.level == "must"}
+    assert 0 < len(musts) < len(all_of_them)
+    assert left_out(folder, musts, ("must",), "both") == 0
+    of_processes = {test.requirement for test in suite_tests(folder) if "threads" not in test.worlds}
+    assert left_out(folder, all_of_them - of_processes, LEVELS, "threads") == 0
+    assert left_out(folder, all_of_them - of_processes, LEVELS, "processes") == len(of_processes) > 0
 
 
 def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         choice = choose(run, options.id, folder, options.implementation, options.backend)
         _tell_others(run, choice)
         if options.script:
-            sys.stdout.write(script_of(choice, run))
+            sys.stdout.buffer.write(script_of(choice, run).encode())  # as Python reads it, whatever the terminal's is
             return 0
         words = _words(choice, folder, options.torchrun) + given[cut + 1 :]
     except ValueError as error:
@@ -73,7 +73,8 @@ def _tell_others(run: Run, choice: Choice) -> None:
     others = others_red(run, choice.record)
     if choice.record.verdict.is_red and others:
         this, other = (one_line(shlex.quote(nodeid), 300) for nodeid in (choice.record.nodeid, others[0]))
-        print(f"fsdp-conformance reproduce: this is {this}; {len(others)} more of it fail, as {other}", file=sys.stderr)
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        print(f"fsdp-conformance reproduce: this is {this}; {other}{more} is red, too", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -150,6 +150,7 @@ def _gaps(run: Run) -> list[str]:
     gaps = [
         (run.footer is None, "the run was cut short (no footer)"),
         (not run.records, "no row was written"),
+        (run.header.left_out > 0, f"{plural(run.header.left_out, 'requirement')} of the suites left out of this run"),
         (lost > 0, f"{plural(lost, 'planned row')} never reported"),
         (broken > 0, f"{plural(broken, 'row')} broken (the suite's own fault)"),
         (idle > 0, f"{plural(idle, 'row')} not run"),

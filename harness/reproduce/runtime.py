@@ -221,8 +221,10 @@ class Processes:
 
     def run(self, program: Program, size: int, args: tuple[Any, ...]) -> list[dict[str, Any]]:
         """How it ended on each rank."""
-        context: Any = multiprocessing.get_context("forkserver" if BACKEND.device_type == "cpu" else "spawn")
-        context.set_forkserver_preload(["torch.distributed.fsdp", "torch._dynamo"])  # once, and not by each rank
+        context: Any = multiprocessing.get_context(BACKEND.start_method)
+        multiprocessing.set_forkserver_preload(
+            ["torch.distributed.fsdp", "torch._dynamo"]
+        )  # once, and not by each rank
         with tempfile.TemporaryDirectory() as folder:
             given = [(number, size, folder, program, args) for number in range(size)]
             ranks = [context.Process(target=be_a_rank, args=each, daemon=True) for each in given]

@@ -22,7 +22,7 @@ _TORCH = "from harness.reproduce.subject import Torch\n\nIMPLEMENTATION = Torch"
 _HERE = "from harness.reproduce.subject import Place, this_machine\n\nBACKEND = "
 _BUILT_IN = {
     "torch": _TORCH,
-    "gloo": f'{_HERE}Place("cpu", "gloo")',
+    "gloo": f'{_HERE}Place("cpu", "gloo", "forkserver")',
     "nccl": f'{_HERE}Place("cuda", "nccl")',
     "auto": f"{_HERE}this_machine()",
 }

@@ -49,10 +49,11 @@ class Torch:
 
 @dataclass(frozen=True)
 class Place:
-    """Where ranks run: on which kind of device, and what they communicate by."""
+    """Where ranks run: on which kind of device, what they communicate by, and how their processes are started."""
 
     device_type: str
     process_group: str
+    start_method: str = "spawn"
     imports: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,7 +63,7 @@ def this_machine() -> Place:
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     kind = found.type if found is not None else "cpu"
     groups: dict[str, Any] = torch.distributed.Backend.default_device_backend_map
-    return Place(kind, groups.get(kind, kind))
+    return Place(kind, groups.get(kind, kind), "forkserver" if kind == "cpu" else "spawn")
 
 
 IMPLEMENTATION: Any = Torch
