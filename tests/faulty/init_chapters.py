@@ -187,7 +187,7 @@ CAUGHT_BY = {
     "sums_on_made_hybrid_meshes": "arguments/trains-on-mesh-from-groups",
     "sums_on_made_meshes": "arguments/trains-on-mesh-from-group",
 }
-ALSO_BY = {"sums_on_made_meshes": ON_THE_WHOLE}
+ALSO_BY = {"sums_on_made_meshes": ON_THE_WHOLE, "sums_on_made_hybrid_meshes": ON_THE_WHOLE}
 ORIGIN = {
     "pads_the_size": "I3 pytorch/pytorch#115310",
     "says_dp_cut_first": "I1 pytorch/pytorch#129206",

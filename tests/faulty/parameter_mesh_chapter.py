@@ -164,4 +164,4 @@ CAUGHT_BY = {
     "replicate_that_shards": "spmd-mesh/refuses-replicate",
 }
 #: It counts gathers by a gather of the user's own.
-ALSO_BY = {"forgets_the_gather": ("registration/repeated",)}
+ALSO_BY = {"forgets_the_gather": ("registration/repeated",), "forgets_the_hook": ("reduction/hook",)}

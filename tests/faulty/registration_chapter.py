@@ -192,8 +192,8 @@ CAUGHT_BY = {
     "has_no_policy": "registration/converted-under-policy",
     "tells_by_address": "registration/layer-by-layer",
 }
-#: What an optimizer holds is then trained no more.
-ALSO_BY = {"renews_objects": ON_THE_WHOLE}
+#: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
+ALSO_BY = {"renews_objects": ON_THE_WHOLE, "gradients_lie_whole": ON_THE_WHOLE}
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
 ORIGIN = {

@@ -227,6 +227,8 @@ CAUGHT_BY = {
     "are_sharded_inside": "replicate/nested",
     "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
 }
+#: What is left alone is replicated for nobody.
+ALSO_BY = {"never_average": ("grouping/replicated-children",)}
 ORIGIN = {
     "always_synchronise": "D1 huggingface/accelerate#3762",
     "dtensors_always_synchronise": "B12 NVIDIA/cosmos-framework#162",
