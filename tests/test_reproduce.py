@@ -191,6 +191,13 @@ def test_a_strangers_module_is_imported_on_nobodys_word_but_the_users(asked: Ask
     assert words[4:6] == ["--implementation", "mine:value"]
 
 
+def test_only_worlds_that_there_are_are_run_in(asked: Asked) -> None:
+    """A world that the test is not tried in is refused, though node id and world agree on it."""
+    status, words, said = asked([failure(nodeid=f"{NODE}[evil]", world="evil")], "parity/exact")
+    assert (status, words) == (2, [])
+    assert "and the world evil do not fit" in said
+
+
 @pytest.mark.parametrize(
     "nodeid",
     [

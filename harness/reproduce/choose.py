@@ -102,7 +102,7 @@ def _test_of(record: Record, folder: Path) -> tuple[SuiteTest, str]:
     if test is None:
         raise ValueError(f"{_word(record.nodeid)} is no test of the suites in {folder}; is it from another version?")
     world, _, form = rest.removesuffix("]").partition("-")
-    if world != record.world or not rest.endswith("]"):
+    if world != record.world or world not in (*test.worlds, "attached") or not rest.endswith("]"):
         raise ValueError(f"{_word(record.nodeid)} and the world {_word(record.world)} do not fit; was the file edited?")
     source = source_of(test)
     if form not in forms_of(source, function):
