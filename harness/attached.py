@@ -4,7 +4,8 @@
     MASTER_ADDR=… MASTER_PORT=… srun --ntasks-per-node=8 python -m harness.attached -- pytest suites
 
 Started once for each rank, with the variables of torchrun, srun (SLURM_*) or mpiexec (OMPI_COMM_WORLD_*, PMI_*).
-Without ``--world``, requirements run in the attached world: a case for fewer ranks than there are takes the first.
+Without ``--world``, requirements run in the attached world: a case for fewer ranks than there are takes one of
+each node, then the next of each.
 Exit status: pytest's own in rank 0's process; 0 elsewhere, or 1 if that one has ended too soon; 4 for a wrong start.
 """
 

@@ -35,6 +35,14 @@ def test_strangers_are_not_admitted_and_hold_nobody_up() -> None:
         member.lose("it is over")
 
 
+def test_few_ranks_of_a_launch_are_on_many_nodes() -> None:
+    """A world takes one rank of each node, then the next of each; rank 0 stays the controller's own."""
+    assert attached_fleet.spread(["a", "a", "b", "b"]) == [0, 2, 1, 3]
+    assert attached_fleet.spread(["a", "b", "c", "a"]) == [0, 1, 2, 3]
+    assert attached_fleet.spread(["a"] * 8 + ["b"] * 8)[:4] == [0, 8, 1, 9]
+    assert attached_fleet.spread(["one"] * 3) == [0, 1, 2]
+
+
 def lines(*sides: bytes) -> list[SealedLine]:
     """Both ends of a line, which greet each other."""
     made: dict[int, SealedLine] = {}

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -48,10 +48,14 @@ class Fleet:
         self.size = launch.size
         self.on_one_machine = on_one_machine
         self._launch, self._store = launch, store  # which ends with this process, if it is kept here
-        self._members = {member.rank: member for member in members}
         self._seen: dict[str, bool] = {}
-        self._nodes = [launch.node, *(self._members[rank].node for rank in range(1, launch.size))]
-        self._locals = [launch.local, *(self._members[rank].local for rank in range(1, launch.size))]
+        started = sorted(members, key=lambda member: member.rank)
+        order = spread([launch.node, *(member.node for member in started)])
+        self._members = {place: started[rank - 1] for place, rank in enumerate(order) if rank}
+        for place, member in self._members.items():
+            member.rank = place  # what worlds call it
+        self._nodes = [launch.node, *(member.node for member in self._members.values())]
+        self._locals = [launch.local, *(member.local for member in self._members.values())]
 
     def start(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> HostHandle:
         """Start the host of a rank where the launcher has put that rank. Raises OSError if its agent is gone."""
@@ -97,6 +101,18 @@ class Fleet:
         """Let all agents go."""
         for member in self._members.values():
             member.leave()
+
+
+def spread(nodes: Sequence[str]) -> list[int]:
+    """In which order worlds take the ranks of a launch, which are on these nodes: one of each node, then the next.
+
+    ``spread(["a", "a", "b", "b"])`` is ``[0, 2, 1, 3]``: two ranks meet over the network, and four, too.
+    """
+    turns, met = [], Counter[str]()
+    for rank, node in enumerate(nodes):
+        turns.append((met[node], rank))
+        met[node] += 1
+    return [rank for _, rank in sorted(turns)]
 
 
 def fleet() -> Fleet:
