@@ -1,4 +1,4 @@
-"""The start of a run, and its order: what most faults show in first, then the chapters as a model lives."""
+"""The start of a run, and its order: what most faults show in, then the chapters as a model lives, then long ones."""
 
 from __future__ import annotations
 
