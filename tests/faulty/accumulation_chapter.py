@@ -114,6 +114,7 @@ CAUGHT_BY = {
     "loses_gradients_with_offload": "accumulation/offload",
     "reaches_only_itself": "accumulation/reach",
 }
+ALSO_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}
 ORIGIN = {
     "is_never_quiet": "B12, D1, D2 NVIDIA/cosmos-framework#162, huggingface/accelerate#3762",
 }

@@ -192,6 +192,7 @@ CAUGHT_BY = {
     "fails_for_ever": "collectives/from-one",
     "maps_bits_to_sums": "collectives/unusual",
 }
+ALSO_BY = {"refuses_factors_when_training": ("collectives/premul-sum",)}
 RAISES = {
     "refuses_factors",
     "refuses_factors_when_training",

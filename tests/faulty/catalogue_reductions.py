@@ -271,7 +271,10 @@ CAUGHT_BY = {
     "never_loud_again": "accumulation/quiet",
     "needs_its_last_output": "autograd/unused-output",
 }
-ALSO_BY = {"fills_memory_of_replicas": ("reduction/divide-factor-hsdp",)}
+ALSO_BY = {
+    "fills_memory_of_replicas": ("reduction/divide-factor-hsdp",),
+    "splits_its_division": ("registration/converted-first",),  # which trains in half precision
+}
 RAISES = ("fails_to_add_in_float32", "averages_by_autograd", "exchanges_uneven_parts")
 ORIGIN = {
     "frees_too_early": "C3 pytorch/pytorch#193686",

@@ -66,6 +66,8 @@ CAUGHT_BY = {
     "large_gradients_are_cut": "clipping/scaler",
     "one_rank_steps_alone": "clipping/scaler-infinity",
 }
+#: Norms go wrong by what gradients say of themselves.
+ALSO_BY = {"": ("registration/gradient-layouts",)}
 #: A rank that goes on alone finds that its gradient is not placed as its parameter.
 RAISES = {"one_rank_steps_alone"}
 ORIGIN = {

@@ -164,6 +164,8 @@ CAUGHT_BY = {
     "takes_any_room": "communication/refuses-room",
     "takes_any_resharding": "communication/refuses-resharding",
 }
+#: It makes what is frozen need gradients.
+ALSO_BY = {"reduces_what_is_frozen": ("entry/needs-gradients",)}
 #: Where the thread world has nothing to judge.
 IN_PROCESSES = {"sums_in_memory_of_the_group"}
 ORIGIN = {

@@ -89,13 +89,13 @@ def shard_instead(read: Callable[[str], str]) -> Callable[..., Any]:
     )
 
 
-def shard_also_what_is_replicated(module: nn.Module, policy: Any = None, *rest: Any) -> Any:
+def shard_also_what_is_replicated(module: nn.Module, policy: Any = None, *rest: Any, **options: Any) -> Any:
     """Apply to all that a policy chooses, whatever has been applied to it before."""
     assert reference.fully_shard is not None
     for each in reversed(list(module.modules())):
         if policy is not None and policy(each) and each is not module:
             reference.fully_shard(each)
-    return strategies.shard(module, None, *rest)
+    return strategies.shard(module, None, *rest, **options)
 
 
 def shard_nothing(module: nn.Module, *_: Any) -> Any:

@@ -187,7 +187,11 @@ CAUGHT_BY = {
     "sums_on_made_hybrid_meshes": "arguments/trains-on-mesh-from-groups",
     "sums_on_made_meshes": "arguments/trains-on-mesh-from-group",
 }
-ALSO_BY = {"sums_on_made_meshes": ON_THE_WHOLE, "sums_on_made_hybrid_meshes": ON_THE_WHOLE}
+#: A forward with other ranks' rows gives other numbers, whoever looks first.
+ALSO_BY = {
+    **dict.fromkeys(("sums_on_made_meshes", "sums_on_made_hybrid_meshes", "ignores_the_group"), ON_THE_WHOLE),
+    "holds_the_next_ranks_rows": ("entry/", "lazy-init/"),
+}
 ORIGIN = {
     "pads_the_size": "I3 pytorch/pytorch#115310",
     "says_dp_cut_first": "I1 pytorch/pytorch#129206",

@@ -170,7 +170,10 @@ CAUGHT_BY = {
     "forgets_what_was_broadcast": "hsdp/train-after-broadcast",
 }
 #: Parameters that are put in place of others are lost in the same way.
-ALSO_BY = {"forgets_what_was_broadcast": ("registration/replaced",)}
+ALSO_BY = {
+    "forgets_what_was_broadcast": ("registration/replaced",),
+    "broadcast_is_lost": ("entry/no-parameters",),  # which broadcasts, too
+}
 ORIGIN = {
     "writes_are_lost": "J4 pytorch/pytorch#107081",
     "broadcast_is_lost": "J4 pytorch/pytorch#107081",

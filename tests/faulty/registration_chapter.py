@@ -193,7 +193,10 @@ CAUGHT_BY = {
     "tells_by_address": "registration/layer-by-layer",
 }
 #: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
-ALSO_BY = {"renews_objects": ON_THE_WHOLE, "gradients_lie_whole": ON_THE_WHOLE}
+ALSO_BY = {
+    **dict.fromkeys(("renews_objects", "gradients_lie_whole"), ON_THE_WHOLE),
+    **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
+}
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
 ORIGIN = {
