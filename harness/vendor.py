@@ -193,8 +193,9 @@ class Backend:
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lacks = {**(ON_CPUS if self.device_type == "cpu" else {}), **self.lacks}
-        object.__setattr__(self, "lacks", {limit: why for limit, why in lacks.items() if why})
+        if isinstance(self.lacks, Mapping):  # what is no such thing is refused where backends are loaded
+            lacks = {**(ON_CPUS if self.device_type == "cpu" else {}), **self.lacks}
+            object.__setattr__(self, "lacks", {limit: why for limit, why in lacks.items() if why != ""})
 
 
 #: What ranks on CPUs lack, whatever communicates between them.

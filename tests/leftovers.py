@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import tempfile
@@ -49,7 +50,7 @@ def left_behind(before: dict[str, object], seconds: float = 5.0) -> list[str]:
 def _name(pid: int) -> str:
     """What a process runs; the fork server may have been replaced by another since."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return re.sub(r"\d+", "N", Path(f"/proc/{pid}/cmdline").read_text())  # files that it was given have numbers
     except OSError:
         return ""  # it has ended just now
 

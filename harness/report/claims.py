@@ -2,7 +2,7 @@
 
 claimed              rows of it were tried, or the record names it
 not claimed          with the subject's reason
-could be claimed     not claimed, tried all the same (``--try-unclaimed``), and every row that was tried passed
+could be claimed     not claimed, tried all the same (``--unclaimed try``), and every row that was tried passed
 not tried here       claimed, and no row that needs it was tried
 """
 
@@ -16,6 +16,9 @@ from harness.report.grid import tried
 from harness.report.summary import PART_OF, Part
 from harness.report.text import plural, unique
 from harness.verdict import Header, Record, Verdict
+
+#: How many features are shown: ten times as many as there are, and as a page can have.
+MOST = 500
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,21 @@ def claims_of(header: Header, records: Iterable[Record]) -> Claims:
     """The lists of one run."""
     needing: dict[str, list[Record]] = {}
     for record in records:
-        for feature in unique(record.features):
+        for feature in unique(record.features[:MOST]):
             needing.setdefault(feature, []).append(record)
-    claimed = [_claimed(name, needing.get(name, [])) for name in unique(header.claims)]
-    idle = [_idle(name, needing.get(name, [])) for name in unique(header.claims)]
+    claims, reasons = unique(header.claims)[:MOST], dict(list(header.not_claimed.items())[:MOST])
+    idle = [_idle(name, needing.get(name, [])) for name in claims]
     return Claims(
-        claimed=tuple(claimed),
-        not_claimed=tuple(Feature(name, why) for name, why in header.not_claimed.items()),
-        could=tuple(one for one in map(_could, _unclaimed(header.not_claimed, needing)) if one),
+        claimed=(*(_claimed(name, needing.get(name, [])) for name in claims), *_rest(len(header.claims))),
+        not_claimed=(*(Feature(name, why) for name, why in reasons.items()), *_rest(len(header.not_claimed))),
+        could=tuple(one for one in map(_could, _unclaimed(reasons, needing)) if one),
         idle=tuple(one for one in idle if one),
     )
+
+
+def _rest(count: int) -> list[Feature]:
+    """What is said of features beyond the most that are shown."""
+    return [Feature("others", f"{count - MOST} more; the record file has them")] if count > MOST else []
 
 
 def _unclaimed(reasons: Mapping[str, str], needing: Mapping[str, list[Record]]) -> list[tuple[str, list[Record]]]:
