@@ -30,6 +30,8 @@ from tests.judging import judged
 from tests.leftovers import descendants, is_gone
 from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 
+pytestmark = pytest.mark.alone
+
 #: A few of all faults, for each thing that an agent does for its host.
 TRIED = (
     "is_killed", "sleeps", "calls_another_collective", "raises_on_one", "prints_and_raises", "returns_an_object",

@@ -19,6 +19,8 @@ from harness.doctor.rows import GROUPED, Finding, State, all_rows, counts, in_or
 from harness.doctor.supervise import Examination
 from harness.load import load_backend
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parent.parent
 #: More than any question of these tests takes where nothing hangs, on a busy machine.
 PATIENCE, WHOLE = 60.0, 300.0

@@ -22,6 +22,8 @@ from tests import programs
 from tests.leftovers import nothing_left_behind, temporary  # noqa: F401
 from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 
+pytestmark = pytest.mark.alone
+
 DEADLINE = 1.5
 RETURNED, RAISED, HUNG, INTERRUPTED = Fate.RETURNED, Fate.RAISED, Fate.HUNG, Fate.INTERRUPTED
 MISMATCHED, CRASHED = Fate.MISMATCHED, Fate.CRASHED

@@ -18,6 +18,8 @@ from harness.verdict import Verdict
 from tests.leftovers import descendants, interruptible, is_gone  # noqa: F401
 from tests.test_plugin import ROOT, SUBJECT
 
+pytestmark = pytest.mark.alone
+
 
 @dataclass
 class Running:

@@ -18,6 +18,8 @@ from tests.judging import by_id, judged
 from tests.lockstep_runs import values
 from tests.virtual_time import in_virtual_time
 
+pytestmark = pytest.mark.alone
+
 #: Six gathers of 4 ms beside 8 ms of compute each: all hidden but the first, or none.
 HIDDEN = Times(collective=4.0, compute=8.0, together=8.1, quiet=49.0, delayed=53.0, made=6)
 SERIAL = replace(HIDDEN, delayed=73.0)

@@ -18,6 +18,8 @@ from tests import programs
 from tests.leftovers import is_gone, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 
+pytestmark = pytest.mark.alone
+
 RETURNED = Fate.RETURNED
 
 

@@ -34,6 +34,8 @@ from harness.worlds.make import open_world
 from tests.leftovers import descendants, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 
+pytestmark = pytest.mark.alone
+
 RETURNED = Fate.RETURNED
 NOBODY = 65534
 

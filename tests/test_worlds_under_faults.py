@@ -26,6 +26,8 @@ from tests.injecting import inject, look, short_times
 from tests.leftovers import interruptible, is_gone, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds import TORCH_ON_GLOO, check_that_it_works, fates
 
+pytestmark = pytest.mark.alone
+
 DEADLINE = 0.5
 RETURNED, HUNG, INTERRUPTED, CRASHED = Fate.RETURNED, Fate.HUNG, Fate.INTERRUPTED, Fate.CRASHED
 
