@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from harness.ending import verdict_of
+from harness.ending import tried, verdict_of
 from harness.ledger import Entry
 from harness.rank import Rank
 from harness.trial import Sized, Trial
@@ -41,26 +41,14 @@ def aftermath(body: Callable[[Trial], None], failed: Trial, cause: str) -> After
         return Aftermath()
     end, letters = time.monotonic() + BUDGET, ""
     while len(letters) < TIMES and time.monotonic() < end:
-        verdict = _ending(body, Trial(failed.kind, failed.subject, failed.most_ranks, deadline=BUDGET))
+        trial = Trial(failed.kind, failed.subject, failed.most_ranks, deadline=BUDGET)
+        verdict, *_ = verdict_of(tried(body, trial), trial)
         if verdict not in (Verdict.PASS, Verdict.FAIL):
             return Aftermath(letters)
         letters += "P" if verdict is Verdict.PASS else "F"
     witness = Witness(failed.kind, failed.subject, failed.most_ranks, deadline=BUDGET)
-    _ending(body, witness)
+    tried(body, witness)
     return Aftermath(letters, tuple(witness.events))
-
-
-def _ending(body: Callable[[Trial], None], trial: Trial) -> Verdict:
-    error = None
-    try:
-        with trial.offering():
-            body(trial)
-        trial.close()
-    except Exception as raised:
-        error = raised
-    finally:
-        trial.discard()
-    return verdict_of(error, trial)[0]
 
 
 class Witness(Trial):

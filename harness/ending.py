@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from typing import NamedTuple
 
@@ -24,6 +25,19 @@ class End(NamedTuple):
     again: str = ""
     events: tuple[list[Entry], ...] = ()
     tried: str = ""
+
+
+def tried(body: Callable[[Trial], None], trial: Trial) -> BaseException | None:
+    """Give a test its trial, outside pytest; what it raised, or what became of the ranks when they were to leave."""
+    try:
+        with trial.offering():
+            body(trial)
+        trial.close()
+    except (Exception, pytest.skip.Exception) as raised:
+        return raised
+    finally:
+        trial.discard()
+    return None
 
 
 #: How a test ends that has left out all its cases: quietly, or where its cases are drawn, or where it has but one.

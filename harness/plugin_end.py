@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.options import JOURNAL, JUDGED, PROBLEMS, RECORDS, STARTED, TRIAL, WATCH, now, option
+from harness.progress import row_line
 from harness.recorder import is_worker, tell_problems
 from harness.report.text import one_line
 from harness.requirement import requirement_of
@@ -84,8 +85,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
     for record in records:
         if record.verdict.is_red or record.verdict is Verdict.NOT_RUN:
-            first = (record.message.splitlines() or [""])[0]
-            terminalreporter.line(one_line(f"{record.verdict}: {record.requirement} [{record.world}] {first}"))
+            terminalreporter.line(row_line(record))
     for problem in config.stash[PROBLEMS]:
         terminalreporter.line(one_line(f"problem: {problem}"), red=True)
     if option(config, "record"):

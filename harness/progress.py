@@ -12,6 +12,12 @@ from harness.report.text import one_line, seconds_text
 from harness.verdict import Record, Verdict
 
 
+def row_line(record: Record) -> str:
+    """A row in one line: its verdict, which it is, and the first line of its message."""
+    first = (record.message.splitlines() or [""])[0]
+    return one_line(f"{record.verdict}: {record.requirement} [{record.world}] {first}")
+
+
 class Progress:
     """Counts rows by verdict; ``planned`` is how many there will be. A row that is written again counts once."""
 
@@ -30,8 +36,7 @@ class Progress:
         self._rows[record.nodeid] = record.verdict
         if not record.verdict.is_red or (before is not None and before.is_red):
             return ""
-        first = (record.message.splitlines() or [""])[0]
-        return one_line(f"{record.verdict}: {record.requirement} [{record.world}] {first}")
+        return row_line(record)
 
     def line(self, seconds: float, at: str = "") -> str:
         """The line after so many seconds; ``at`` is what runs now. What is left is said once some rows have ended."""

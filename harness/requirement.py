@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from harness.suite_tests import WORLDS as WORLDS
 from harness.vendor import LIMITS, Feature
 from harness.verdict import LEVELS
 
 if TYPE_CHECKING:
     from harness.trial import Trial
 
-#: What a requirement may be about, and every kind of world: one that runs in processes runs in attached ones, too.
-WORLDS = ("threads", "processes")
+#: Every kind of world: what is about ``WORLDS`` and runs in processes runs in attached ones, too.
 ATTACHED = "attached"
 KINDS = (*WORLDS, ATTACHED)
 Test = TypeVar("Test", bound=Callable[..., Any])

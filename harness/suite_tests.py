@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Both kinds of world, which a requirement is tried in unless it says otherwise; as in ``harness/requirement.py``.
+#: Both kinds of world, which a requirement is tried in unless it says otherwise. Here, where torch is not needed.
 WORLDS = ("threads", "processes")
 
 

@@ -16,10 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import pytest
-
 from harness.case import Case
-from harness.ending import verdict_of
+from harness.ending import tried, verdict_of
 from harness.load import Subject, load_backend
 from harness.trial import Trial
 from harness.verdict import Verdict
@@ -79,16 +77,9 @@ def _axis(names: str | Sequence[str], rows: Sequence[Any]) -> list[dict[str, Any
 
 
 def _one(entry: Entry, form: dict[str, Any], trial: Trial) -> End:
-    error, started = None, time.monotonic()
+    started = time.monotonic()
     extra = {"world_kind": trial.kind} if "world_kind" in inspect.signature(entry.test).parameters else {}
-    try:
-        with trial.offering():
-            entry.test(trial=trial, **extra, **form)
-        trial.close()
-    except (Exception, pytest.skip.Exception) as raised:
-        error = raised
-    finally:
-        trial.discard()
+    error = tried(lambda trial: entry.test(trial=trial, **extra, **form), trial)
     at, examples = trial.first_failure or (time.monotonic(), trial.examples)
     case = trial.case.as_json() if error is not None and isinstance(trial.case, Case) else None
     return End(*verdict_of(error, trial), at - started, examples, case)

@@ -80,8 +80,12 @@ class Agent:
             if verb in _ASKED:
                 *about, number = rest
                 self._say("answer", number, _ASKED[verb](self, *about))
-            else:
+            elif verb in _TOLD:
                 _TOLD[verb](self, *rest)
+            else:
+                number, *order = rest
+                if number in self._hosts:
+                    _OF_A_HOST[verb](self._hosts[number], *order)
         return True
 
     def _say(self, *words: Any) -> None:
@@ -111,22 +115,6 @@ class Agent:
             self._hosts[number] = _Relayed((rank,), backend, method, directory / "host")
         except (OSError, EOFError) as error:
             self._say("died", number, f"cannot start a process: {type(error).__name__}: {error}", None, "")
-
-    def _order(self, number: int, order: bytes) -> None:
-        if number in self._hosts:
-            self._hosts[number].forward(order)
-
-    def _hang_up(self, number: int) -> None:
-        if number in self._hosts:
-            self._hosts[number].hang_up()
-
-    def _forget(self, number: int) -> None:
-        if number in self._hosts:
-            self._hosts[number].forget()
-
-    def _kill(self, number: int) -> None:
-        if number in self._hosts:
-            self._hosts[number].kill()
 
     def _end(self, number: int) -> None:
         host = self._hosts.pop(number, None)
@@ -180,14 +168,12 @@ def _hears(line: Line) -> bool:
     return True
 
 
-_TOLD: dict[str, Any] = {
-    "ahead": Agent._ahead,
-    "start": Agent._start,
-    "order": Agent._order,
-    "hang up": Agent._hang_up,
-    "forget": Agent._forget,
-    "kill": Agent._kill,
-    "end": Agent._end,
+_TOLD: dict[str, Any] = {"ahead": Agent._ahead, "start": Agent._start, "end": Agent._end}
+_OF_A_HOST: dict[str, Any] = {
+    "order": HostHandle.forward,
+    "hang up": HostHandle.hang_up,
+    "forget": HostHandle.forget,
+    "kill": HostHandle.kill,
 }
 _ASKED: dict[str, Any] = {
     "clock": Agent._clock,

@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from harness.load import Subject, load_backend
+from harness.requirement import ATTACHED, KINDS
 from harness.vendor import Backend
 from harness.worlds.attached_fleet import fleet
 from harness.worlds.base import World
 from harness.worlds.host import RoleFactory
 from harness.worlds.hosts import HostedWorld
-
-KINDS = ("threads", "processes", "attached")
 
 
 def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadline: float = 60.0) -> World:
@@ -25,7 +24,7 @@ def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadlin
     _check(kind, size, backend)
     if kind == "threads":
         return _threads(size, subject, backend, seed, deadline)
-    if kind == "attached":
+    if kind == ATTACHED:
         return _attached(size, subject, backend, deadline)
     return _processes(size, subject, backend, deadline)
 
@@ -63,12 +62,12 @@ def _attached(size: int, subject: Subject, backend: Backend, deadline: float) ->
 
     carried = [(rank,) for rank in range(size)]
     key = (subject, size, there)
-    return HostedWorld("attached", carried, backend, roles, deadline=deadline, key=key, starts=there.start)
+    return HostedWorld(ATTACHED, carried, backend, roles, deadline=deadline, key=key, starts=there.start)
 
 
 def ranks_in(kind: str, backend: Backend) -> int:
     """How many ranks a world of this kind has here at most."""
-    if kind == "attached":
+    if kind == ATTACHED:
         return fleet().size
     return backend.thread_ranks if kind == "threads" else backend.ranks
 
@@ -79,7 +78,7 @@ def _check(kind: str, size: int, backend: Backend) -> None:
     offered = ranks_in(kind, backend)
     if size < 1:
         raise ValueError(f"a world has at least 1 rank, got {size}")
-    if size > offered and kind == "attached":
+    if size > offered and kind == ATTACHED:
         raise ValueError(f"the launcher has started {offered} ranks, got {size}: ask for fewer, or launch more")
     if size > offered:
         name = "thread_ranks" if kind == "threads" else "ranks"
