@@ -90,7 +90,8 @@ def _workers(rest: list[str]) -> list[str]:
     decided = any(word.startswith(("-n", "--numprocesses", "--dist")) for word in rest)
     if decided or importlib.util.find_spec("xdist") is None:
         return []
-    return ["--numprocesses", "auto", "--dist", "worksteal"]
+    in_their_order = ["--dist", "load", "--maxschedchunk", "1"]  # else each would begin with a part of its own
+    return ["--numprocesses", "auto", *in_their_order]
 
 
 def _file_name(spec: str) -> str:
