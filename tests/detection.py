@@ -7,17 +7,18 @@ Of one fault, for example::
 
 *Killed* means that a requirement said ``fail``: broken, not run and not claimed are no kills, nor is a row that torch's
 own FSDP fails, nor an error (or another one than was required) where a wrong result is the fault's symptom.
-*killed_by* is the first requirement to do so in a quick run on two ranks, in the order in which the suites run; where
-two ranks do not show the fault, or no run was tried, the one named for it, on as many as there are. ``seconds`` and
-``examples`` are those of the named one until its first failure; ``run_seconds`` are the run's, after ``run_rows`` other
-rows, None without a run; ``others`` says which of the checks in ``other_checks.py`` miss the fault.
+*killed_by* is the first requirement to do so in a quick run on two ranks, whose rows two workers take in turn, in the
+order in which the suites run; where two ranks do not show the fault, or no run was tried, the one named for it, on as
+many as there are. ``seconds`` and ``examples`` are those of the named one until its first failure; ``run_seconds`` are
+those of the run, once its workers work, until ``run_killed_by`` has failed, which has ``run_rows`` rows before it: None
+without a run. ``others`` says which of the checks in ``other_checks.py`` miss the fault.
 """
 
 from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -33,8 +34,8 @@ from tests.judging import End, judged, subject_of
 from tests.other_checks import missed_by
 
 ROOT = Path(__file__).resolve().parent.parent
-#: How many ranks the run has in which the first red row is looked for.
-RANKS = 2
+#: How many ranks the run has in which the first red row is looked for, and how many workers share its rows.
+RANKS, WORKERS = 2, 2
 #: How long a smaller failing case is looked for, in seconds.
 SHRINKING = 2.0
 #: Causes of a failure that are an error which was not expected, or not that one.
@@ -44,48 +45,11 @@ ERRORS = (Fate.RAISED.value, "refused otherwise")
 Fact = dict[str, Any]
 
 
-def measure(fault: Fault, in_a_run: bool = True) -> Fact:
-    """Put one fault before the requirement named for it, some seconds; then before a run, a minute at most."""
-    world = fault.worlds[0]
-    named: End = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
-    first = first_red(fault, world, named.cause) if in_a_run else FirstRed("", 0.0, None)
-    return {
-        "id": fault.id,
-        "world": world,
-        "killed_by": first.requirement or (fault.caught_by if named.verdict is Verdict.FAIL else ""),
-        "verdict": str(named.verdict),
-        "cause": named.cause,
-        "message": named.message.partition("\n")[0][:300],
-        "seconds": round(named.seconds, 3),
-        "examples": named.examples,
-        "case": named.case,
-        "run_seconds": round(first.seconds, 2) if first.requirement else None,
-        "run_rows": first.rows,
-        "run_message": first.message.partition("\n")[0][:300],
-        "others": missed_by(subject_of(fault)) if world == "threads" else {},
-        "date": date.today().isoformat(),
-        "commit": _commit(),
-    }
-
-
-def with_what_is_said(fault: Fault, fact: Fact) -> Fact:
-    """What was seen, with what the library says of the fault, and whether the two agree."""
-    said = {
-        "id": fault.id,
-        "origin": fault.origin,
-        "where": fault.where,
-        "named": fault.caught_by,
-        "killed": bool(fact["killed_by"]),
-        "killed_by": fact["killed_by"],
-        "attributed": fault.is_rightly_caught_by(fact["killed_by"]),
-        "equivalent": bool(fault.why_equivalent),
-        "why_equivalent": fault.why_equivalent,
-    }
-    return {**fact, **said}  # a fact that was kept may hold what the library said then
-
-
 class FirstRed(NamedTuple):
-    """The first requirement of a run that fails ("" if none does), after how many seconds and rows, and its words."""
+    """The first requirement of a run that fails ("" if none does), when, after how many rows of it, and its words.
+
+    ``seconds`` are the run's, up to then; ``rows`` are all that were tried if none failed, and None without a run.
+    """
 
     requirement: str
     seconds: float
@@ -93,20 +57,83 @@ class FirstRed(NamedTuple):
     message: str = ""
 
 
-def first_red(fault: Fault, world: str, symptom: str) -> FirstRed:
-    """Put a fault before a quick run, until something fails.
+NO_RUN = FirstRed("", 0.0, None)
+
+
+def alone(fault: Fault) -> Fact:
+    """Put one fault before the requirement named for it, and before others' checks; some seconds."""
+    world = fault.worlds[0]
+    named: End = judged(fault.caught_by, subject_of(fault), world, SHRINKING)
+    return {
+        "id": fault.id,
+        "world": world,
+        "verdict": str(named.verdict),
+        "cause": named.cause,
+        "message": _first_line(named.message),
+        "seconds": round(named.seconds, 3),
+        "examples": named.examples,
+        "case": named.case,
+        "others": missed_by(subject_of(fault)) if world == "threads" else {},
+        "date": date.today().isoformat(),
+        "commit": _commit(),
+    }
+
+
+def in_a_run(first: FirstRed) -> Fact:
+    """What a run says of a fault, to stand beside what it is alone."""
+    return {
+        "run_killed_by": first.requirement,
+        "run_seconds": round(first.seconds, 2) if first.requirement else None,
+        "run_rows": first.rows,
+        "run_message": _first_line(first.message),
+    }
+
+
+def _first_line(message: str) -> str:
+    return message.partition("\n")[0][:300]
+
+
+def with_what_is_said(fault: Fault, fact: Fact) -> Fact:
+    """What was seen, with what the library says of the fault, and whether the two agree."""
+    killed_by = fact["run_killed_by"] or (fault.caught_by if fact["verdict"] == Verdict.FAIL else "")
+    said = {
+        "id": fault.id,
+        "origin": fault.origin,
+        "where": fault.where,
+        "named": fault.caught_by,
+        "killed": bool(killed_by),
+        "killed_by": killed_by,
+        "attributed": fault.is_rightly_caught_by(killed_by),
+        "equivalent": bool(fault.why_equivalent),
+        "why_equivalent": fault.why_equivalent,
+    }
+    return {**fact, **said}  # a fact that was kept may hold what the library said then
+
+
+def first_red(fault: Fault, symptom: str, worker: int, is_over: Callable[[], bool]) -> FirstRed:
+    """Put a fault before one worker's rows of a quick run, until something fails, or the run is over.
 
     An error that is not the fault's symptom, which is the cause that the requirement named for it gives, may have come
     by accident, of how the fault is made: the run goes on.
     """
-    symptoms = {symptom, *(ERRORS if fault.raises else ())}
-    started, rows = time.monotonic(), 0
-    for entry in in_run_order(fault, world):
+    world, symptoms = fault.worlds[0], {symptom, *(ERRORS if fault.raises else ())}
+    rows = list(enumerate(in_run_order(fault, world)))[worker::WORKERS]
+    started = time.monotonic()
+    for place, entry in rows:
+        if is_over():
+            break
         end = judged(entry.requirement.id, subject_of(fault), world, ranks=RANKS)
         if end.verdict is Verdict.FAIL and (end.cause not in ERRORS or end.cause in symptoms):
-            return FirstRed(entry.requirement.id, time.monotonic() - started, rows, end.message)
-        rows += 1
-    return FirstRed("", time.monotonic() - started, rows)
+            return FirstRed(entry.requirement.id, time.monotonic() - started, place, end.message)
+    return FirstRed("", time.monotonic() - started, len(rows))
+
+
+def first_of(parts: Sequence[FirstRed]) -> FirstRed:
+    """Of what the workers of one run have found: the first, or that there was nothing in all rows."""
+    found = [part for part in parts if part.requirement]
+    if found:
+        return min(found, key=lambda part: part.seconds)
+    return FirstRed("", max(part.seconds for part in parts), sum(part.rows or 0 for part in parts))
 
 
 def in_run_order(fault: Fault, world: str) -> Iterator[Entry]:

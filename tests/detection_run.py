@@ -1,4 +1,4 @@
-"""The kill table's command: faults in, two at a time, ``docs/detection.json`` and what is made of it out.
+"""The kill table's command: faults in, ``docs/detection.json`` and what is made of it out.
 
     python -m tests.faulty                        all of them, hours on two cores
     python -m tests.faulty --missing              those that the file says nothing of yet, or nothing of a run
@@ -16,7 +16,6 @@ import argparse
 import json
 import multiprocessing
 import multiprocessing.util
-import os
 import pkgutil
 import random
 import signal
@@ -24,8 +23,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -34,16 +34,33 @@ from harness import profiles
 from harness.load import Subject
 from harness.worlds.hosts import shutdown_pool
 from harness.worlds.starting import preload_programs
-from tests.detection import ROOT, Fact, measure, with_what_is_said
+from tests.detection import (
+    NO_RUN,
+    ROOT,
+    WORKERS,
+    Fact,
+    FirstRed,
+    alone,
+    first_of,
+    first_red,
+    in_a_run,
+    with_what_is_said,
+)
 from tests.detection_known import KNOWN, known
 from tests.detection_plot import badge, plot
 from tests.detection_table import table
 from tests.faulty import Fault, all_faults
 from tests.other_checks import missed_by
 
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
+
 FACTS = ROOT / "docs" / "detection.json"
 PAGE = ROOT / "docs" / "detection.md"
 PICTURES = ROOT / "docs" / "pictures"
+Flag: TypeAlias = "Synchronized[int]"
+#: In a worker: whether the run is over, since one of its workers has found something.
+_shared: list[Flag] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,18 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--missing", action="store_true", help="only what the file does not have")
     parser.add_argument("--alone", action="store_true", help="only the requirement named for each fault, and no run")
     parser.add_argument("--write", action="store_true", help="measure nothing, make the table again")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--facts", type=Path, default=FACTS, help="the JSON file (default: docs/detection.json)")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else its workers would go on
     faults = all_faults()
     kept = read(options.facts)
     chosen = [] if options.write else [fault for fault in faults if options.only in fault.id]
-    known = {id for id, fact in kept.items() if options.alone or fact["run_rows"] is not None}
-    chosen = [fault for fault in chosen if not (options.missing and fault.id in known)]
-    for fact in measured(chosen, options.workers, not options.alone):
-        kept[fact["id"]] = fact
-        write(options.facts, kept, faults)
+    if options.missing:
+        known = {id for id, fact in kept.items() if options.alone or fact["run_rows"] is not None}
+        chosen = [fault for fault in chosen if fault.id not in known]
+    with _workers() as (pool, over):
+        to_do = [fault for fault in chosen if not (options.missing and fault.id in kept)]
+        for fact in each_alone(pool, to_do):
+            kept[fact["id"]] = {**kept.get(fact["id"], in_a_run(NO_RUN)), **fact}
+            write(options.facts, kept, faults)
+        for id, first in each_in_a_run(pool, over, [] if options.alone else chosen, kept):
+            kept[id].update(in_a_run(first))
+            write(options.facts, kept, faults)
     write(options.facts, kept, faults)
     if options.facts == FACTS:
         for path, text in made_of(list(read(FACTS).values()), len(faults)).items():
@@ -96,27 +118,55 @@ def write(path: Path, kept: dict[str, Fact], faults: Sequence[Fault]) -> None:
     new.replace(path)
 
 
-def measured(faults: Sequence[Fault], workers: int, in_a_run: bool) -> Iterator[Fact]:
-    """Each fault's row, as it comes; says how far it is."""
-    if not faults:
-        return
-    start, context = time.monotonic(), multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare) as pool:
-        shuffled = random.Random(0).sample(faults, len(faults))  # what is there when a run is stopped is a fair part
-        rows = [pool.submit(measure, fault, in_a_run) for fault in shuffled]
+@contextmanager
+def _workers() -> Iterator[tuple[ProcessPoolExecutor, Flag]]:
+    """The processes that try faults, and what they share. They start when they have something to do."""
+    context = multiprocessing.get_context("spawn")
+    over = context.Value("b", False)
+    with ProcessPoolExecutor(WORKERS, mp_context=context, initializer=_prepare, initargs=(over,)) as pool:
         try:
-            for number, row in enumerate(as_completed(rows), 1):
-                fact = row.result()
-                when = f"{fact['run_seconds']} s, {fact['run_rows']} rows" if in_a_run else f"{fact['seconds']} s"
-                end = f"{fact['killed_by'] or 'SURVIVED'} after {when}"
-                print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
-                yield fact
+            yield pool, over
         finally:
             pool.shutdown(cancel_futures=True)  # else who is stopped would first do the rest
 
 
-def _prepare() -> None:
+def each_alone(pool: ProcessPoolExecutor, faults: Sequence[Fault]) -> Iterator[Fact]:
+    """What each fault is to the requirement named for it, as it comes; says how far it is."""
+    start = time.monotonic()
+    for number, row in enumerate(as_completed([pool.submit(alone, fault) for fault in faults]), 1):
+        fact = row.result()
+        end = f"{fact['verdict']} after {fact['seconds']} s"
+        print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
+        yield fact
+
+
+def each_in_a_run(
+    pool: ProcessPoolExecutor, over: Flag, faults: Sequence[Fault], known: dict[str, Fact]
+) -> Iterator[tuple[str, FirstRed]]:
+    """What finds each fault first in a run of two workers, one run after the other; says how far it is."""
+    start = time.monotonic()
+    shuffled = random.Random(0).sample(faults, len(faults))  # what is there when all is stopped is a fair part
+    for number, fault in enumerate(shuffled, 1):
+        over.value = False
+        parts = [pool.submit(_part, fault, known[fault.id]["cause"], worker) for worker in range(WORKERS)]
+        first = first_of([part.result() for part in parts])
+        end = f"{first.requirement or 'not red'} after {first.seconds:.1f} s, {first.rows} rows"
+        print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fault.id}: {end}", flush=True)
+        yield fault.id, first
+
+
+def _part(fault: Fault, symptom: str, worker: int) -> FirstRed:
+    """One worker's part of a run; ends the other's when it has found something."""
+    over = _shared[0]
+    found = first_red(fault, symptom, worker, lambda: bool(over.value))
+    if found.requirement:
+        over.value = True
+    return found
+
+
+def _prepare(over: Flag) -> None:
     """In a worker: as the pytest plugin does."""
+    _shared.append(over)
     profiles.register()  # before requirements are imported: how many cases they draw is settled then
     # A process of a pool runs no exit handlers, and waits for its children first: ranks kept warm for the next world.
     multiprocessing.util.Finalize(None, shutdown_pool, exitpriority=10)

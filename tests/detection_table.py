@@ -54,8 +54,8 @@ def _words(found: dict[str, float]) -> Iterator[str]:
     killable, ran = found["faults"] - found["equivalent"], found["in a run"]
     yield (
         "Made by `python -m tests.faulty`; the same as data: [detection.json](detection.json). Each faulty subject is "
-        "put before the requirement that is named for it; and before a quick run of all of them on two ranks, by one "
-        "process, in threads, or in processes if it is a backend. *First caught by* is the first requirement of that "
+        "put before the requirement that is named for it; and before a quick run of all of them on two ranks, by two "
+        "workers, in threads, or in processes if it is a backend. *First caught by* is the first requirement of that "
         "run to say `fail`, or the one named where two ranks cannot show it or no run was tried; *rightly* says that "
         "the fault breaks what this requirement requires. What torch's own FSDP fails counts for nothing here."
     )

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from harness.load import Subject
-from tests.detection import in_run_order, measure, with_what_is_said
+from tests.detection import (
+    WORKERS,
+    FirstRed,
+    alone,
+    first_of,
+    first_red,
+    in_a_run,
+    in_run_order,
+    with_what_is_said,
+)
 from tests.detection_known import known
 from tests.detection_run import read, write
 from tests.detection_table import figures, table
@@ -19,8 +28,13 @@ FAULTS = {fault.id: fault for fault in all_faults()}
 
 def fact(fault: str, killed_by: str, run_seconds: float | None, **more: Any) -> dict[str, Any]:
     """What was measured of a fault, as far as tables ask, with what the library says of it."""
-    seen = {"id": fault, "world": "threads", "killed_by": killed_by, "verdict": "fail", "seconds": 0.5, "examples": 1}
-    told = {"run_seconds": run_seconds, "run_rows": 3, "others": {check: check == CHECKS[0] for check in CHECKS}}
+    seen = {"id": fault, "world": "threads", "verdict": "fail", "seconds": 0.5, "examples": 1}
+    told = {
+        "run_killed_by": killed_by,
+        "run_seconds": run_seconds,
+        "run_rows": 3,
+        "others": {check: check == CHECKS[0] for check in CHECKS},
+    }
     return with_what_is_said(FAULTS[fault], {**seen, **told, **more})
 
 
@@ -89,12 +103,24 @@ def test_what_was_measured_is_kept_whole_and_what_is_gone_is_not(tmp_path: Path)
 def test_a_fault_is_measured_as_a_run_would_find_it() -> None:
     """A sum for an average is caught by the first row of a run, by the requirement named for it, in a few cases."""
     fault = FAULTS["reductions.sums_for_averages"]
-    seen = with_what_is_said(fault, measure(fault))
+    first = first_red(fault, "disagreement", 0, lambda: False)
+    seen = with_what_is_said(fault, {**alone(fault), **in_a_run(first)})
     assert (seen["killed"], seen["killed_by"], seen["attributed"], seen["run_rows"]) == (True, "parity/exact", True, 0)
     assert (seen["verdict"], seen["cause"]) == ("fail", "disagreement")
     assert 1 <= seen["examples"] <= 5
     assert seen["case"]["world_size"] == 2
     assert seen["others"] == {CHECKS[0]: True, CHECKS[1]: True, CHECKS[2]: False}
+
+
+def test_workers_share_a_run_and_the_first_to_find_something_ends_it() -> None:
+    """Two workers have every other row each; what a run says is what either found first, or that neither did."""
+    fault = FAULTS["reductions.sums_for_averages"]
+    assert first_red(fault, "disagreement", 1, lambda: False).requirement == "parity/general"
+    over = [first_red(fault, "disagreement", worker, lambda: True) for worker in range(WORKERS)]
+    rows = len(list(in_run_order(fault, "threads")))
+    assert (first_of(over).requirement, first_of(over).rows) == ("", rows)
+    late, soon = FirstRed("meta/training", 3.0, 40), FirstRed("parity/exact", 0.5, 1)
+    assert first_of([late, soon]) == first_of([over[0], soon]) == soon
 
 
 def test_right_subjects_are_missed_by_the_checks_of_others() -> None:
