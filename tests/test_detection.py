@@ -29,13 +29,9 @@ FAULTS = {fault.id: fault for fault in all_faults()}
 def fact(fault: str, killed_by: str, run_seconds: float | None, **more: Any) -> dict[str, Any]:
     """What was measured of a fault, as far as tables ask, with what the library says of it."""
     seen = {"id": fault, "world": "threads", "verdict": "fail", "seconds": 0.5, "examples": 1}
-    told = {
-        "run_killed_by": killed_by,
-        "run_seconds": run_seconds,
-        "run_rows": 3,
-        "others": {check: check == CHECKS[0] for check in CHECKS},
-    }
-    return with_what_is_said(FAULTS[fault], {**seen, **told, **more})
+    run = {"run_killed_by": killed_by if run_seconds else "", "run_seconds": run_seconds, "run_rows": 3}
+    others = {check: check == CHECKS[0] for check in CHECKS}
+    return with_what_is_said(FAULTS[fault], {**seen, **run, "others": others, **more})
 
 
 MEASURED = [
