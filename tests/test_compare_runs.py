@@ -142,6 +142,26 @@ def test_a_moved_test_is_no_difference() -> None:
     }
 
 
+def test_attached_ranks_are_held_against_processes() -> None:
+    """A run on ranks that a launcher started is compared with one in processes, row by row, and it is said."""
+    there = [row("a"), row("a", world="processes"), row("b", nodeid="t.py::b[processes-wide]", world="processes")]
+    attached = [row("a", Verdict.FAIL, world="attached", cause="disagreement")]
+    attached.append(row("b", nodeid="t.py::b[attached-wide]", world="attached"))
+    found = compare(run_of(*there), run_of(*attached))
+    told = {str(one.key): one.change for one in found.rows}
+    assert told["sharding/a in processes"] is Change.REGRESSED
+    assert told["sharding/b in processes [wide]"] is Change.SAME
+    assert told["sharding/a in threads"] is Change.REMOVED
+
+
+def test_a_run_of_both_keeps_attached_ranks_and_processes_apart() -> None:
+    """Where one run has rows of both worlds, each is held against its own."""
+    both = [row("a", world="processes"), row("a", world="attached")]
+    found = compare(run_of(*both), run_of(row("a", Verdict.FAIL, world="attached", cause="disagreement")))
+    told = {str(one.key): one.change for one in found.rows}
+    assert told == {"sharding/a in processes": Change.REMOVED, "sharding/a in attached": Change.REGRESSED}
+
+
 @pytest.mark.parametrize("path", ["t.py", "moved.py"])
 def test_a_row_that_was_never_written_is_the_one_it_would_have_been(path: str) -> None:
     """The requirement of a planned row is known from its test's rows in the other run, also if the file moved."""

@@ -8,12 +8,15 @@ A row is known by its requirement, its world, and the parameters of its test::
 
 A planned row that was never written has no requirement on record: it takes that of its test's other rows, in either
 run. Where nobody knows, its node id stands for it.
+
+Ranks that a launcher has started are processes, too: where no run has rows of both, those of one run in attached ranks
+are those of another in processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.report.read import Run, missing
 from harness.verdict import Record
@@ -49,7 +52,7 @@ class Planned:
 
 def matched(runs: Sequence[Run]) -> dict[Key, tuple[Planned | None, ...]]:
     """Every row of any of the runs, in the order of the first run that has it; None where a run has no such row."""
-    keyed = [dict(_keyed(run, _Tests(runs))) for run in runs]
+    keyed = _as_one_world([dict(_keyed(run, _Tests(runs))) for run in runs])
     keys = dict.fromkeys(key for rows in keyed for key in rows)
     return {key: tuple(rows.get(key) for rows in keyed) for key in keys}
 
@@ -64,6 +67,15 @@ def _keyed(run: Run, tests: _Tests) -> Iterator[tuple[Key, Planned]]:
         # With workers rows are written in any order, so the order is that of names.
         for place, row in enumerate(sorted(rows, key=lambda row: row.nodeid)):
             yield Key(key.requirement, key.world, key.parameters, place), row
+
+
+def _as_one_world(keyed: Sequence[dict[Key, Planned]]) -> Sequence[dict[Key, Planned]]:
+    """Attached ranks taken for processes, if some run has the one, some the other, and none has both."""
+    worlds = [{key.world for key in rows} for rows in keyed]
+    if not {"attached", "processes"} <= set().union(*worlds) or any({"attached", "processes"} <= own for own in worlds):
+        return keyed
+    renamed = {"attached": "processes"}
+    return [{replace(key, world=renamed.get(key.world, key.world)): row for key, row in rows.items()} for rows in keyed]
 
 
 def name_of_test(nodeid: str) -> str:
