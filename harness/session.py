@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass, field
 from datetime import date
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from harness.again import launched, pytest_line
 from harness.case import Case
 from harness.compare import UNBOUNDED, Difference
 from harness.ending import End, waived
@@ -78,16 +78,11 @@ class Judged:
 
     def reproduction(self, nodeid: str, case: Any) -> str:
         """A shell line that runs this very case again."""
-        words = ["pytest", nodeid, "--implementation", self.subject.implementation, "--backend", self.subject.backend]
-        if isinstance(case, Case):
-            words += ["--case", json.dumps(case.as_json())]  # ASCII: no terminal or clipboard changes it
-        return shlex.join([*self._launcher(nodeid), *words])
-
-    def _launcher(self, nodeid: str) -> list[str]:
-        """What starts as many ranks as a launcher has started here, for a row of an attached world."""
-        if not nodeid.endswith(f"[{ATTACHED}]"):
-            return []
-        return ["torchrun", f"--nproc-per-node={self.most_ranks(ATTACHED)}", "-m", "harness.attached", "--"]
+        fields = case.as_json() if isinstance(case, Case) else None
+        words = pytest_line(nodeid, self.subject.implementation, self.subject.backend, fields)
+        if nodeid.endswith(f"[{ATTACHED}]"):
+            words = launched(words, self.most_ranks(ATTACHED))
+        return shlex.join(words)
 
 
 def make_record(

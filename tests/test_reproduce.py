@@ -130,8 +130,8 @@ def test_torchrun_has_as_many_ranks_as_the_case(asked: Asked) -> None:
     status, words, said = asked(BOTH, "parity/exact", "--torchrun")
     assert (status, words) == (0, [])
     line = shlex.split(said)
-    assert line[:5] == ["torchrun", "--nnodes=1", "--nproc-per-node=2", "-m", "harness.attached"]
-    assert line[5:8] == ["--", "pytest", f"{ROOT / NODE}[processes]"]
+    assert line[:4] == ["torchrun", "--nproc-per-node=2", "-m", "harness.attached"]
+    assert line[4:7] == ["--", "pytest", f"{ROOT / NODE}[processes]"]
 
 
 def test_a_row_of_the_attached_world_needs_its_launcher(asked: Asked) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.again import launched, pytest_line
 from harness.provenance import suites_folder
 from harness.report.read import Run, read_run
 from harness.report.text import one_line, visible
@@ -55,17 +55,14 @@ def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
     """The command that runs the row: pytest's, or torchrun's around it."""
     if choice.record.world == "attached" and not torchrun:
         raise ValueError("that row was run on ranks that a launcher had started; --torchrun prints the line for it")
-    words = ["pytest", choice.nodeid(folder)]
-    words += ["--implementation", choice.implementation, "--backend", choice.backend]
     case = case_of(choice)
-    if case is not None:
-        words += ["--case", json.dumps(case)]
+    words = pytest_line(choice.nodeid(folder), choice.implementation, choice.backend, case)
     if not torchrun:
         return words
     ranks = case.get("world_size") if case is not None else max(choice.record.world_sizes, default=None)
     if type(ranks) is not int or ranks < 1:
         raise ValueError("the record does not say how many ranks there were")
-    return ["torchrun", "--nnodes=1", f"--nproc-per-node={ranks}", "-m", "harness.attached", "--", *words]
+    return launched(words, ranks)
 
 
 def _tell_others(run: Run, choice: Choice) -> None:
