@@ -32,6 +32,7 @@ import torch
 import suites
 from harness import profiles
 from harness.load import Subject
+from harness.report.output import replace_file
 from harness.worlds.hosts import shutdown_pool
 from harness.worlds.starting import preload_programs
 from tests.detection import (
@@ -113,9 +114,7 @@ def read(path: Path) -> dict[str, Fact]:
 def write(path: Path, kept: dict[str, Fact], faults: Sequence[Fault]) -> None:
     """Keep what is known of faults that are still there, in their order; whole, or as before."""
     facts = [with_what_is_said(fault, kept[fault.id]) for fault in faults if fault.id in kept]
-    new = path.with_suffix(".new")
-    new.write_text(_as_text({"schema": 1, "faults": facts}), encoding="utf-8")
-    new.replace(path)
+    replace_file(path, _as_text({"schema": 1, "faults": facts}).encode(), "--facts")
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from harness import torch_fsdp2
 from harness.reproduce.shaken import CannotStandAlone
 from harness.reproduce.showing import script_of
+from harness.reproduce.subject import Torch
 from harness.reproduce.uses import bound_by, uses_of
 from harness.verdict import Record, Verdict
 from tests.faulty import all_faults
@@ -32,6 +34,9 @@ OF_HARNESS = re.compile(
     r"harness/(case|compare|failing|handmade|ledger|renamed|torch_fsdp2|vendor|works|worlds/arithmetic|"
     r"reproduce/(runtime|subject))\.py"
 )
+
+#: What an implementation says of itself, which no script asks.
+OF_CLAIMS = ("name", "claims", "version", "not_claimed")
 
 
 def strangers(text: str) -> set[str]:
@@ -240,3 +245,9 @@ def test_a_script_runs_by_itself(tmp_path: Path) -> None:
     (tmp_path / "repro.py").write_text(script(failure()), encoding="utf-8")
     done = subprocess.run([sys.executable, "repro.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 of 2 comparisons differ"), done.stderr
+
+
+def test_scripts_judge_the_torch_that_the_suites_judge() -> None:
+    """Whatever torch's own implementation offers to suites, scripts of plain torch offer under the same name."""
+    offered = {key: value for key, value in vars(torch_fsdp2.implementation).items() if key not in OF_CLAIMS}
+    assert {key: getattr(Torch, key, None) for key in offered} == offered
