@@ -35,9 +35,10 @@ def run(record: Path, arguments: Sequence[str], hash_seed: int = 0) -> Run:
 
 
 def lines_of(found: Run) -> list[dict[str, Any]]:
-    """Everything that a run wrote, without times and paths."""
+    """Everything that a run wrote, without times and paths, rows by name: workers write them as they end."""
     assert found.footer is not None, "the run was cut short"
-    return [without_times(line.as_json()) for line in (found.header, *found.records, found.footer)]
+    rows = sorted(found.records, key=lambda record: record.nodeid)
+    return [without_times(line.as_json()) for line in (found.header, *rows, found.footer)]
 
 
 def without_times(line: dict[str, Any]) -> dict[str, Any]:
