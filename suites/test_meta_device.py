@@ -91,7 +91,7 @@ def test_the_refusal_names_the_parameters_that_are_on_meta(trial: Trial, case: M
         trial.agree(f"rank {number}, parameters named", named, names_left_on_meta(case))
 
 
-@requirement("meta/2d-sharding-keeps-meta", *TWO_AXES, ranks=4, source="C14")
+@requirement("meta/2d-sharding-keeps-meta", *TWO_AXES, ranks=2, source="C14")
 @given(case=two_axis_cases())
 def test_parameters_cut_by_two_axes_on_meta_stay_there(trial: Trial, case: TwoAxisCase) -> None:
     """After tensor parallelism and fully_shard on meta, parameters are DTensors on meta, cut by both axes."""
@@ -99,7 +99,7 @@ def test_parameters_cut_by_two_axes_on_meta_stay_there(trial: Trial, case: TwoAx
         trial.agree(f"rank {number}", got, layouts_2d(case, number, "meta"))
 
 
-@requirement("meta/2d-to-empty", *TWO_AXES, ranks=4, source="C14")
+@requirement("meta/2d-to-empty", *TWO_AXES, ranks=2, source="C14")
 @given(case=two_axis_cases())
 def test_to_empty_gives_parts_cut_by_two_axes_memory(trial: Trial, case: TwoAxisCase) -> None:
     """After to_empty, parameters cut by tensor parallelism and fully_shard lie on the device, cut as before."""
@@ -107,14 +107,14 @@ def test_to_empty_gives_parts_cut_by_two_axes_memory(trial: Trial, case: TwoAxis
         trial.agree(f"rank {number}", got, layouts_2d(case, number, "the device"))
 
 
-@requirement("meta/2d-reset-parameters", *TWO_AXES, ranks=4, source="C14")
+@requirement("meta/2d-reset-parameters", *TWO_AXES, ranks=2, source="C14")
 @given(case=two_axis_cases())
 def test_reset_parameters_writes_parts_cut_by_two_axes(trial: Trial, case: TwoAxisCase) -> None:
     """Under tensor parallelism too, reset_parameters of each module writes every element of every shard and buffer."""
     everything_is_written(trial, meta_two_axes.left_unwritten, case)
 
 
-@requirement("meta/2d-training", *TWO_AXES, ranks=4, source="C14")
+@requirement("meta/2d-training", *TWO_AXES, ranks=2, source="C14")
 @costly(2)
 @given(case=two_axis_cases(exact=True, dims=(1, 5)))
 def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: TwoAxisCase) -> None:

@@ -98,7 +98,7 @@ def test_the_full_state_loads_into_shards(trial: Trial, case: CheckpointCase) ->
         trial.agree(f"rank {number}", got, {**case.held(case.saved, number, case.dtype), "rate": 1 / 16})
 
 
-@requirement("optimizer-state/through-full-2d", *SHARDED, Feature.TENSOR_PARALLEL, ranks=4, source="SD-07, DCP-13")
+@requirement("optimizer-state/through-full-2d", *SHARDED, Feature.TENSOR_PARALLEL, ranks=2, source="SD-07, DCP-13")
 @costly()
 @given(case=HERE_2D)
 def test_the_full_state_loads_into_shards_that_tensor_parallelism_cuts(trial: Trial, case: CheckpointCase) -> None:

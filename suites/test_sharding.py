@@ -115,7 +115,7 @@ def full_2d(rank: Rank, case: ParallelCase) -> dict[str, Any]:
     return {name: p.full_tensor().detach() if hasattr(p, "full_tensor") else "not a DTensor" for name, p in named}
 
 
-@requirement("sharding/2d-mesh", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@requirement("sharding/2d-mesh", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_tensor_parallel_parameters_lie_on_the_mesh_of_both_axes(trial: Trial, case: ParallelCase) -> None:
@@ -125,7 +125,7 @@ def test_tensor_parallel_parameters_lie_on_the_mesh_of_both_axes(trial: Trial, c
         trial.agree(f"rank {number}", got, want)
 
 
-@requirement("sharding/2d-placements", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@requirement("sharding/2d-placements", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_placements_say_how_both_axes_cut_a_parameter(trial: Trial, case: ParallelCase) -> None:
@@ -135,7 +135,7 @@ def test_placements_say_how_both_axes_cut_a_parameter(trial: Trial, case: Parall
         trial.agree(f"rank {number}", came, {name: placements(name) for name in case.full()})
 
 
-@requirement("sharding/2d-size-and-stride", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@requirement("sharding/2d-size-and-stride", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_parameters_cut_by_two_axes_keep_their_global_size_and_stride(trial: Trial, case: ParallelCase) -> None:
@@ -144,7 +144,7 @@ def test_parameters_cut_by_two_axes_keep_their_global_size_and_stride(trial: Tri
         trial.agree(f"rank {number}", got, {name: size_and_stride(p) for name, p in case.full().items()})
 
 
-@requirement("sharding/2d-rows", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@requirement("sharding/2d-rows", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, case: ParallelCase) -> None:
@@ -153,7 +153,7 @@ def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, cas
         trial.agree(f"rank {number}", got, {name: local_part(case, number, name, p) for name, p in case.full().items()})
 
 
-@requirement("sharding/2d-full", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@requirement("sharding/2d-full", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=ParallelCase(4, 2, dim=1, multiplier=2, bias=False))
 @given(case=parallel_cases(tp_divides=True))
 def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: Trial, case: ParallelCase) -> None:
@@ -161,7 +161,7 @@ def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: T
     puts_together(trial, case)
 
 
-@requirement("sharding/2d-full-uneven", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=4, source="C9")
+@requirement("sharding/2d-full-uneven", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=ParallelCase(4, 2, dim=5, multiplier=1))
 @given(case=parallel_cases())
 def test_the_full_tensor_is_the_original_where_tp_parts_differ_in_size(trial: Trial, case: ParallelCase) -> None:

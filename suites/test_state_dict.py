@@ -133,7 +133,7 @@ def test_a_pinned_offloaded_model_on_meta_can_be_loaded_in_parts(trial: Trial, c
     loads_in_parts(trial, case, pin=True)
 
 
-@requirement("state-dict/2d-values", *TWO_AXES, ranks=4, source="A4")
+@requirement("state-dict/2d-values", *TWO_AXES, ranks=2, source="A4")
 @given(case=two_axis_cases())
 def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial: Trial, case: TwoAxisCase) -> None:
     """Cut by tensor parallelism too, entries have the unsharded names in order, and each rank's part of the values."""
@@ -141,28 +141,28 @@ def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial:
         trial.agree(f"rank {number}", got, expected(case, number, case.build()))
 
 
-@requirement("state-dict/2d-leaves-sharded", *TWO_AXES, ranks=4, source="A4")
+@requirement("state-dict/2d-leaves-sharded", *TWO_AXES, ranks=2, source="A4")
 @given(case=two_axis_cases())
 def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: Trial, case: TwoAxisCase) -> None:
     """Cut by tensor parallelism too, the module has its sharded parameters registered after state_dict()."""
     is_left_sharded(trial, case)
 
 
-@requirement("state-dict/2d-shares-memory", *TWO_AXES, ranks=4, source="A4")
+@requirement("state-dict/2d-shares-memory", *TWO_AXES, ranks=2, source="A4")
 @given(case=two_axis_cases())
 def test_under_tensor_parallelism_entries_share_memory(trial: Trial, case: TwoAxisCase) -> None:
     """Cut by tensor parallelism too, every entry that is not empty is the memory of the parameter or buffer."""
     shares_memory(trial, case)
 
 
-@requirement("state-dict/2d-load", *TWO_AXES, ranks=4, source="A4 SD-08")
+@requirement("state-dict/2d-load", *TWO_AXES, ranks=2, source="A4 SD-08")
 @given(case=two_axis_cases())
 def test_under_tensor_parallelism_loading_changes_every_value(trial: Trial, case: TwoAxisCase) -> None:
     """Cut by tensor parallelism too, loading fits every key and leaves every entry with the loaded values."""
     loads(trial, state_dicts.load, case)
 
 
-@requirement("state-dict/2d-load-keeps-memory", *TWO_AXES, ranks=4, source="A4")
+@requirement("state-dict/2d-load-keeps-memory", *TWO_AXES, ranks=2, source="A4")
 @given(case=two_axis_cases())
 def test_under_tensor_parallelism_loading_moves_no_even_shard(trial: Trial, case: TwoAxisCase) -> None:
     """Cut by tensor parallelism too, loading moves no part of a parameter of which all ranks hold equally much."""

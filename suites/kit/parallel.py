@@ -19,7 +19,7 @@ from harness.rank import Rank
 from reference_models.nets import MLP
 from suites.kit.cases import fill
 from suites.kit.layout import shard
-from suites.kit.strategies import world_sizes
+from suites.kit.strategies import two_axis_shapes
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class ParallelCase(Case):
 def parallel_cases(
     draw: st.DrawFn, buffers: st.SearchStrategy[bool] | None = None, tp_divides: bool = False
 ) -> ParallelCase:
-    """Meshes of four ranks in every shape of two axes; dims that neither axis need divide.
+    """Meshes in every shape of two axes; dims that neither axis need divide.
 
     Tensor parallelism gives each of its ranks something: parts of no columns are beyond what DTensors promise.
     """
-    tp = draw(st.sampled_from([2, 1, 4]))
+    world_size, tp = draw(two_axis_shapes())
     fits = divides if tp_divides else full_parts
     dim, multiplier = draw(st.tuples(st.integers(1, 9), st.integers(1, 3)).filter(lambda dims: fits(dims, tp)))
     return ParallelCase(
-        world_size=draw(world_sizes(4)),
+        world_size=world_size,
         tp=tp,
         dim=dim,
         multiplier=multiplier,

@@ -23,7 +23,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.parallel import cut_by_tp, full_parts
 from suites.kit.programs import apply, steps
-from suites.kit.strategies import training_cases
+from suites.kit.strategies import training_cases, two_axis_shapes
 from suites.kit.traces import Trace
 
 
@@ -41,12 +41,12 @@ class TwoAxisCase(TrainingCase):
 
 @st.composite
 def two_axis_cases(draw: st.DrawFn, /, dims: tuple[int, int] = (1, 6), exact: bool = False) -> TwoAxisCase:
-    """Four ranks in every shape of two axes; dims that neither axis need divide, but tp leaves no rank without rows.
+    """Ranks in every shape of two axes; dims that neither axis need divide, but tp leaves no rank without rows.
 
     Exact cases are for training: there tp divides the hidden dim, which is not 1, since its own operations ask for
     that; and two blocks need float64 to stay exact (see ``training_cases``).
     """
-    tp = draw(st.sampled_from([2, 2, 1, 4]))
+    world_size, tp = draw(two_axis_shapes((2, 2, 1, 4)))
     pairs = st.tuples(st.integers(*dims), st.integers(1, 3)).filter(lambda two: full_parts(two, tp))
     if exact:
         pairs = pairs.filter(lambda two: two[0] * two[1] >= 2 and two[0] * two[1] % tp == 0)
@@ -56,7 +56,7 @@ def two_axis_cases(draw: st.DrawFn, /, dims: tuple[int, int] = (1, 6), exact: bo
     blocks = draw(st.lists(st.sampled_from(["mlp", "buffer"]), min_size=1, max_size=most))
     net = Stack(dim, tuple(blocks), multiplier, bias=draw(st.booleans()))  # type: ignore[arg-type]
     reshard = draw(st.sampled_from([None, True, False]))
-    case = draw(training_cases(exact=exact, net=net, dtype=dtype, world_size=4, reshard_after_forward=reshard))
+    case = draw(training_cases(exact=exact, net=net, dtype=dtype, world_size=world_size, reshard_after_forward=reshard))
     return TwoAxisCase(**{name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}, tp=tp)
 
 

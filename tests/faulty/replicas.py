@@ -10,13 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from tests.faulty.making import Reduction, faulty
 
 
 def mesh_of(module: Any) -> Any:
-    """The mesh of a sharded module's parameters, or None if it manages none."""
-    return next((parameter.device_mesh for parameter in module.parameters()), None)
+    """The mesh of a sharded module's parameters, or None if it has none that are sharded."""
+    return next((parameter.device_mesh for parameter in module.parameters() if isinstance(parameter, DTensor)), None)
 
 
 def have_no_gradients(module: Any) -> None:
