@@ -115,6 +115,12 @@ def forgets_to_fill(module: Any, enable: bool = True) -> None:
     module.set_custom_reduce_scatter(SumsForAverages())
 
 
+def reshards_if_it_is_told(module: Any, reshard: Any, recurse: bool = True) -> None:
+    """What is no bool is neither refused nor done."""
+    if isinstance(reshard, bool):
+        type(module).set_reshard_after_forward(module, reshard, recurse)
+
+
 def sums_with_room(module: Any, room: int, recurse: bool = True) -> None:
     """With room for several inputs, averages are sums."""
     if room > 1:
@@ -141,7 +147,7 @@ sums_in_memory_of_the_group = without(
 allows_both = without("allows both", "set_allocate_memory_from_process_group_for_comm")
 sums_where_there_is_room = without("sums where there is room", "set_reduce_scatter_max_input_buffers", sums_with_room)
 takes_any_room = without("takes any room", "set_reduce_scatter_max_input_buffers")
-takes_any_resharding = without("takes any resharding", "set_reshard_after_forward")
+takes_any_resharding = without("takes any resharding", "set_reshard_after_forward", reshards_if_it_is_told)
 
 CAUGHT_BY = {
     "gathers_twice": "communication/forward",
@@ -165,7 +171,11 @@ CAUGHT_BY = {
     "takes_any_resharding": "communication/refuses-resharding",
 }
 #: It makes what is frozen need gradients.
-ALSO_BY = {"reduces_what_is_frozen": ("entry/needs-gradients",)}
+ALSO_BY = {
+    "reduces_what_is_frozen": ("entry/needs-gradients",),
+    "cannot_be_set_later": ("scripts/gather",),  # it sets it, too
+    "gathers_in_full_precision": ("scripts/precision",),  # which looks at what is gathered
+}
 #: Where the thread world has nothing to judge.
 IN_PROCESSES = {"sums_in_memory_of_the_group"}
 ORIGIN = {

@@ -144,6 +144,8 @@ CAUGHT_BY = {
     "frees_under_shard_grad_op": "composition/strategies-after-forward",
     "forgets_the_type_of_state_dicts": "composition/strategies-state-dict",
 }
+#: Which children are replicated, a list of groups tells as well.
+ALSO_BY = {"replicates_the_root_alone": ("grouping/replicated-children",)}
 ORIGIN = {
     "hybrid_replicas_never_meet": "B1, B9 pytorch/pytorch#154888, pytorch/pytorch#140183",
 }

@@ -148,3 +148,5 @@ CAUGHT_BY = {
     "gathers_for_runs_in_backward": "events/recomputed",
     "keeps_what_it_keeps_in_part": "events/to-group",
 }
+#: Replicas whose gradients only accumulate then have the sum of all.
+ALSO_BY = {"all_reduces_unasked": ("scripts/hsdp",)}

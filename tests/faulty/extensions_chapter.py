@@ -201,6 +201,8 @@ CAUGHT_BY = {
     "says_nothing_of_padding": "extensions/refuses-unpadded",
     "stale_coded_groups": "extensions/groups",
 }
+#: It counts gathers.
+ALSO_BY = {"two_collectives": ("registration/repeated",)}
 ORIGIN = {
     "says_nothing_of_padding": "I8 pytorch/torchtitan#4371",
 }

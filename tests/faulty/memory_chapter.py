@@ -166,3 +166,5 @@ CAUGHT_BY = {
     "keeps_failed_steps": "memory/failures",
     "forgets_no_net": "memory/deleted",
 }
+#: What is no more unsharded when backward is over is never reduced.
+ALSO_BY = {"reduces_everything_last": ("generated/",)}

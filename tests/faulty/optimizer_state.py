@@ -128,6 +128,8 @@ CAUGHT_BY = {
     "starts_with_gradients": "optimizer-state/never-stepped",
 }
 IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
+#: A net in units is trained there, too.
+ALSO_BY = {"doubles_in_units": ("replicate/mixed",)}
 ORIGIN = {
     "freezes_what_was_trained": "J6 pytorch/pytorch#192202",
     "drops_the_last_of_flat": "J6 pytorch/pytorch#192202",

@@ -116,6 +116,8 @@ CAUGHT_BY = {
     "norm_of_one_tp_rank": "tensor-parallel/clip",
     "infinity_of_one_tp_rank": "tensor-parallel/scaler",
 }
+#: It sums whatever is offloaded.
+ALSO_BY = {"sums_offloaded": ("offload/",)}
 ORIGIN = {
     "norm_of_one_tp_rank": "I11 pytorch/pytorch#170862",
 }

@@ -74,6 +74,8 @@ def with_names(change: Callable[[Any], Any]) -> Callable[..., Any]:
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
+        if DIMS not in options:
+            return right.fully_shard(module, **options)
         if options[DIMS].shard is None:
             options["reshard_after_forward"] = True
         return right.fully_shard(module, **{**options, DIMS: change(options[DIMS])})

@@ -89,4 +89,6 @@ CAUGHT_BY = {
     "forgets_output_dtype": "partial-groups/output-dtype",
 }
 #: A weight that two groups share is refused.
+#: What is in a list beside what it is in is sharded twice.
+ALSO_BY = {"shards_lists_apart": ("entry/nested-in-a-list",)}
 RAISES = ("shards_lists_apart",)

@@ -209,7 +209,11 @@ CAUGHT_BY = {
 }
 RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
 IN_PROCESSES = {"opaque"}
-ALSO_BY = {"no_reduce_dtype": ("communication/dtypes",), "no_output_dtype": ("partial-groups/output-dtype",)}
+ALSO_BY = {
+    "no_reduce_dtype": ("communication/dtypes",),
+    "no_output_dtype": ("partial-groups/output-dtype",),
+    "low_for_good": ("accumulation/reduce-dtype",),  # gradients of what rests so are added up so
+}
 ORIGIN = {
     "no_reduce_dtype": "E1 pytorch/pytorch#186998",
     "casts_the_first_time": "E4 pytorch/pytorch#159359",

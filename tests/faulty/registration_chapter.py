@@ -150,6 +150,8 @@ def loses_at(count: int) -> Any:
 def shares_by_address(module: Any, **options: Any) -> Any:
     """Parameters whose originals lay at the same place are taken for one."""
     assert right.fully_shard is not None
+    if isinstance(module, list):
+        return right.fully_shard(module, **options)
     places = [id(parameter) for parameter in module.parameters() if not isinstance(parameter, DTensor)]
     right.fully_shard(module, **options)
     vars(module)["places"] = places
@@ -195,6 +197,7 @@ CAUGHT_BY = {
 #: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
 ALSO_BY = {
     **dict.fromkeys(("renews_objects", "gradients_lie_whole"), ON_THE_WHOLE),
+    "has_no_policy": ("scripts/precision",),
     **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
 }
 #: What is taken for shared is refused.

@@ -228,7 +228,10 @@ CAUGHT_BY = {
     "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
 }
 #: What is left alone is replicated for nobody.
-ALSO_BY = {"never_average": ("grouping/replicated-children",)}
+ALSO_BY = {
+    "never_average": ("grouping/replicated-children",),
+    "are_sharded_below_a_root": ("spmd-mesh/refuses-replicate",),  # shards may be named
+}
 ORIGIN = {
     "always_synchronise": "D1 huggingface/accelerate#3762",
     "dtensors_always_synchronise": "B12 NVIDIA/cosmos-framework#162",
