@@ -27,9 +27,9 @@ from harness.worlds.host import RoleFactory
 from harness.worlds.team import Starts, Team
 from harness.worlds.watch import CannotStart, Watch
 
-#: How long hosts may take to start and to take their roles, and how long to leave.
+#: How long hosts may take to start and to take their roles, and how long to leave: on a busy machine, seconds are little.
 START_SECONDS = 120.0
-LEAVE_SECONDS = 5.0
+LEAVE_SECONDS = 30.0
 
 #: How many processes may wait for their next world: more than a run uses, fewer than many runs in one process would.
 MOST_KEPT = 32

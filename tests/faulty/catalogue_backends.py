@@ -192,7 +192,10 @@ CAUGHT_BY = {
     "fails_for_ever": "collectives/from-one",
     "maps_bits_to_sums": "collectives/unusual",
 }
-ALSO_BY = {"refuses_factors_when_training": ("collectives/premul-sum",)}
+ALSO_BY = {
+    "refuses_factors_when_training": ("collectives/premul-sum",),
+    "takes_places_for_ranks": ("tensor-parallel/",),  # which trains on groups of some ranks
+}
 RAISES = {
     "refuses_factors",
     "refuses_factors_when_training",

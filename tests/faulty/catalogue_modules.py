@@ -67,7 +67,7 @@ def refused_if(fits: Callable[[list[nn.Parameter]], bool], words: str) -> Callab
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
-        owners = [owner for top in modules_of(module) for owner in top.modules()]
+        owners = dict.fromkeys(owner for top in modules_of(module) for owner in top.modules())
         if fits([p for owner in owners for p in owner._parameters.values() if p is not None]):
             raise AssertionError(words)
         return right.fully_shard(module, **options)

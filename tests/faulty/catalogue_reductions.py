@@ -273,7 +273,9 @@ CAUGHT_BY = {
 }
 ALSO_BY = {
     "fills_memory_of_replicas": ("reduction/divide-factor-hsdp",),
-    "splits_its_division": ("registration/converted-first",),  # which trains in half precision
+    **dict.fromkeys(
+        ("splits_its_division", "fails_to_add_in_float32"), ("registration/converted-first",)
+    ),  # half precision
 }
 RAISES = ("fails_to_add_in_float32", "averages_by_autograd", "exchanges_uneven_parts")
 ORIGIN = {

@@ -181,7 +181,10 @@ CAUGHT_BY = {
     "cuts_the_graph_of_shards": "composition/checkpoint-same-module",
     "recomputes_on_other_inputs": "composition/checkpoint-inside",
 }
-ALSO_BY = {"gathers_to_recompute": ("prefetch/recomputed", "communication/recomputed", "events/")}
+ALSO_BY = {
+    "gathers_to_recompute": ("prefetch/recomputed", "communication/recomputed", "events/"),
+    "cuts_the_graph_of_shards": ("checkpoint/",),  # shards, too
+}
 ORIGIN = {
     "gathers_to_recompute": "F1 pytorch/pytorch#105635",
 }

@@ -225,6 +225,8 @@ CAUGHT_BY = {
     "keeps_no_inputs": "collectives/async",
     "never_says_done": "collectives/completed",
 }
+#: What a net gives back is worked out of what was gathered.
+ALSO_BY = {"loses_the_tail": ("entry/",)}
 ORIGIN = {
     "does_not_wait": "C5 intel/torch-xpu-ops#1504",
 }

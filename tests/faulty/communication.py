@@ -173,7 +173,10 @@ CAUGHT_BY = {
 #: It makes what is frozen need gradients.
 ALSO_BY = {
     "reduces_what_is_frozen": ("entry/needs-gradients",),
-    "cannot_be_set_later": ("scripts/gather",),  # it sets it, too
+    "gathers_over_all": ("reshard/",),
+    **dict.fromkeys(
+        ("cannot_be_set_later", "cannot_be_resharded", "frees_the_root"), ("scripts/gather",)
+    ),  # by hand, too
     "gathers_in_full_precision": ("scripts/precision",),  # which looks at what is gathered
 }
 #: Where the thread world has nothing to judge.

@@ -145,7 +145,7 @@ CAUGHT_BY = {
     "forgets_the_type_of_state_dicts": "composition/strategies-state-dict",
 }
 #: Which children are replicated, a list of groups tells as well.
-ALSO_BY = {"replicates_the_root_alone": ("grouping/replicated-children",)}
+ALSO_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
 ORIGIN = {
     "hybrid_replicas_never_meet": "B1, B9 pytorch/pytorch#154888, pytorch/pytorch#140183",
 }

@@ -210,6 +210,11 @@ CAUGHT_BY = {
     "names_its_wrapper": "state-dict/under-checkpoint",
 }
 IN_PROCESSES = ("saves_what_comes_later",)
+#: What is gathered once is old when it is trained; and a module that is checkpointed is named as it was.
+ALSO_BY = {
+    "resumes_with_old_weights_2d": ("tensor-parallel/",),
+    "names_its_wrapper": ("checkpoint/leaves-the-module",),
+}
 ORIGIN = {
     "cut_in_the_wrong_order": "I1 pytorch/pytorch#129206",
     "saves_what_comes_later": "J5 pytorch/pytorch#144657",

@@ -111,7 +111,8 @@ def copies_itself(module: Any) -> None:
 
 def ignores_scalars(module: Any, options: dict[str, Any]) -> None:
     """Leave parameters without dims alone."""
-    options["ignored_params"] = {parameter for parameter in module.parameters() if parameter.dim() == 0}
+    scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}
+    options["ignored_params"] = {*(options.get("ignored_params") or ()), *scalars}
 
 
 def names_axes(module: Any, options: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from harness.renamed import all_gather, reduce_scatter
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
+from tests.faulty import ON_THE_WHOLE
 from tests.faulty.communication import without
 from tests.faulty.hooking import instead
 from tests.faulty.making import Gather, Reduction, faulty
@@ -148,5 +149,9 @@ CAUGHT_BY = {
     "gathers_for_runs_in_backward": "events/recomputed",
     "keeps_what_it_keeps_in_part": "events/to-group",
 }
-#: Replicas whose gradients only accumulate then have the sum of all.
-ALSO_BY = {"all_reduces_unasked": ("scripts/hsdp",)}
+#: What is read too early, or left, is wrong in numbers; and scripts look at what is registered after every act.
+ALSO_BY = {
+    **dict.fromkeys(("waits_late", "leaves_reductions"), ON_THE_WHOLE),
+    "all_reduces_unasked": ("scripts/hsdp",),
+    "stays_unsharded_when_quiet": ("scripts/accumulate",),
+}

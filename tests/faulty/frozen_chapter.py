@@ -141,7 +141,11 @@ CAUGHT_BY = {
     "one_dtype": "parameters/other-dtypes",
 }
 RAISES = {"something_to_train"}
-ALSO_BY = {"untied_across_groups": ("sharding/shared",), "untied": ("sharding/shared",)}
+ALSO_BY = {
+    **dict.fromkeys(("untied_across_groups", "untied"), ("sharding/shared",)),
+    "something_to_train": ("entry/no-parameters",),
+    "one_dtype": ("refusals/two-dtypes",),
+}
 ORIGIN = {
     "untied_across_groups": "G5 pytorch/pytorch#179532",
     "untied": "G6 NVIDIA-NeMo/RL#264",

@@ -216,6 +216,8 @@ CAUGHT_BY = {
 }
 #: Ranks then reduce groups of other sizes than each other.
 RAISES = {"skips_unused"}
+#: What needs gradients needs the same once it is sharded.
+ALSO_BY = {"trains_what_is_frozen": ("entry/needs-gradients",)}
 ORIGIN = {
     "forgets_replicas": "B1 pytorch/pytorch#154888",
     "makes_copies_of_what_is_shared": "G6 NVIDIA-NeMo/RL#264",

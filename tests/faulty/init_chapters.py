@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
 from tests.faulty import ON_THE_WHOLE
-from tests.faulty.making import faulty
+from tests.faulty.making import adopt, faulty
 from tests.faulty.reductions import SumsForAverages
 
 assert right.fully_shard is not None
@@ -41,6 +41,7 @@ def remakes(remake: Callable[[DTensor], Tensor]) -> Callable[[Any], None]:
                     made[parameter] = nn.Parameter(remake(parameter.detach()), parameter.requires_grad)
                 if parameter in made:
                     owner._parameters[name] = made[parameter]
+        adopt(module, made)
 
     return change
 

@@ -5,14 +5,16 @@ Faults go in by torch's public hooks, so everything but the fault is known to be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from harness.renamed import all_gather, reduce_scatter
+from harness.torch_fsdp2 import _groups, _state
 from harness.torch_fsdp2 import implementation as right
 from harness.vendor import Implementation
 
@@ -97,3 +99,14 @@ def faulty(
         return result
 
     return replace(right, name=name, fully_shard=fully_shard)
+
+
+def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:
+    """Have torch take what parameters were replaced by for its own, as it does anyway when the net first runs.
+
+    What it does before, such as looking up names, it would do with the old ones: another fault than the one meant.
+    """
+    for inner in module.modules():
+        if isinstance(inner, FSDPModule):
+            for held in [held for group in _groups(_state(inner)) for held in group.fsdp_params]:
+                held.sharded_param = made.get(held.sharded_param, held.sharded_param)

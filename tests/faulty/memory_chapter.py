@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from harness.torch_fsdp2 import implementation as right
 from tests.faulty.event_chapter import given
 from tests.faulty.hooking import instead
-from tests.faulty.making import Reduction, faulty
+from tests.faulty.making import Reduction, adopt, faulty
 from tests.faulty.prefetch_chapter import reduces_at_the_end
 
 #: What holds nets that nobody else holds.
@@ -47,6 +47,7 @@ def _view(module: nn.Module, which: Callable[[DTensor], bool]) -> None:
                 if parameter not in made:
                     made[parameter] = _as_a_view(parameter)
                 setattr(inner, key, made[parameter])
+    adopt(module, made)
 
 
 @torch.no_grad()
@@ -167,4 +168,4 @@ CAUGHT_BY = {
     "forgets_no_net": "memory/deleted",
 }
 #: What is no more unsharded when backward is over is never reduced.
-ALSO_BY = {"reduces_everything_last": ("generated/",)}
+ALSO_BY = {"reduces_everything_last": ("generated/",), "recomputes_nothing": ("checkpoint/contexts",)}

@@ -128,8 +128,11 @@ CAUGHT_BY = {
     "starts_with_gradients": "optimizer-state/never-stepped",
 }
 IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
-#: A net in units is trained there, too.
-ALSO_BY = {"doubles_in_units": ("replicate/mixed",)}
+#: A net in units is trained there, too; and what needs gradients needs the same once it is sharded.
+ALSO_BY = {
+    **dict.fromkeys(("doubles_in_units", "doubles_in_units_alone"), ("replicate/mixed",)),
+    "forgets_what_is_frozen": ("entry/needs-gradients",),
+}
 ORIGIN = {
     "freezes_what_was_trained": "J6 pytorch/pytorch#192202",
     "drops_the_last_of_flat": "J6 pytorch/pytorch#192202",

@@ -99,7 +99,7 @@ def takes_plain_parameters(module: nn.Module, **options: Any) -> Any:
     """Shard plain parameters as if no axes had been named."""
     assert right.fully_shard is not None
     if not all(isinstance(parameter, DTensor) for parameter in module.parameters()):
-        options.pop(DIMS)
+        options.pop(DIMS, None)
     return right.fully_shard(module, **options)
 
 
@@ -166,4 +166,8 @@ CAUGHT_BY = {
     "replicate_that_shards": "spmd-mesh/refuses-replicate",
 }
 #: It counts gathers by a gather of the user's own.
-ALSO_BY = {"forgets_the_gather": ("registration/repeated",), "forgets_the_hook": ("reduction/hook",)}
+ALSO_BY = {
+    "forgets_the_gather": ("registration/repeated",),
+    "forgets_the_hook": ("reduction/hook",),
+    "averages_over_nameless_axes": ("tensor-parallel/",),
+}

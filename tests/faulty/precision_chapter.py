@@ -212,6 +212,7 @@ IN_PROCESSES = {"opaque"}
 ALSO_BY = {
     "no_reduce_dtype": ("communication/dtypes",),
     "no_output_dtype": ("partial-groups/output-dtype",),
+    "all_float": ("refusals/two-dtypes",),  # or else right
     "low_for_good": ("accumulation/reduce-dtype",),  # gradients of what rests so are added up so
 }
 ORIGIN = {

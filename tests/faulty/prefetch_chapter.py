@@ -97,7 +97,7 @@ CAUGHT_BY = {
     "takes_any_module": "prefetch/refuses",
 }
 #: What is no more unsharded when backward is over is never reduced.
-ALSO_BY = {"reduces_late": ("generated/",)}
+ALSO_BY = {"reduces_late": ("generated/",), "unshards_for_nothing": ("scripts/gather",)}
 ORIGIN = {
     "gathers_last_first": "F8 pytorch/pytorch#108190",
     "gathers_first_first": "F8 pytorch/pytorch#108190",

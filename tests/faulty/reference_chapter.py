@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
@@ -24,7 +25,7 @@ def of_the_reference(name: str, after: Callable[[Any], None]) -> Implementation:
 
     def fully_shard(module: Any, **options: Any) -> Any:
         shard(module, **options)
-        after(module)
+        after(module if isinstance(module, nn.Module) else module[0])  # of a list all are in one group
         return module
 
     return replace(right, name=name, fully_shard=fully_shard)

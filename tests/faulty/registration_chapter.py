@@ -196,7 +196,8 @@ CAUGHT_BY = {
 }
 #: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
 ALSO_BY = {
-    **dict.fromkeys(("renews_objects", "gradients_lie_whole"), ON_THE_WHOLE),
+    **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), ON_THE_WHOLE),
+    "copies_for_layers": ("scripts/",),  # which look at what is registered
     "has_no_policy": ("scripts/precision",),
     **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
 }

@@ -230,7 +230,9 @@ CAUGHT_BY = {
 #: What is left alone is replicated for nobody.
 ALSO_BY = {
     "never_average": ("grouping/replicated-children",),
-    "are_sharded_below_a_root": ("spmd-mesh/refuses-replicate",),  # shards may be named
+    **dict.fromkeys(("are_sharded_below_a_root", "are_sharded_where_told"), ("spmd-mesh/refuses-replicate",)),
+    "belong_to_the_root": ("grouping/sharded-children",),
+    "know_no_other_method": ("passes/forward-methods",),
 }
 ORIGIN = {
     "always_synchronise": "D1 huggingface/accelerate#3762",

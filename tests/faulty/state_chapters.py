@@ -211,6 +211,8 @@ CAUGHT_BY = {
     "full_of_the_wrong_rows": "state-dict/full",
     "leaves_out_tied_names": "state-dict/full-of-transformer",
 }
+#: All rows of a parameter are read there, too.
+ALSO_BY = {"full_of_the_wrong_rows": ("entry/",)}
 ORIGIN = {
     "loses_what_is_loaded_full": "J2 pytorch/pytorch#117421",
 }
