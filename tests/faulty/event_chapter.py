@@ -154,4 +154,5 @@ ALSO_BY = {
     **dict.fromkeys(("waits_late", "leaves_reductions"), ON_THE_WHOLE),
     "all_reduces_unasked": ("scripts/hsdp",),
     "stays_unsharded_when_quiet": ("scripts/accumulate",),
+    "frees_late": ("scripts/",),
 }
