@@ -27,7 +27,7 @@ from harness.worlds.host import RoleFactory
 from harness.worlds.team import Starts, Team
 from harness.worlds.watch import CannotStart, Watch
 
-#: How long hosts may take to start and to take their roles, and how long to leave: on a busy machine, seconds are little.
+#: How long hosts may take to start and to take their roles, and to leave: seconds are little on a busy machine.
 START_SECONDS = 120.0
 LEAVE_SECONDS = 30.0
 
