@@ -4,13 +4,15 @@
     python -m tests.again replay --implementation tests.faulty.reductions:does_not_reduce suites/test_training_parity.py
 
 Arguments that are not known here go to pytest. Processes run side by side: whether a rank had just returned or was
-interrupted when another one failed is a matter of time, and is left out there. In the thread world even that repeats.
+interrupted when another one failed is a matter of time, and so is which rank was first to raise what all of them raise:
+both are left out there. In the thread world even that repeats.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -47,7 +49,7 @@ def without_times(line: dict[str, Any]) -> dict[str, Any]:
     for rank in kept.get("ranks", ()):
         del rank["log"]  # what libraries print has times of their own
     if kept.get("world") == "processes":
-        kept["message"] = kept["message"].partition("\n")[0]
+        kept["message"] = re.sub(r"^rank \d+ of ", "a rank of ", kept["message"].partition("\n")[0])
         kept["ranks"] = [rank for rank in kept["ranks"] if rank["fate"] not in ("returned", "interrupted")]
     return kept
 
