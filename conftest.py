@@ -1,4 +1,4 @@
-"""Loads the harness as a pytest plugin; nothing else."""
+"""Loads the harness as a pytest plugin."""
 
 import gc
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from harness.suite_tests import ATTACHED as ATTACHED
 from harness.suite_tests import WORLDS as WORLDS
 from harness.vendor import LIMITS, Feature
 from harness.verdict import LEVELS
@@ -16,8 +17,7 @@ from harness.verdict import LEVELS
 if TYPE_CHECKING:
     from harness.trial import Trial
 
-#: Every kind of world: what is about ``WORLDS`` and runs in processes runs in attached ones, too.
-ATTACHED = "attached"
+#: Every kind of world: what runs in processes runs in attached ones, too.
 KINDS = (*WORLDS, ATTACHED)
 Test = TypeVar("Test", bound=Callable[..., Any])
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 #: Both kinds of world, which a requirement is tried in unless it says otherwise. Here, where torch is not needed.
 WORLDS = ("threads", "processes")
+#: The kind in which rows in processes are run on ranks that a launcher has started.
+ATTACHED = "attached"
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,7 @@ def each_alone(pool: ProcessPoolExecutor, faults: Sequence[Fault]) -> Iterator[F
     start = time.monotonic()
     for number, row in enumerate(as_completed([pool.submit(alone, fault) for fault in faults]), 1):
         fact = row.result()
-        end = f"{fact['verdict']} after {fact['seconds']} s"
-        print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fact['id']}: {end}", flush=True)
+        _say(number, len(faults), start, f"{fact['id']}: {fact['verdict']} after {fact['seconds']} s")
         yield fact
 
 
@@ -150,8 +149,12 @@ def each_in_a_run(
         parts = [pool.submit(_part, fault, known[fault.id]["cause"], worker) for worker in range(WORKERS)]
         first = first_of([part.result() for part in parts])
         end = f"{first.requirement or 'not red'} after {first.seconds:.1f} s, {first.rows} rows"
-        print(f"[{number}/{len(faults)}, {time.monotonic() - start:.0f} s] {fault.id}: {end}", flush=True)
+        _say(number, len(faults), start, f"{fault.id}: {end}")
         yield fault.id, first
+
+
+def _say(number: int, of: int, start: float, words: str) -> None:
+    print(f"[{number}/{of}, {time.monotonic() - start:.0f} s] {words}", flush=True)
 
 
 def _part(fault: Fault, symptom: str, worker: int) -> FirstRed:

@@ -15,6 +15,7 @@ from harness.report.read import Run, read_run
 from harness.report.text import one_line, visible
 from harness.reproduce.choose import Choice, case_of, choose, others_red
 from harness.reproduce.showing import script_of
+from harness.suite_tests import ATTACHED
 
 _ENDS = """ID is a node id, a requirement, or a requirement in a world:
   'suites/test_training_parity.py::test_…[threads]'   parity/exact   'parity/exact[threads]'
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
     """The command that runs the row: pytest's, or torchrun's around it."""
-    if choice.record.world == "attached" and not torchrun:
+    if choice.record.world == ATTACHED and not torchrun:
         raise ValueError("that row was run on ranks that a launcher had started; --torchrun prints the line for it")
     case = case_of(choice)
     words = pytest_line(choice.nodeid(folder), choice.implementation, choice.backend, case)

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.report.read import Run, missing
+from harness.suite_tests import ATTACHED
 from harness.verdict import Record
 
 
@@ -71,11 +72,14 @@ def _keyed(run: Run, tests: _Tests) -> Iterator[tuple[Key, Planned]]:
 
 def _as_one_world(keyed: Sequence[dict[Key, Planned]]) -> Sequence[dict[Key, Planned]]:
     """Attached ranks taken for processes, if some run has the one, some the other, and none has both."""
-    worlds = [{key.world for key in rows} for rows in keyed]
-    if not {"attached", "processes"} <= set().union(*worlds) or any({"attached", "processes"} <= own for own in worlds):
+    both, worlds = {ATTACHED, "processes"}, [{key.world for key in rows} for rows in keyed]
+    if not both <= set().union(*worlds) or any(both <= own for own in worlds):
         return keyed
-    renamed = {"attached": "processes"}
-    return [{replace(key, world=renamed.get(key.world, key.world)): row for key, row in rows.items()} for rows in keyed]
+    return [{_in_processes(key): row for key, row in rows.items()} for rows in keyed]
+
+
+def _in_processes(key: Key) -> Key:
+    return replace(key, world="processes") if key.world == ATTACHED else key
 
 
 def name_of_test(nodeid: str) -> str:

@@ -167,5 +167,7 @@ CAUGHT_BY = {
     "keeps_failed_steps": "memory/failures",
     "forgets_no_net": "memory/deleted",
 }
-#: What is no more unsharded when backward is over is never reduced.
-ALSO_BY = {"reduces_everything_last": ("generated/",), "recomputes_nothing": ("checkpoint/contexts",)}
+ALSO_BY = {
+    "reduces_everything_last": ("generated/",),  # what is no more unsharded when backward is over is never reduced
+    "recomputes_nothing": ("checkpoint/contexts",),
+}

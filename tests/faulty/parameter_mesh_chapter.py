@@ -165,9 +165,8 @@ CAUGHT_BY = {
     "cuts_no_replicas": "spmd-mesh/refuses-placement",
     "replicate_that_shards": "spmd-mesh/refuses-replicate",
 }
-#: It counts gathers by a gather of the user's own.
 ALSO_BY = {
-    "forgets_the_gather": ("registration/repeated",),
+    "forgets_the_gather": ("registration/repeated",),  # counts gathers by one of the user's own
     "forgets_the_hook": ("reduction/hook",),
-    "averages_over_nameless_axes": ("tensor-parallel/",),
+    "averages_over_nameless_axes": ("tensor-parallel/",),  # which trains on axes without names for data
 }

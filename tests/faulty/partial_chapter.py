@@ -88,7 +88,7 @@ CAUGHT_BY = {
     "halves_partial_forwards": "partial-groups/two-forwards",
     "forgets_output_dtype": "partial-groups/output-dtype",
 }
-#: A weight that two groups share is refused.
 #: What is in a list beside what it is in is sharded twice.
 ALSO_BY = {"shards_lists_apart": ("entry/nested-in-a-list",)}
+#: A weight that two groups share is refused.
 RAISES = ("shards_lists_apart",)

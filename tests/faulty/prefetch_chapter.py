@@ -96,8 +96,10 @@ CAUGHT_BY = {
     "unshards_for_nothing": "prefetch/by-hand",
     "takes_any_module": "prefetch/refuses",
 }
-#: What is no more unsharded when backward is over is never reduced.
-ALSO_BY = {"reduces_late": ("generated/",), "unshards_for_nothing": ("scripts/gather",)}
+ALSO_BY = {
+    "reduces_late": ("generated/",),  # what is no more unsharded when backward is over is never reduced
+    "unshards_for_nothing": ("scripts/gather",),  # by hand
+}
 ORIGIN = {
     "gathers_last_first": "F8 pytorch/pytorch#108190",
     "gathers_first_first": "F8 pytorch/pytorch#108190",
