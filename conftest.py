@@ -4,4 +4,4 @@ import gc
 
 #: Until tests are collected: nothing that is imported is garbage, and looking for it is a sixth of the time.
 gc.disable()
-pytest_plugins = ["harness.plugin", "harness.plugin_test", "harness.plugin_end"]
+pytest_plugins = ["harness.pytest_plugin"]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from harness.rank import Rank
+from harness.worlds.rank import Rank
 
 
 def train(mesh: DeviceMesh) -> None:

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.training import SUBJECTS, Setup, Training, fake_ranks
-from harness.load import load_implementation
+from harness.vendor.load import load_implementation
 
 
 class Costs(NamedTuple):

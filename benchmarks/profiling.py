@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.training import SUBJECTS, WARM_UP, Setup, Training, fake_ranks
-from harness.load import load_implementation
+from harness.vendor.load import load_implementation
 
 #: The group of a file is the first whose part of a path it has.
 GROUPS = (
@@ -108,7 +108,7 @@ def _is_native(function: Function) -> bool:
 
 
 def _words(function: Function) -> str:
-    """``reference_models/fsdp/param.py:201 show_unsharded``, from the package on."""
+    """``reference_models/fsdp/parameters/param.py:201 show_unsharded``, from the package on."""
     path, line, name = function
     if _is_native(function):
         return name.strip("<>")

@@ -22,7 +22,7 @@ from benchmarks.costs import costs
 from benchmarks.pairs import Pairs, pairs_of
 from benchmarks.profiling import Breakdown, breakdowns
 from benchmarks.training import SUBJECTS, Setup, fake_ranks, parameter_bytes, take_turns, turns_on
-from harness.load import Subject
+from harness.vendor.load import Subject
 from harness.worlds.base import describe, first_cause
 from harness.worlds.make import open_world
 

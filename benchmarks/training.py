@@ -26,9 +26,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.wire import Wire, wire_of
-from harness.load import load_implementation
-from harness.rank import Rank
 from harness.vendor import Implementation
+from harness.vendor.load import load_implementation
+from harness.worlds.rank import Rank
 from reference_models.nets.transformer import Transformer
 
 #: Both come by the vendors' door.

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.ledger import Entry
-from harness.rank import Rank
+from harness.collective_trace.recorder import Entry
+from harness.worlds.rank import Rank
 
 
 class Wire:

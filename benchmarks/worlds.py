@@ -29,10 +29,10 @@ from torch.testing._internal.common_distributed import MultiProcessTestCase, Mul
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.bodies import reduce_on, train, train_on
-from harness.load import Subject
-from harness.rank import Rank
+from harness.vendor.load import Subject
 from harness.worlds.base import World, describe, first_cause
 from harness.worlds.make import open_world
+from harness.worlds.rank import Rank
 
 SUBJECT = Subject("torch", "gloo")
 

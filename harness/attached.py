@@ -22,9 +22,9 @@ from types import FrameType
 
 import pytest
 
-from harness.worlds import attached_fleet
-from harness.worlds.attached_agent import Agent
-from harness.worlds.attached_launch import Launch, launched, open_store
+from harness.worlds.attached import fleet as attached_fleet
+from harness.worlds.attached.agent import Agent
+from harness.worlds.attached.launch import Launch, launched, open_store
 
 #: How long, in seconds, the row that an agent's end has spoilt may take to be written when we are told to end; and how
 #: long an agent that is told so serves on, since the controller was told, too. Launchers wait for half a minute.

@@ -9,9 +9,9 @@ from torch import nn
 from harness import __version__
 from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner, Strategies
 from reference_models import fsdp
-from reference_models.fsdp.lazy_init import lazy_init, sharding_state
-from reference_models.fsdp.managed import managed_buffers, managed_modules, managed_parameters
-from reference_models.fsdp.state import ModuleState
+from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters
+from reference_models.fsdp.modules.state import ModuleState
 
 
 def _states_managed(module: nn.Module) -> tuple[list[Any], list[Any]]:

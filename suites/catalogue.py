@@ -17,9 +17,10 @@ from functools import cache
 from itertools import groupby
 
 import suites
-from harness.report.read import Run, read_run
-from harness.requirement import WORLDS, Requirement
-from harness.verdict import Record, Verdict
+from harness.data.kinds import WORLDS
+from harness.records.reader import Run, read_run
+from harness.records.record import Record, Verdict
+from harness.requirement import Requirement
 from suites.seeds import SEEDS
 
 _LIFE = """
@@ -51,14 +52,18 @@ class Entry:
         return " ".join((self.test.__doc__ or "").split())
 
 
+def chapter_modules() -> list[str]:
+    """The modules of all chapters, such as ``suites.training.test_offload``."""
+    names = (found.name for found in pkgutil.walk_packages(suites.__path__, "suites."))
+    return sorted(name for name in names if name.rpartition(".")[2].startswith("test_"))
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """All of them, by chapter, and as they stand there."""
-    names = sorted(found.name for found in pkgutil.iter_modules(suites.__path__, "suites."))
     found = [
         Entry(mark.args[0], test, name)
-        for name in names
-        if name.startswith("suites.test_")
+        for name in chapter_modules()
         for test in vars(importlib.import_module(name)).values()
         for mark in getattr(test, "pytestmark", ())
         if mark.name == "requirement"
@@ -79,8 +84,8 @@ def requirements() -> Iterator[str]:
     yield ""
     yield (
         "*Needs* are the features an implementation must claim, how many ranks a world must have at least, what the "
-        "machine must not lack, and the kind of world if only one will do. *Source* names what the requirement comes "
-        "from: rows of the seed documents (A1 to E2), of the catalogue of behaviours (SHD-12), of faults (F-A1)."
+        "machine must not lack, and the kind of world if only one will do. *Source* names the rows of "
+        "[the seed documents](seed-coverage.md) that the requirement covers."
     )
     for chapter, members in groupby(entries(), lambda entry: entry.requirement.chapter):
         yield from ("", f"## {chapter}", "", "| id | level | statement | needs | source |", "|---|---|---|---|---|")

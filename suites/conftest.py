@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.ahead import start_ahead
-from harness.recorder import is_worker
+from harness.pytest_plugin.recorder import is_worker
+from harness.pytest_plugin.warm_start import start_ahead
 from harness.requirement import requirement_of
 from suites.catalogue import RUN_ORDER
 
@@ -32,13 +32,17 @@ def _is_first(worker: pytest.Config) -> bool:
 
 
 def _start_ahead(config: pytest.Config) -> None:
-    start_ahead(config, [f"{__package__}.{file.stem}" for file in _named(config) if file.parent == _HERE])
+    start_ahead(config, [_module(file) for file in _named(config) if file.is_relative_to(_HERE)])
 
 
 def _named(config: pytest.Config) -> list[Path]:
     """The test files that the command line names."""
     paths = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
-    return [file for path in paths for file in (sorted(path.glob("test_*.py")) if path.is_dir() else [path])]
+    return [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
+
+
+def _module(file: Path) -> str:
+    return ".".join((str(__package__), *file.relative_to(_HERE).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)

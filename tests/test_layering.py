@@ -15,13 +15,53 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case
+from harness.data.case import Case
 from suites.catalogue import Entry, entries
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("harness", "suites", "reference_models", "tests")
-MOST_LINES = 320
+MOST_LINES = 300
 MOST_FUNCTION_LINES = 60
+MOST_FILES = 15
+#: The packages of the harness, and the areas of the suites: each may import those before it.
+ORDER = {
+    "harness": [
+        "data",
+        "collective_trace",
+        "vendor",
+        "records",
+        "requirements",
+        "worlds",
+        "trial",
+        "run_comparison",
+        "waivers",
+        "pytest_plugin",
+        "exports",
+        "report",
+        "reproduce",
+        "doctor",
+        "submission",
+        "commands",
+    ],
+    "suites": [
+        "kit",
+        "passes",
+        "parallelism",
+        "composition",
+        "training",
+        "parameters",
+        "setup",
+        "communication",
+        "gradients",
+        "generated",
+        "lifetimes",
+        "state",
+        "saving",
+        "scenarios",
+        "collectives",
+        "plain_scripts",
+    ],
+}
 
 
 def module_name(path: Path) -> str:
@@ -90,9 +130,11 @@ def users(forbidden: tuple[str, ...], where: list[str]) -> list[str]:
 
 def test_the_walk_sees_imports_and_attributes() -> None:
     """The walk finds a private import that is there, so its silence elsewhere means something."""
-    assert "torch.testing._internal.distributed.multi_threaded_pg.ThreadLocalWorld" in uses("harness.worlds.threads")
-    assert any(within(used, "torch.accelerator") for used in uses("harness.environment"))
-    assert {"harness.case", "suites.kit", "reference_models.nets.mlp"} <= reached("suites.kit.baseline")
+    assert "torch.testing._internal.distributed.multi_threaded_pg.ThreadLocalWorld" in uses(
+        "harness.worlds.threads.role"
+    )
+    assert any(within(used, "torch.accelerator") for used in uses("harness.pytest_plugin.environment"))
+    assert {"harness.data.case", "suites.kit", "reference_models.nets.mlp"} <= reached("suites.kit.baseline")
 
 
 @pytest.mark.parametrize("package", ["reference_models.fsdp", "reference_models.nets"])
@@ -125,11 +167,11 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
     [
         "suites.kit.baseline",
         "suites.kit.layout",
-        "suites.kit.passes",
+        "suites.passes.passes",
         "suites.kit.tolerance",
-        "suites.kit.resume",
-        "suites.kit.optimizer_states",
-        "suites.kit.collective_oracle",
+        "suites.saving.resume",
+        "suites.saving.optimizer_states",
+        "suites.collectives.collective_oracle",
     ],
 )
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:
@@ -140,7 +182,7 @@ def test_the_oracle_loads_no_collectives(oracle: str) -> None:
 def test_private_test_helpers_of_torch_are_used_in_two_files_only() -> None:
     """``torch.testing._internal`` is torch's own business; where we borrow from it is known."""
     borrowing = {name for name in MODULES if any(within(used, "torch.testing._internal") for used in uses(name))}
-    assert borrowing <= {"harness.worlds.threads", "harness.worlds.preload"}
+    assert borrowing <= {"harness.worlds.threads.role", "harness.worlds.preload"}
 
 
 @pytest.mark.parametrize("name", below("harness", "suites", "reference_models"))
@@ -151,6 +193,56 @@ def test_nothing_from_disk_is_unpickled(name: str) -> None:
     loads = [call for call in calls if ast.unparse(call.func) == "torch.load"]
     assert all("weights_only=True" in ast.unparse(call) for call in loads)
     assert not [call for call in calls if ast.unparse(call.func) == "pickle.load"]
+
+
+@pytest.mark.parametrize("top", ORDER)
+def test_imports_follow_the_ordered_list_of_packages(top: str) -> None:
+    """A package imports only those before it in the list, also in functions and for type checkers."""
+    ranks = {f"{top}.{package}": place for place, package in enumerate(ORDER[top])}
+    assert {package_of(name) for name in below(top) if name.count(".") > 1} <= set(ranks)
+    upward = [
+        f"{name} uses {used}"
+        for name in below(top)
+        for used in uses(name)
+        if ranks.get(package_of(used), -1) > ranks.get(package_of(name), len(ranks))
+    ]
+    assert upward == []
+
+
+def package_of(name: str) -> str:
+    """``harness.worlds`` of ``harness.worlds.threads.store``."""
+    return ".".join(name.split(".")[:2])
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """There is no cycle of imports, also in functions and for type checkers."""
+    graph = {name: uses(name) & set(MODULES) - {name} for name in MODULES}
+    assert cycle(graph) == []
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules that import each other in a ring, or below one; none where the graph has an order."""
+    left = dict(graph)
+    while free := [name for name, used in left.items() if not used & set(left)]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_a_cycle_is_seen() -> None:
+    """Of three modules, the two that import each other are found."""
+    assert cycle({"a": {"b"}, "b": {"a"}, "c": set()}) == ["a", "b"]
+
+
+FOLDERS = sorted({path.parent for path in MODULES.values()})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
+    """It holds at most fifteen files, and its package says in one sentence what belongs there."""
+    assert len([path for path in folder.iterdir() if path.is_file()]) <= MOST_FILES
+    statement = " ".join((ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or "").split())
+    assert re.match(r"(``)?[\w].+?\.($|\s)", statement), f"no sentence: {statement!r}"
 
 
 @pytest.mark.parametrize("name", list(MODULES))

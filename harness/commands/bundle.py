@@ -1,52 +1,51 @@
-"""``fsdp-conformance bundle``: one archive of record files, and what belongs to them, to be handed in."""
+"""``fsdp-conformance bundle``: one archive of record files, and what belongs to them, to be submitted."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness.commands.verify import said_of
-from harness.report.output import replace_file
-from harness.report.read import RecordFileError
-from harness.report.text import one_line, visible
-from harness.submission.archive import contents, pack, unpack
-from harness.submission.bundle import BundleError, members_of
-from harness.submission.plan import Plan, PlanError
-from harness.submission.verify import this_plan, verify
+from harness.commands.verify import lines_of
+from harness.data.text import one_line, plural, visible
+from harness.records.output import replace_file
+from harness.records.provenance import sources_digest
+from harness.submission.archive import SubmissionError, pack, unpack
+from harness.submission.bundle import members_of
+from harness.submission.verify import verify
 
-_ENDS = """exit status: 0 the archive was written, and verify takes it; 1 verify would refuse it, so it was not written;
-2 a file cannot be read or written. Whether the subject conforms has no part in it."""
+_EXIT_STATUS = """exit status: 0 the archive was written, and verify accepts it; 1 verify would refuse it, so it was not
+written; 2 a file cannot be read or written. Whether the subject conforms has no part in it."""
 
 
-def main(arguments: Sequence[str], plan_here: Callable[[], Plan] = this_plan) -> int:
-    """Make the archive, verify it as a receiver would, and write it if it holds."""
+def main(arguments: Sequence[str]) -> int:
+    """Make the archive, verify it as a receiver would, and write it if it has no problem."""
     options = _parser().parse_intermixed_args(arguments)
     try:
-        _refuse(options.output, [*options.records, *options.waivers])
+        _check_output(options.output, [*options.records, *options.waivers])
         data = pack(members_of(options.records, options.waivers))
-        found = verify(unpack(data, options.output.name), plan_here)
+        found = verify(unpack(data, options.output.name), sources_digest())
         if found.is_verified:
             replace_file(options.output, data, "-o")
-    except (BundleError, RecordFileError, PlanError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"fsdp-conformance bundle: {one_line(str(error))}", file=sys.stderr)
         return 2
-    print("\n".join(said_of(found)))
+    print("\n".join(lines_of(found)))
     if not found.is_verified:
         print("fsdp-conformance bundle: verify would refuse it, so nothing was written", file=sys.stderr)
         return 1
-    print(visible(f"{options.output}: {contents(unpack(data, options.output.name).members)}"))
+    print(visible(f"{options.output}: {plural(len(found.members), 'member')}, {len(data)} bytes"))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance bundle",
-        description="Make one archive of record files: with the page made of them, the waiver files that the runs "
+        description="Make one archive of record files, with the page made of them, the waiver files that the runs "
         "read, and a manifest with the SHA-256 of each. The same files give the same bytes. The archive is verified "
         "before it is written, as its receiver will verify it.",
-        epilog=_ENDS,
+        epilog=_EXIT_STATUS,
     )
     parser.add_argument("records", nargs="+", type=Path, metavar="run.jsonl", help="a record file that a run wrote")
     parser.add_argument(
@@ -69,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _refuse(output: Path, given: Sequence[Path]) -> None:
+def _check_output(output: Path, given: Sequence[Path]) -> None:
     if output.is_dir():
-        raise BundleError(f"{output}: is a directory; name the archive itself, such as -o {output / 'submission.zip'}")
-    if output.exists() and any(path.exists() and output.samefile(path) for path in given):
-        raise BundleError(
-            f"{output}: is one of the files to be put in, which the archive would replace; choose another"
+        raise SubmissionError(
+            f"{output}: is a directory; name the archive itself, such as -o {output / 'submission.zip'}"
         )
+    if output.exists() and any(path.exists() and output.samefile(path) for path in given):
+        raise SubmissionError(f"{output}: is one of the files to bundle, which the archive would replace; name another")

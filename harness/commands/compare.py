@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.report.difference import DRIFT, Change, Comparison, compare
-from harness.report.difference_text import json_of, text_of
-from harness.report.output import json_document, write_output
-from harness.report.read import RecordFileError, read_run
-from harness.report.text import one_line
+from harness.data.text import one_line
+from harness.records.output import json_document, write_output
+from harness.records.reader import RecordFileError, read_run
+from harness.run_comparison.difference import DRIFT, Change, Comparison, compare
+from harness.run_comparison.report_text import json_of, text_of
 
 _ENDS = """exit status: 0 no regression; 1 regressions: rows that passed in A and fail or are broken in B, or were
 planned in B and never written (with --strict also rows that passed in A and that B waives, no longer tries, or has no

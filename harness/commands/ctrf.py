@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.report.ctrf import ctrf_of
-from harness.report.output import json_document, write_output
-from harness.report.read import RecordFileError, read_run
-from harness.report.text import one_line
+from harness.data.text import one_line
+from harness.exports.ctrf import ctrf_of
+from harness.records.output import json_document, write_output
+from harness.records.reader import RecordFileError, read_run
 
 
 def main(arguments: Sequence[str]) -> int:

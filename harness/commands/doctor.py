@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.doctor import told
+from harness.data.text import one_line
+from harness.doctor import findings_text
 from harness.doctor.supervise import PATIENCE, Examination, Refused
-from harness.report.output import replace_file
-from harness.report.text import one_line
+from harness.records.output import replace_file
 
 _STATUS = """exit status:
   0  all is found, or no MUST depends on what is not
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"fsdp-conformance doctor: {refused}", file=sys.stderr)
         return 2
     if options.json != "-":
-        print(told.text(examined), end="")
+        print(findings_text.text(examined), end="")
     return _written(options.json, examined)
 
 
@@ -66,11 +66,11 @@ def _parser() -> argparse.ArgumentParser:
 def _written(file: str, examined: Examination) -> int:
     """Write the JSON where it is wanted; the exit status."""
     if file == "-":
-        sys.stdout.write(told.as_json(examined))
+        sys.stdout.write(findings_text.as_json(examined))
     elif file:
         try:
-            replace_file(Path(file), told.as_json(examined).encode(), "--json")
+            replace_file(Path(file), findings_text.as_json(examined).encode(), "--json")
         except OSError as error:
             print(f"fsdp-conformance doctor: {one_line(str(error))}", file=sys.stderr)
             return 2
-    return told.status(examined)
+    return findings_text.status(examined)

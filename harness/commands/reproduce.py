@@ -1,4 +1,4 @@
-"""``fsdp-conformance reproduce``: run a recorded row again, or print what shows its failure elsewhere."""
+"""``fsdp-conformance reproduce``: run a recorded case again, or print what shows its failure elsewhere."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.again import launched, pytest_line
-from harness.provenance import suites_folder
-from harness.report.read import Run, read_run
-from harness.report.text import one_line, visible
-from harness.reproduce.choose import Choice, case_of, choose, others_red
-from harness.reproduce.showing import script_of
-from harness.suite_tests import ATTACHED
+from harness.data.kinds import ATTACHED
+from harness.data.text import one_line, visible
+from harness.records.command_lines import launched, pytest_line
+from harness.records.provenance import suites_folder
+from harness.records.reader import Run, read_run
+from harness.reproduce.choose import Choice, choose, others_red
+from harness.reproduce.script import NoScript, script_of
 
 _ENDS = """ID is a node id, a requirement, or a requirement in a world:
-  'suites/test_training_parity.py::test_…[threads]'   parity/exact   'parity/exact[threads]'
-Of several rows the first that fails is taken.
+  'suites/training/test_training_parity.py::test_…[threads]'   parity/exact   'parity/exact[threads]'
+Of several results the first that failed is taken.
 
-Nothing is believed of the file that these suites do not know: the line that a record holds is not run, and a vendor's
-module is imported only if it is named here, by --implementation or --backend.
+Nothing in the file is believed that these suites do not know: the command line that a record holds is not run, and a
+vendor's module is imported only if it is named here, by --implementation or --backend.
 
-exit status: pytest's of the row that was run; of --script and --torchrun 0; 2 if there is no such row, or nothing can
-be made of it."""
+exit status: pytest's of the test that was run; of --script and --torchrun 0; 2 if there is no such result, if it does
+not fit these suites, or if there is no script for it: the line that runs its case is then printed to stderr."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the row again, or print; the exit status."""
+    """Run the test again, or print; the exit status."""
     given = list(arguments)
     cut = given.index("--") if "--" in given else len(given)
     options = _parser().parse_args(given[:cut])
@@ -40,23 +40,39 @@ def main(arguments: Sequence[str]) -> int:
         choice = choose(run, options.id, folder, options.implementation, options.backend)
         _tell_others(run, choice)
         if options.script:
-            sys.stdout.buffer.write(script_of(choice, run).encode())  # as Python reads it, whatever the terminal's is
-            return 0
+            return _print_script(choice, folder)
         words = _words(choice, folder, options.torchrun) + given[cut + 1 :]
     except ValueError as error:
-        print(f"fsdp-conformance reproduce: {one_line(str(error), 2000)}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
     print(visible(shlex.join(words)), flush=True)
     if options.torchrun:
         return 0
     return subprocess.run([sys.executable, "-m", *words], check=False).returncode
 
 
+def _print_script(choice: Choice, folder: Path) -> int:
+    """Print the script; where there is none, say why, and which command shows the failure instead."""
+    try:
+        text = script_of(choice)
+    except NoScript as why:
+        line = shlex.join(_words(choice, folder, torchrun=choice.record.world == ATTACHED))
+        return _refused(f"{why}; this command runs it instead:", visible(line))
+    sys.stdout.buffer.write(text.encode())  # as Python reads it, whatever the terminal's encoding is
+    return 0
+
+
+def _refused(why: str, line: str = "") -> int:
+    print(f"fsdp-conformance reproduce: {one_line(why, 2000)}", file=sys.stderr)
+    if line:
+        print(line, file=sys.stderr)
+    return 2
+
+
 def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
-    """The command that runs the row: pytest's, or torchrun's around it."""
+    """The command that runs the test: pytest's, or torchrun's around it."""
     if choice.record.world == ATTACHED and not torchrun:
-        raise ValueError("that row was run on ranks that a launcher had started; --torchrun prints the line for it")
-    case = case_of(choice)
+        raise ValueError("that result is of ranks that a launcher had started; --torchrun prints the line for it")
+    case = choice.case.as_json() if choice.case is not None else None
     words = pytest_line(choice.nodeid(folder), choice.implementation, choice.backend, case)
     if not torchrun:
         return words
@@ -67,7 +83,7 @@ def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
 
 
 def _tell_others(run: Run, choice: Choice) -> None:
-    """Say that other rows of the requirement fail, too, and how to have one of them."""
+    """Say that other results of the requirement are red, too, and how to have one of them."""
     others = others_red(run, choice.record)
     if choice.record.verdict.is_red and others:
         this, other = (one_line(shlex.quote(nodeid), 300) for nodeid in (choice.record.nodeid, others[0]))
@@ -80,17 +96,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="fsdp-conformance reproduce",
         usage="fsdp-conformance reproduce [--script | --torchrun] [OPTION …] RUN.jsonl ID [-- PYTEST-OPTION …]",
         description="Run again what a record is of: the same test, on the same subject, with the very case that "
-        "failed. Or print it as a script of plain torch, which needs neither pytest nor the suites, or as the line "
-        "that runs it on ranks that torchrun starts.",
+        "failed. Or print a short script that shows the failure with torch alone, where there is a template for it, or "
+        "the line that runs the test on ranks that torchrun starts.",
         epilog=_ENDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file")
-    parser.add_argument("id", metavar="ID", help="which row of it")
+    parser.add_argument("id", metavar="ID", help="which result in it")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--script", action="store_true", help="print a Python file that shows the failure by itself")
+    how.add_argument("--script", action="store_true", help="print a short script that needs only torch")
     how.add_argument("--torchrun", action="store_true", help="print the line that runs it in the attached world")
-    for kind, words in (("implementation", "who is judged"), ("backend", "where ranks run")):
+    for kind, words in (("implementation", "the subject"), ("backend", "where ranks run")):
         default = f"{words} (default: as recorded, if that is built in)"
         parser.add_argument(f"--{kind}", default="", metavar="NAME|module:attribute", help=default)
     return parser

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.provenance import suites_folder
+from harness.commands.pytest_process import run_pytest
+from harness.records.provenance import suites_folder
+from harness.records.reader import RecordFileError, read_run
 from harness.report.__main__ import main as report
+from harness.worlds.base import WorldCannotStart
 
 _REST = """options of pytest that are asked for most:
   --waivers FILE.toml          known failures
@@ -19,21 +21,33 @@ _REST = """options of pytest that are asked for most:
   --hypothesis-profile quick|full|soak
                                how many cases are drawn (default: quick)
   --timeout SECONDS            end a test that takes longer, as a failure
-  --junitxml FILE              what most CI shows
+
+Ctrl-C and SIGTERM end the run in order: what was judged is recorded, the page is written and says that the run was
+interrupted, and no further implementation is judged.
 
 exit status:
   0  no row is red; the page says whether something was not run
   1  a row is red (it fails, its waiver is stale, or the suite broke), or the run has a problem,
      such as a waiver that matches nothing
-  2  the run was interrupted, or there is no page
-  other numbers are pytest's: 4 means that an option is wrong
+  2  the run was interrupted, or stopped because ranks cannot be started, or there is no page
+  6  the record file could not be written, as on a full disk, so the run was stopped
+  other numbers are pytest's: 4 means that an option is wrong, or that another run is writing the record file;
+  137 that pytest was killed
 """
+_INTERRUPTED, _REFUSED = 2, 4
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the suites; pytest's exit status, or the report's if that is worse."""
-    options, rest = _parser().parse_known_args(arguments)
-    return _run(options.implementation or _built_in(), options.backend, options.output, rest)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if options.record is not None:
+        parser.error(f"argument --record: expected the folder of record files, as -o FOLDER, got {options.record!r}")
+    names = dict.fromkeys(options.implementation or _built_in())
+    files = {name: _file_name(name) for name in names}
+    if len(set(files.values())) < len(files):
+        parser.error(f"argument --implementation: {', '.join(files)} would write the same files; run them one by one")
+    return _run(options, files, rest)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "page.html of all of them. What is not an option of this command goes to pytest.",
         epilog=_REST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # what is short for an option here may be one of pytest's
     )
     parser.add_argument(
         "--implementation",
@@ -58,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     words = "folder to write to, made if it is not there (default: %(default)s)"
     parser.add_argument("-o", "--output", type=Path, default=Path("reports"), metavar="FOLDER", help=words)
+    words = "pytest's JUnit file, which most CI shows; of several implementations one each, FILE-NAME.xml"
+    parser.add_argument("--junitxml", "--junit-xml", type=Path, metavar="FILE.xml", help=words)
+    words = "pytest-html's page; of several implementations one each, FILE-NAME.html"
+    parser.add_argument("--html", type=Path, metavar="FILE.html", help=words)
+    parser.add_argument("--record", help=argparse.SUPPRESS)
     return parser
 
 
@@ -68,21 +88,53 @@ def _built_in() -> list[str]:
     return ["torch", "reference"] if reference else ["torch"]
 
 
-def _run(implementations: list[str], backend: str, output: Path, rest: list[str]) -> int:
-    records, status = [], 0
+def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) -> int:
+    """Judge one implementation after the other, by the name of its files, and make the page of what they wrote."""
+    records, status, left = [], 0, list(files)
     suites = suites_folder()
     assert suites is not None, "the suites are installed with the harness"
-    for name in implementations:
-        record = output / f"{_file_name(name)}.jsonl"
-        line = [sys.executable, "-m", "pytest", str(suites), "--implementation", name, "--backend", backend]
-        line += ["--record", str(record), *_workers(rest), *rest]
-        status = max(status, subprocess.run(line, check=False).returncode)
-        if record.exists():
-            records.append(str(record))
+    for name, file in files.items():
+        record = options.output / f"{file}.jsonl"
+        before = _stamp(record)
+        line = [str(suites), "--implementation", name, "--backend", options.backend, "--record", str(record)]
+        line += [*_others(options, file if len(files) > 1 else ""), *_workers(rest), *rest]
+        ended, is_interrupted = run_pytest(line)
+        left.remove(name)
+        status = _INTERRUPTED if is_interrupted else max(status, ended)
+        is_written = ended != _REFUSED and _stamp(record) != before  # another run may be writing it
+        records += [record] if is_written else []
+        if is_interrupted or (ended == _INTERRUPTED and is_written and _cannot_start(record)):
+            break
+    if left:
+        print(f"fsdp-conformance run: stopped, see above; not judged: {', '.join(left)}", file=sys.stderr)
     if not records:
         print("fsdp-conformance: nothing was recorded, so there is no page; see the messages above", file=sys.stderr)
         return status or 1
-    return max(status, report([*records, "-o", str(output / "page.html")]))
+    return max(status, report([*map(str, records), "-o", str(options.output / "page.html")]))
+
+
+def _stamp(record: Path) -> tuple[int, ...]:
+    """What is another once somebody has written the file: a run that pytest refuses leaves that of an earlier one."""
+    try:
+        found = record.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _cannot_start(record: Path) -> bool:
+    """Whether a run met worlds that cannot start: those of another implementation would not start either."""
+    try:
+        return any(one.cause == WorldCannotStart.cause for one in read_run(record).records)
+    except RecordFileError:  # of which the page will tell
+        return False
+
+
+def _others(options: argparse.Namespace, name: str) -> Iterator[str]:
+    """The files that pytest is to write beside the record, with the name of the implementation if there are several."""
+    for option, path in (("--junitxml", options.junitxml), ("--html", options.html)):
+        if path is not None:
+            yield f"{option}={path.parent / f'{path.stem}-{name}{path.suffix}' if name else path}"
 
 
 def _workers(rest: list[str]) -> list[str]:

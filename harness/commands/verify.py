@@ -1,81 +1,97 @@
-"""``fsdp-conformance verify``: whether an archive that was handed in is whole, and what its records come to."""
+"""``fsdp-conformance verify``: whether a submitted archive is intact, and what its records come to."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.report.text import one_line, plural
-from harness.submission.archive import NotABundle, open_archive
-from harness.submission.plan import Plan, PlanError
-from harness.submission.verify import Verification, this_plan, verify
-from harness.verdict import LEVELS
+from harness import __version__
+from harness.data.kinds import LEVELS
+from harness.data.text import one_line, plural
+from harness.records.provenance import sources_digest
+from harness.records.reader import Run
+from harness.records.standing import standing
+from harness.submission.archive import MOST_BYTES, SubmissionError, read_file, unpack
+from harness.submission.manifest import facts_of
+from harness.submission.verify import Verification, verify
 
-_MOST_TOLD = 200
-_ENDS = """exit status: 0 verified; 1 refused, with everything that is wrong; 2 not an archive that bundle wrote, or it
-cannot be read, or the suites of this checkout cannot be collected. Whether the subject conforms has no part in it: that
-is in the lines that are printed."""
+_MOST_SHOWN = 200
+_EXIT_STATUS = """exit status: 0 verified; 1 refused, with every problem; 2 not an archive that bundle wrote, or it
+cannot be read. Whether the subject conforms has no part in it: that is in the lines that are printed."""
 
 
-def main(arguments: Sequence[str], plan_here: Callable[[], Plan] = this_plan) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Verify an archive, and print what was found."""
     options = _parser().parse_args(arguments)
     try:
-        found = verify(open_archive(options.archive), plan_here)
-    except (NotABundle, PlanError) as error:
+        found = verify(unpack(read_file(options.archive, MOST_BYTES), options.archive.name), sources_digest())
+    except SubmissionError as error:
         if options.json:
-            print(json.dumps({"state": "unreadable", "wrong": [one_line(str(error))]}))
+            print(json.dumps({"state": "unreadable", "problems": [str(error)]}))
         else:
-            print(f"fsdp-conformance verify: {one_line(str(error))}", file=sys.stderr)
+            print(f"fsdp-conformance verify: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found.as_json(), indent=1, sort_keys=True) if options.json else "\n".join(said_of(found)))
+    print(json.dumps(as_json(found), indent=1, sort_keys=True) if options.json else "\n".join(lines_of(found)))
     return 0 if found.is_verified else 1
 
 
-def said_of(found: Verification) -> Iterator[str]:
-    """The lines for a terminal: the runs, then all that is wrong, then one word."""
-    for facts in found.runs:
-        yield from map(one_line, _run(facts))
-        yield from _totals(facts["totals"])
+def as_json(found: Verification) -> dict[str, Any]:
+    """What was found as JSON types; ``state`` is verified or refused."""
+    return {
+        "state": "verified" if found.is_verified else "refused",
+        "suite_version": __version__,
+        "sha256": found.sha256,
+        "problems": list(found.problems),
+        "notes": list(found.notes),
+        "runs": {name: {**facts_of(run), "reason": standing(run).reason} for name, run in found.runs.items()},
+        "members": list(found.members),
+    }
+
+
+def lines_of(found: Verification) -> Iterator[str]:
+    """The lines for a terminal: the runs, notes, and the result with its problems."""
+    for name, run in found.runs.items():
+        yield from map(one_line, _run(name, run))
+        yield from _counts(run)
+    yield from (f"note: {note}" for note in found.notes)
     yield f"sha256 of the archive: {found.sha256}"
     if found.is_verified:
-        yield f"verified: {plural(len(found.members), 'member')}, {plural(len(found.runs), 'run')}, nothing is wrong"
+        yield f"verified: {plural(len(found.members), 'member')}, {plural(len(found.runs), 'run')}, no problem found"
         return
-    count = len(found.wrong)
-    yield f"refused: {'one thing is' if count == 1 else f'{count} things are'} wrong"
-    yield from (f"- {sentence}" for sentence in found.wrong[:_MOST_TOLD])
-    if count > _MOST_TOLD:
-        yield f"- and {count - _MOST_TOLD} more; --json has them all"
+    yield f"refused: {plural(len(found.problems), 'problem')}"
+    yield from (f"- {problem}" for problem in found.problems[:_MOST_SHOWN])
+    if len(found.problems) > _MOST_SHOWN:
+        yield f"- and {len(found.problems) - _MOST_SHOWN} more; --json has them all"
 
 
-def _run(facts: dict[str, Any]) -> Iterator[str]:
-    yield f"{facts['record']}: {facts['implementation']} on {facts['backend']}: {facts['standing']}"
-    asked = f"suite {facts['suite_version']}, profile {facts['profile']}, levels judged: {facts['level']}"
-    yield f"{asked}, started {facts['started']}"
+def _run(name: str, run: Run) -> Iterator[str]:
+    header = run.header
+    yield f"{name}: {header.implementation} on {header.backend}: {standing(run)}"
+    judged = f"suite {header.suite_version}, profile {header.profile}, levels judged: {header.level}"
+    yield f"{judged}, worlds: {', '.join(header.worlds)}, started {header.started}"
 
 
-def _totals(totals: dict[str, Any]) -> Iterator[str]:
-    lost = f" + {totals['missing']} missing" if totals["missing"] else ""
-    parts = f"{totals['executed']} executed + {totals['explained']} explained{lost}"
-    yield f"  {plural(totals['planned'], 'planned row')} = {parts}"
-    for level in LEVELS:
-        if level in totals["levels"]:
-            counts = totals["levels"][level]
-            told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-            yield f"  {level:6} {sum(counts.values()):5} rows: {told}"
+def _counts(run: Run) -> Iterator[str]:
+    yield f"  {plural(len(run.header.plan), 'planned test')}, {plural(len(run.records), 'result')}"
+    by_level = facts_of(run)["counts"]
+    for level in (level for level in LEVELS if level in by_level):
+        counts = by_level[level]
+        shown = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        yield f"  {level:6} {plural(sum(counts.values()), 'result'):>12}: {shown}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance verify",
-        description="Work out everything that an archive says again, from the record files in it, and compare: "
-        "digests, the whole plan of these suites, every row against its own facts, waivers, the page, totals. "
-        "Nothing in the archive is believed, run, or written to a disk. docs/submission.md says what this cannot show.",
-        epilog=_ENDS,
+        description="Check that an archive is intact: its members have the digests that the manifest states, every "
+        "planned result is there, the verdicts counted again give the manifest and the page, and the waivers that "
+        "records name are in the waiver files. Nothing in the archive is run or written to a disk. It does not show "
+        "who wrote the archive or that the records are true: see docs/submission.md.",
+        epilog=_EXIT_STATUS,
     )
     parser.add_argument("archive", type=Path, metavar="submission.zip", help="the archive that bundle wrote")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from harness.provenance import suites_folder
-from harness.report.read import RecordFileError, read_run
-from harness.report.text import one_line, plural
-from harness.suite_tests import SuiteTest, suite_tests
-from harness.waivers import read_waivers
-from harness.waivers_check import Known, Weight, check
-from harness.waivers_suggest import is_unexcused, suggestions
+from harness.data.text import one_line, plural
+from harness.records.provenance import suites_folder
+from harness.records.reader import RecordFileError, read_run
+from harness.requirements.finder import SuiteTest, suite_tests
+from harness.waivers.check import Known, Weight, check
+from harness.waivers.suggest import is_unexcused, suggestions
+from harness.waivers.waiver import read_waivers
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from harness.progress import Progress
-from harness.report.read import RecordFileError, Run, read_run
-from harness.report.text import one_line
+from harness.data.text import one_line
+from harness.pytest_plugin.progress import Progress
+from harness.records.reader import RecordFileError, Run, miscounted, read_run
 
 #: How often the file is looked at, in seconds.
 _LOOK = 0.5
@@ -40,7 +40,7 @@ def _watch(path: Path, every: float) -> int:
             for red in filter(None, map(progress.add, run.records)):
                 print(red, flush=True)
             if run.footer is not None:
-                print(progress.line(run.footer.seconds), flush=True)
+                print("\n".join([progress.line(run.footer.seconds), *map(one_line, miscounted(run))]), flush=True)
                 return min(run.footer.exit_status, 255)
             if time.monotonic() - said >= every:
                 said = time.monotonic()

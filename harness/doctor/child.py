@@ -23,12 +23,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from harness.doctor import imports
-from harness.doctor.asking import finding
-from harness.doctor.rows import GROUPED, Finding, Row, State, all_rows
+from harness.doctor.probes import imports
+from harness.doctor.probes.answer import finding
+from harness.doctor.rows import GROUPED, Finding, Row, State
+from harness.doctor.table import all_rows
 
 if TYPE_CHECKING:
-    from harness.vendor import Backend
+    from harness.vendor.api import Backend
 
 NO_DEVICE = "no {} device here (row 4)"
 
@@ -101,7 +102,7 @@ class Child:
 
     def _start_ahead(self, backend: Backend) -> None:
         """What ranks are forked from imports for some seconds: meanwhile the device is asked."""
-        from harness.worlds.starting import start_ahead
+        from harness.worlds.workers.start import start_ahead
 
         with contextlib.suppress(Exception):
             start_ahead(backend)
@@ -109,9 +110,9 @@ class Child:
     @contextlib.contextmanager
     def _askers(self, backend: Backend) -> Iterator[Callable[[str], Finding]]:
         """Who knows how to ask a row."""
-        from harness.doctor import device, operations
-        from harness.doctor.groups import Groups
-        from harness.worlds.hosts import shutdown_pool
+        from harness.doctor.probes import device, operations
+        from harness.doctor.probes.groups import Groups
+        from harness.worlds.workers.supervised_world import shutdown_pool
 
         groups = Groups(
             self._orders["implementation"], self._orders["backend"], backend, self._orders["patience"], self._go_on
@@ -168,7 +169,7 @@ class Child:
 def _here(backend: Backend) -> Any:
     import torch
 
-    from harness.doctor.asking import Here
+    from harness.doctor.probes.answer import Here
 
     module = getattr(torch, backend.device_type, None)
     try:

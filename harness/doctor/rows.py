@@ -56,17 +56,3 @@ def counts(row: Row, state: State, declared: frozenset[str] = frozenset()) -> bo
     if state not in (State.MISSING, State.WRONG) or row.level != "must":
         return False
     return state is State.WRONG or row.limit not in declared
-
-
-def all_rows() -> dict[str, Row]:
-    """Every row by its number, in the order in which they are asked."""
-    from harness.doctor.rows_of_devices import ROWS as devices  # they are made of this file's ``Row``
-    from harness.doctor.rows_of_groups import ROWS as groups
-
-    return {row.number: row for row in (*devices, *groups)}
-
-
-def in_order() -> dict[str, Row]:
-    """Every row, as numbers go: 9, 10, 15a."""
-    rows = all_rows()
-    return dict(sorted(rows.items(), key=lambda item: (int(item[0].rstrip("abcd")), item[0])))

@@ -20,14 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.doctor.imports import AUTOLOAD
-from harness.doctor.rows import GROUPED, Finding, Row, State, all_rows
-from harness.report.text import one_line
+from harness.data.text import one_line, signal_name
+from harness.doctor.probes.imports import AUTOLOAD
+from harness.doctor.rows import GROUPED, Finding, Row, State
+from harness.doctor.table import all_rows
 
 #: How long one question may take, and how many such the whole may take: a minute, by default.
 PATIENCE = 20.0
 _WHOLE = 3.0
 _MOST_BYTES = 4 << 20
+#: How long a process that hangs may take to show its stack, which ends with one of these lines.
+_STACK_SECONDS = 10.0
+_OUTERMOST = ("in _run_module_as_main\n", "  ...\n")
 _NOTHING_FURTHER = {"0a": "the backend does not load (row 0a)"}
 
 
@@ -221,20 +225,19 @@ class _Process:
         return f"did not return in time{self._last_words()}", True
 
     def _show_stack(self) -> None:
-        before = self._size()
         self._process.send_signal(signal.SIGUSR1)
-        until = time.monotonic() + 1.0
-        while self._size() == before and time.monotonic() < until:
-            time.sleep(0.02)
-        time.sleep(0.05)  # a dump is written line by line
+        until = time.monotonic() + _STACK_SECONDS
+        while not self._text().endswith(_OUTERMOST) and time.monotonic() < until:
+            time.sleep(0.02)  # a file cannot be waited for, and the dump is written piece by piece
 
-    def _size(self) -> int:
-        return os.fstat(self._log.fileno()).st_size
+    def _text(self) -> str:
+        """The last that was written to the log."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), 1 << 16, max(0, size - (1 << 16))).decode(errors="replace")
 
     def _last_words(self) -> str:
         """Where it was, by the stack that faulthandler wrote; else the last line that it wrote."""
-        size = self._size()
-        text = os.pread(self._log.fileno(), 1 << 16, max(0, size - (1 << 16))).decode(errors="replace")
+        text = self._text()
         frames = re.findall(r'^  File "(.*)", line (\d+) in (\S+)$', text, re.MULTILINE)
         if frames:
             file, line, function = frames[0]
@@ -246,6 +249,4 @@ class _Process:
 def _exit_words(code: int) -> str:
     if code >= 0:
         return f"ended the process with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"killed the process by {signal.Signals(-code).name}"
-    return f"killed the process by signal {-code}"
+    return f"killed the process by {signal_name(-code)}"

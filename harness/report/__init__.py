@@ -2,7 +2,7 @@
 
 ``python -m harness.report run.jsonl -o page.html`` goes through three steps, each plain data to plain data::
 
-    run.jsonl ──read.py──▶ Run ──summary.py──▶ Standing, Tally ──view.py──▶ Page ──page.py──▶ page.html
+    run.jsonl ──records/reader.py──▶ Run ──records/standing.py──▶ Standing, Tally ──view.py──▶ Page ──page.py──▶ HTML
 
 Nothing here runs a test, imports torch, or trusts what a record says: every string is shown, none is executed.
 """

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.report.output import write_output
+from harness.data.text import one_line, visible
+from harness.records.output import write_output
+from harness.records.reader import RecordFileError, read_run
+from harness.records.standing import standing
 from harness.report.page import render
-from harness.report.read import RecordFileError, read_run
-from harness.report.summary import standing
-from harness.report.text import one_line, visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:

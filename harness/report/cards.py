@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from harness.report.text import clipped, json_text, plural
+from harness.data.text import clipped, json_text, plural
+from harness.records.record import Record
 from harness.report.words import case_words
-from harness.verdict import Record
 
 #: What of a record's own numbers is taken for one.
 _MOST = 1e300
@@ -138,8 +138,9 @@ def _much(off: Any, allowed: Any, ulp: Any) -> str:
     if not all(isinstance(size, (int, float)) and abs(size) < _MOST for size in (off, allowed)):
         return "no bound measures it"
     said = f"{off:.3g} off, {allowed:.3g} allowed" if allowed else f"{off:.3g} off, nothing allowed"
-    if isinstance(ulp, (int, float)) and 0 < ulp < _MOST:
-        said += f": {float(off) / ulp:.3g} ULP" + (f", {float(allowed) / ulp:.3g} allowed" if allowed else "")
+    units = [float(size) / ulp for size in (off, allowed)] if isinstance(ulp, (int, float)) and 0 < ulp < _MOST else []
+    if units and all(abs(size) < _MOST for size in units):
+        said += f": {units[0]:.3g} ULP" + (f", {units[1]:.3g} allowed" if allowed else "")
     return said
 
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.data.text import plural, unique
+from harness.records.record import Header, Record, Verdict
+from harness.records.standing import worst_of
 from harness.report.grid import tried
-from harness.report.summary import PART_OF, Part
-from harness.report.text import plural, unique
-from harness.verdict import Header, Record, Verdict
 
 #: How many features are shown: ten times as many as there are, and as a page can have.
 MOST = 500
@@ -23,11 +23,14 @@ MOST = 500
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature: how the rows came out that need it, in words, or why it is not claimed; ``red`` if any failed."""
+    """One feature: how the rows came out that need it, in words, or why it is not claimed.
+
+    ``mark`` is the icon that says the same, where the list does not have one icon for all.
+    """
 
     name: str
     said: str
-    red: bool = False
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,18 @@ def _unclaimed(reasons: Mapping[str, str], needing: Mapping[str, list[Record]]) 
 
 
 def _claimed(name: str, rows: list[Record]) -> Feature:
-    found = Counter(PART_OF[record.verdict] for record in rows)
-    said = ", ".join(f"{found[part]} {part}" for part in Part if found[part])
-    return Feature(
-        name, f"{plural(len(rows), 'row')}: {said}" if rows else "no row needs it by name", bool(found[Part.FAIL])
-    )
+    """A claimed feature with the verdicts of its results, marked with the one that a reader must see first.
+
+    Results that are not claimed need another feature, too, and say nothing of this one.
+    """
+    if not rows:
+        return Feature(name, "no row needs it by name", str(Verdict.NOT_RUN))
+    found = Counter(record.verdict for record in rows)
+    said = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict if found[verdict])
+    if len(found) == 1 < len(rows):
+        said = f"all {rows[0].verdict}"
+    mark = worst_of([verdict for verdict in found if verdict is not Verdict.NOT_CLAIMED] or found)
+    return Feature(name, f"{plural(len(rows), 'row')}: {said}", str(mark))
 
 
 def _idle(name: str, rows: list[Record]) -> Feature | None:

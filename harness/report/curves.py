@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.text import one_line
-from harness.verdict import Record
+from harness.data.text import one_line
+from harness.records.record import Record
 
 #: How many charts a page has: of red rows first, then of one row a chapter; how many of one row; and how many lines.
 MOST_CHARTS, MOST_OF_A_ROW, MOST_LINES, MOST_STEPS = 12, 2, 8, 64

@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.report.ctrf import ctrf_of
-from harness.report.junit import junit_of
-from harness.report.output import json_document
-from harness.report.read import Packer, Run
+from harness.exports.ctrf import ctrf_of
+from harness.exports.junit import junit_of
+from harness.records.output import json_document
+from harness.records.reader import Packer, Run
 
 #: How many bytes a file may have when it is packed; larger ones are left out, and the page says so.
 MOST_BYTES = 2 * 2**20

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.text import one_line, plural
+from harness.data.text import one_line, plural
 
 #: How many lanes and columns are drawn, and how many columns before the place where ranks differ.
 MOST_LANES, MOST_COLUMNS, BEFORE = 16, 40, 24

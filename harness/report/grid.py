@@ -9,14 +9,13 @@ Two runs of one requirement in two worlds become one ``Row`` with two ``Side``s 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.report.summary import PART_OF, worst_of
-from harness.report.text import plural, ratio_text, seconds_text, unique
-from harness.verdict import Record, Verdict
+from harness.data.text import plural, ratio_text, seconds_text, unique
+from harness.records.record import Record, Verdict
+from harness.records.standing import PART_OF, is_waived, severity, worst_of
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Worst ÷ allowed as text and as a meter: ``filled`` is 0 to 100, ``over`` whether it exceeds the bound."""
+    """Worst ÷ allowed as text and as a meter: ``filled`` is 0 to 100.
+
+    It is beyond the bound if it is ``over``, which is a failure, or ``waived``.
+    """
 
     text: str
     filled: float
     over: bool
+    waived: bool
     where: str
 
 
@@ -166,13 +169,11 @@ def _cell(records: list[Record], hrefs: Mapping[str, str]) -> Cell | None:
 
 
 def _ratio(records: list[Record]) -> Ratio | None:
-    """The worst ratio of a requirement; not a number counts as the worst of all."""
-    measured = [(record.ratio, record.worst) for record in records if record.ratio is not None]
+    """The worst ratio of a requirement."""
+    measured = [(record.ratio, record) for record in records if record.ratio is not None]
     if not measured:
         return None
-    ratio, where = max(measured, key=lambda pair: _size(pair[0]))
-    return Ratio(ratio_text(ratio), round(100 * min(max(_size(ratio), 0.0), 1.0), 1), _size(ratio) > 1, where)
-
-
-def _size(ratio: float) -> float:
-    return math.inf if math.isnan(ratio) else ratio
+    ratio, record = max(measured, key=lambda pair: severity(pair[0], pair[1].verdict))
+    excused = is_waived(ratio, record.verdict)
+    filled = round(100 * min(max(ratio, 0.0), 1.0), 1)
+    return Ratio(ratio_text(ratio), filled, ratio > 1 and not excused, excused, record.worst)

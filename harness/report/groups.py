@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.data.kinds import LEVELS
+from harness.data.text import one_line, plural, unique
+from harness.records.record import Record
 from harness.report.cards import Card, brief_card_of, card_of
 from harness.report.events import Lanes, lanes_of_events
-from harness.report.known import Near, nearest
-from harness.report.text import one_line, plural, unique
 from harness.report.words import case_size, kind_of
-from harness.verdict import LEVELS, Record
 
 #: How many rows of a group beside the first are shown with all they have; the others have a line each.
 MOST_TOLD = 12
-#: For how many groups lanes are drawn and a known fault is looked for.
+#: For how many groups lanes are drawn.
 MOST_DRAWN = 40
 
 
@@ -36,7 +36,6 @@ class Group:
     others: tuple[Card, ...]
     more: tuple[Card, ...]
     lanes: Lanes | None = None
-    near: Near | None = None
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -51,14 +50,13 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Group,
     for record in red:
         found.setdefault((record.chapter, record.cause or str(record.verdict), kind_of(record)), []).append(record)
     order = sorted(found, key=lambda sign: min(_level(record) for record in found[sign]))
-    failing = frozenset(record.requirement for record in red)
     groups, number = [], 1
     for place, sign in enumerate(order, start=1):
         rows = sorted(found[sign], key=lambda record: (case_size(record.case), _level(record)))
         anchors = [f"{anchor}-red-{n}" for n in range(number, number + len(rows))]
         number += len(rows)
         groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}"))
-    return tuple(_drawn(group, failing) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
+    return tuple(_drawn(group) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
 
 
 def _cards(rows: list[Record], anchors: list[str], file: str) -> list[Card]:
@@ -67,9 +65,8 @@ def _cards(rows: list[Record], anchors: list[str], file: str) -> list[Card]:
     return [*whole, *(brief_card_of(row, anchor) for row, anchor in rest)]
 
 
-def _drawn(group: Group, failing: frozenset[str]) -> Group:
-    told = [card.record for card in (group.first, *group.others)]
-    return replace(group, lanes=lanes_of_events(told[0].events), near=nearest(told, failing))
+def _drawn(group: Group) -> Group:
+    return replace(group, lanes=lanes_of_events(group.first.record.events))
 
 
 def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> Group:

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from harness.report.text import plural, ratio_text
-from harness.verdict import Record, Verdict
+from harness.data.text import plural, ratio_text
+from harness.records.record import Record
+from harness.records.standing import is_waived, severity
 
 #: The order of columns; other dtypes follow by name, and what has none comes last.
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -90,7 +91,7 @@ def heat_map(records: Iterable[Record], anchors: Mapping[str, str]) -> HeatMap:
         for cell, ratio in record.ratios.items():
             place = place_of(cell)
             known = chapter.get(place)
-            if known is None or _size(ratio) > _size(known[0]):
+            if known is None or severity(ratio, record.verdict) > severity(known[0], known[2].verdict):
                 chapter[place] = (ratio, cell, record)
     every = sorted({place for chapter in worst.values() for place in chapter})
     places = tuple(every[:MOST_PLACES])
@@ -132,7 +133,7 @@ def units(ulps: Sequence[float]) -> str:
 
 def shade_of(ratio: float, record: Record) -> str:
     """How a ratio is drawn; too much that is waived is no failure."""
-    if ratio > 1 and record.verdict is Verdict.WAIVED:
+    if is_waived(ratio, record.verdict):
         return WAIVED
     return next((shade for most, shade in _SHADES if ratio <= most), OVER)
 
@@ -148,6 +149,7 @@ def _heat(ratio: float, cell: str, record: Record, place: Place, anchors: Mappin
     where = [plural(place.ranks, "rank") if place.ranks else place.dtype, f"mesh {place.mesh}" if place.mesh else ""]
     many = f"{ulps.replace('/', ' ULP off of ')} allowed, " if ulps else ""
     said = f"{record.requirement}, {', '.join(filter(None, where))}: {many}worst ÷ allowed {ratio_text(ratio)}"
+    said += ", waived" if is_waived(ratio, record.verdict) else ""
     href = anchors.get(record.requirement, "")
     return Heat(ulps or brief(ratio), said, shade_of(ratio, record), record.requirement, href)
 
@@ -162,8 +164,3 @@ def _short(size: float) -> str:
 def _spans(names: Sequence[tuple[str, ...]]) -> tuple[tuple[str, int], ...]:
     """Neighbours of one name, as the name and how many they are."""
     return tuple((name[0], len(list(same))) for name, same in groupby(names))
-
-
-def _size(ratio: float) -> float:
-    """Not a number is the worst of all."""
-    return math.inf if math.isnan(ratio) else ratio

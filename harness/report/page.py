@@ -17,15 +17,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import harness
+from harness.data.text import visible
+from harness.records.reader import Run
+from harness.records.standing import Part, State
 from harness.report.grid import chapter_anchor
 from harness.report.heat import KEY
-from harness.report.read import Run
 from harness.report.spread import BARS, axis
-from harness.report.summary import Part, State
-from harness.report.text import visible
 from harness.report.view import page_of
 
-_HERE = Path(__file__).parent
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(runs: Sequence[Run]) -> str:
@@ -44,7 +44,7 @@ def render(runs: Sequence[Run]) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
@@ -62,7 +62,7 @@ def _shown(value: Any) -> Any:
 
 
 def _own(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from harness.data.text import ratio_text
+from harness.records.record import Record
+from harness.records.standing import is_waived
 from harness.report.heat import place_of
-from harness.report.text import ratio_text
-from harness.verdict import Record
 
 #: The axis: ratios from 10 to the LOWEST to 10 to the HIGHEST, so many bars a decade; what lies beyond is at its ends.
 LOWEST, HIGHEST = -5, 2
@@ -24,12 +25,16 @@ BARS = 6
 
 @dataclass(frozen=True)
 class Bar:
-    """``x`` in percent of the axis, ``height`` from 0 to 1 of the largest bar of the lane, and the number behind it."""
+    """``x`` in percent of the axis, ``height`` from 0 to 1 of the largest bar of the lane, and the number behind it.
+
+    Beyond the bound it is ``over`` if a failure is among what it counts, and ``waived`` if all of that is waived.
+    """
 
     x: float
     height: float
     count: int
     over: bool
+    waived: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,15 @@ class Decade:
 class Lane:
     """One dtype: how many measurements, how many of them equal to the last bit, the worst, and the bars of the rest.
 
+    ``waived`` measurements are beyond their bounds and excused; the worst is that of the others, None without any.
     ``beside`` is the same of the reference side, where there is one.
     """
 
     dtype: str
     count: int
     exact: int
-    worst: float
+    waived: int
+    worst: float | None
     bars: tuple[Bar, ...]
     beside: Lane | None = None
 
@@ -64,17 +71,18 @@ class Lane:
 
     @property
     def worst_text(self) -> str:
-        """The worst ratio for people."""
-        return ratio_text(self.worst)
+        """The worst ratio for people, and what is not counted in it."""
+        said = "none" if self.worst is None else ratio_text(self.worst)
+        return f"{said}; {self.waived} beyond the bound, waived" if self.waived else said
 
 
 def lanes_of(records: Iterable[Record]) -> tuple[Lane, ...]:
     """A lane a dtype, from the worst ratio of each row in each of its cells."""
-    found: dict[tuple[int, str], list[float]] = {}
+    found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
     for record in records:
         for cell, ratio in record.ratios.items():
             place = place_of(cell)
-            found.setdefault((place.order, place.dtype), []).append(math.inf if math.isnan(ratio) else ratio)
+            found.setdefault((place.order, place.dtype), []).append((ratio, is_waived(ratio, record.verdict)))
     return tuple(_lane(dtype, ratios) for (_, dtype), ratios in sorted(found.items()))
 
 
@@ -98,13 +106,20 @@ def axis() -> tuple[Decade, ...]:
     )
 
 
-def _lane(dtype: str, ratios: list[float]) -> Lane:
-    counts = Counter(_bar(ratio) for ratio in ratios if ratio > 0)
+def _lane(dtype: str, measured: list[tuple[float, bool]]) -> Lane:
+    """The lane of ratios, each with whether it is waived."""
+    counts = Counter(_bar(ratio) for ratio, _ in measured if ratio > 0)
+    failing = {_bar(ratio) for ratio, waived in measured if ratio > 1 and not waived}
     most = max(counts.values(), default=1)
     width = 100 / (BARS * (HIGHEST - LOWEST))
     one = BARS * -LOWEST
-    bars = tuple(Bar(width * bar, count / most, count, bar >= one) for bar, count in sorted(counts.items()))
-    return Lane(dtype, len(ratios), sum(ratio <= 0 for ratio in ratios), max(ratios), bars)
+    bars = tuple(
+        Bar(width * bar, count / most, count, bar in failing, bar >= one and bar not in failing)
+        for bar, count in sorted(counts.items())
+    )
+    exact = sum(ratio <= 0 for ratio, _ in measured)
+    counted = [ratio for ratio, waived in measured if not waived]
+    return Lane(dtype, len(measured), exact, len(measured) - len(counted), max(counted, default=None), bars)
 
 
 def _bar(ratio: float) -> int:

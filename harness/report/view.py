@@ -10,20 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from harness.data.text import days_left, moment_text, plural, seconds_text, unique
+from harness.records.reader import Run, miscounted, missing
+from harness.records.record import Record, Verdict
+from harness.records.standing import Standing, Tally, chapter_tallies, standing, tallies
 from harness.report.cards import Card, again_words, is_flaky
 from harness.report.claims import Claims, claims_of
-from harness.report.contrast import Contrast, contrast_of
 from harness.report.curves import Chart, charts_of
 from harness.report.downloads import Download, downloads_of
 from harness.report.grid import Chapter, Column, anchor_of, chapters_of, tried
 from harness.report.groups import Group, groups_of
 from harness.report.heat import HeatMap, heat_map
-from harness.report.known import Known, known
-from harness.report.read import Run, missing
 from harness.report.spread import Lane, beside, lanes_of
-from harness.report.summary import Standing, Tally, chapter_tallies, standing, tallies
-from harness.report.text import days_left, moment_text, plural, seconds_text, unique
-from harness.verdict import Record, Verdict
+from harness.run_comparison.page_view import Contrast, contrast_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,6 @@ class Page:
     chapters: tuple[Chapter, ...]
     environment: tuple[tuple[str, tuple[str, ...], bool], ...]
     contrast: Contrast | None
-    known: Known
 
 
 def page_of(runs: Sequence[Run]) -> Page:
@@ -114,7 +112,7 @@ def page_of(runs: Sequence[Run]) -> Page:
         views = (views[0], replace(views[1], lanes=beside(views[1].lanes, views[0].lanes)))
     title = " · ".join(f"{view.standing.state}: {view.name}" for view in views)
     chapters = chapters_of([_column(view) for view in views])
-    return Page(title, views, chapters, _environment(runs), contrast, known())
+    return Page(title, views, chapters, _environment(runs), contrast)
 
 
 def _run_view(run: Run, anchor: str) -> RunView:
@@ -134,7 +132,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
         causes=_causes(cards),
         idle=_reasons(record for record in run.records if record.verdict is Verdict.NOT_RUN),
         missing=tuple(missing(run)),
-        problems=(*run.damage, *(run.footer.problems if run.footer else ())),
+        problems=(*miscounted(run), *run.damage, *(run.footer.problems if run.footer else ())),
         claims=claims_of(run.header, run.records),
         not_claimed=_reasons(record for record in run.records if record.verdict is Verdict.NOT_CLAIMED),
         waived=tuple(_waived(record, run.header.started) for record in run.records if record.waiver is not None),

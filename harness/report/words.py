@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from typing import Any
 
-from harness.report.text import json_text, one_line, plural
-from harness.verdict import Record
+from harness.data.text import json_text, one_line, plural
+from harness.records.record import Record
 
 #: What is counted, said first, with what it counts.
 _COUNTED = {"world_size": "rank", "steps": "step"}

@@ -1,11 +1,6 @@
-"""From a record to what shows its failure again: the line that runs it, or a script of plain torch.
+"""From a record to what shows its failure again: the line that runs it, or a plain script of torch.
 
-choose.py    which record is meant, and what of it may be believed
-literal.py   a case as the Python that builds it
-sources.py   the texts of suites and harness, and what a name in them means
-uses.py      which names of the module a definition uses
-shaken.py    the definitions that a function needs, and no others
-names.py     what each is called in one file
-script.py    the file
-runtime.py, torch_names.py   what such a file runs on; read as text, and shaken like the rest
+choose.py       which record is meant, and what of it may be believed
+suite_test.py   the installed suites' test that the record is of, and its case, rebuilt and checked
+script.py       the script: a template of the suites, filled with checked values
 """

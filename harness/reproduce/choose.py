@@ -1,7 +1,8 @@
-"""Which row of a record file is meant, and what of it may be believed: nothing that is not checked here.
+"""Which result of a record file is meant, and what of it may be believed: nothing that is not checked here.
 
-Of a row, ``reproduce`` is a line of words that a run wrote, or anybody. It is not run; it is asked for two names only,
-and these are taken if they are built in. The node id must be that of a test of the suites that are installed here.
+A record's ``reproduce`` is a command line that a run wrote, or anybody. It is not run: only two names are taken from
+it, those of the implementation and the backend, and only if they are built in. The node id must be that of a test of
+the suites that are installed here.
 """
 
 from __future__ import annotations
@@ -10,142 +11,128 @@ import difflib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from harness.report.read import Run
-from harness.report.text import one_line
-from harness.reproduce.forms import drawn_by, forms_of
-from harness.reproduce.literal import Literals
-from harness.reproduce.sources import Source, Sources
-from harness.suite_tests import SuiteTest, suite_tests
-from harness.verdict import Record, Verdict
-
-#: What needs no module of a stranger: as ``BUILT_IN`` of ``harness/load.py``, which imports torch.
-BUILT_IN = {"implementation": ("torch", "reference"), "backend": ("gloo", "nccl", "auto")}
+from harness.data.case import Case
+from harness.data.text import one_line
+from harness.records.reader import Run
+from harness.records.record import Record, Verdict
+from harness.reproduce.suite_test import Function, case_for, forms, function_of
+from harness.requirements.finder import SuiteTest, suite_tests, without_folder
+from harness.vendor.api import Backend, Implementation
+from harness.vendor.load import BUILT_IN
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A row, with the test of the installed suites that it is of, its form there, and who is judged where."""
+    """A result, the test of the installed suites that it is of, its case, and the subject to run it on."""
 
     record: Record
     test: SuiteTest
+    function: Function
     form: str
+    case: Case | None
     implementation: str
     backend: str
 
-    @property
-    def module(self) -> str:
-        """The module of the test."""
-        return module_of(self.test)
-
-    @property
-    def function(self) -> str:
-        """The name of the test."""
-        return self.test.nodeid.rpartition("::")[2]
-
     def nodeid(self, folder: Path) -> str:
-        """The row for pytest, by the suites' own folder, wherever that is."""
-        file = Path(self.test.nodeid.partition("::")[0]).name
-        return f"{folder / file}::{self.function}[{'-'.join(filter(None, (self.record.world, self.form)))}]"
+        """The node id for pytest, by the suites' own folder, wherever that is."""
+        file, _, name = self.test.nodeid.partition("::")
+        return f"{folder.parent / file}::{name}[{'-'.join(filter(None, (self.record.world, self.form)))}]"
 
 
 def choose(run: Run, wanted: str, folder: Path, implementation: str = "", backend: str = "") -> Choice:
-    """The row that ``wanted`` names; names that are given come before recorded ones. Raises ValueError otherwise."""
-    record = the_row(run, wanted)
-    test, form = _test_of(record, folder)
-    recorded = run.header.backend if run.header.backend in BUILT_IN["backend"] else ""
+    """The result that ``wanted`` names, on the subject that is given or else recorded.
+
+    Raises ValueError if there is none, or if it does not fit the suites in ``folder``.
+    """
+    record = the_result(run, wanted)
+    test = _test_of(record, folder)
+    function = function_of(test)
+    recorded = run.header.backend if run.header.backend in BUILT_IN[Backend] else ""
     return Choice(
         record,
         test,
-        form,
-        implementation or _named(record, "implementation"),
-        backend or recorded or _named(record, "backend"),
+        function,
+        _form_of(record, function),
+        case_for(function, record.case),
+        implementation or _named(record, Implementation),
+        backend or recorded or _named(record, Backend),
     )
 
 
-def the_row(run: Run, wanted: str) -> Record:
-    """The row of a node id, a requirement, or a requirement in a world; of several the first that is red, or waived."""
-    found = [row for row in run.records if wanted in _ids(row)]
+def the_result(run: Run, wanted: str) -> Record:
+    """The result of a node id, a requirement, or a requirement in a world; of several the first failed or waived one.
+
+    Raises ValueError if there is none, or if there are several and none failed.
+    """
+    found = [record for record in run.records if wanted in _ids(record)]
     if not found:
-        known = sorted({name for row in run.records for name in _ids(row)})
+        known = sorted({name for record in run.records for name in _ids(record)})
         near = difflib.get_close_matches(wanted, known, n=3)
         hint = f"; is it {' or '.join(map(_word, near))}?" if near else "; the page made of it shows which there are"
-        raise ValueError(f"{run.path}: no row {_word(wanted)}{hint}")
-    red = [row for row in found if row.verdict.is_red] or [row for row in found if row.verdict is Verdict.WAIVED]
+        raise ValueError(f"{run.path}: no result {_word(wanted)}{hint}")
+    red = [one for one in found if one.verdict.is_red] or [one for one in found if one.verdict is Verdict.WAIVED]
     if len(found) > 1 and not red:
-        names = ", ".join(_word(row.nodeid) for row in found[:8])
-        raise ValueError(f"{run.path}: {_word(wanted)} is {len(found)} rows, none of which fails; give one of {names}")
+        names = ", ".join(_word(record.nodeid) for record in found[:8])
+        raise ValueError(
+            f"{run.path}: {_word(wanted)} is {len(found)} results, none of which failed; give one of {names}"
+        )
     return (red or found)[0]
 
 
-def others_red(run: Run, row: Record) -> list[str]:
-    """The other rows of the same requirement that are red, too."""
-    return [each.nodeid for each in run.records if _is_sister(each, row) and each.verdict.is_red]
+def others_red(run: Run, record: Record) -> list[str]:
+    """The node ids of the same requirement's other results that are red, too."""
+    others = (other for other in run.records if other.requirement == record.requirement)
+    return [other.nodeid for other in others if other.nodeid != record.nodeid and other.verdict.is_red]
 
 
-def _is_sister(one: Record, row: Record) -> bool:
-    return one.requirement == row.requirement and one.nodeid != row.nodeid
+def _ids(record: Record) -> tuple[str, ...]:
+    return (
+        record.nodeid,
+        record.nodeid.partition("[")[0],
+        record.requirement,
+        f"{record.requirement}[{record.world}]",
+    )
 
 
-def _ids(row: Record) -> tuple[str, ...]:
-    return row.nodeid, row.nodeid.partition("[")[0], row.requirement, f"{row.requirement}[{row.world}]"
-
-
-def _test_of(record: Record, folder: Path) -> tuple[SuiteTest, str]:
-    """The test of the suites that a row is of, and its form."""
+def _test_of(record: Record, folder: Path) -> SuiteTest:
+    """The test of the suites that a result is of, found in their files; nothing is imported for it."""
     base, _, rest = record.nodeid.partition("[")
-    file, _, function = base.partition("::")
-    name = file.rpartition("/")[2] or "nobody's"
-    known = {test.nodeid: test for test in suite_tests(folder, name)}
-    test = known.get(f"{folder.name}/{name}::{function}")
+    name = base.partition("::")[0].rpartition("/")[2] or "none"
+    test = next(
+        (test for test in suite_tests(folder, name) if without_folder(test.nodeid) == without_folder(base)), None
+    )
     if test is None:
         raise ValueError(f"{_word(record.nodeid)} is no test of the suites in {folder}; is it from another version?")
-    world, _, form = rest.removesuffix("]").partition("-")
+    world = rest.removesuffix("]").partition("-")[0]
     if world != record.world or world not in (*test.worlds, "attached") or not rest.endswith("]"):
         raise ValueError(f"{_word(record.nodeid)} and the world {_word(record.world)} do not fit; was the file edited?")
-    source = source_of(test)
-    if form not in forms_of(source, function):
-        forms = ", ".join(map(_word, forms_of(source, function)))
-        raise ValueError(f"{_word(record.nodeid)}: expected one of {forms} of that test; is it from another version?")
-    return test, form
+    return test
 
 
-def case_of(choice: Choice) -> dict[str, Any] | None:
-    """The recorded case, if the test is drawn, and by its case alone; checked against the classes of the suites."""
-    drawn = drawn_by(source_of(choice.test), choice.function)
-    if choice.record.case is None or set(drawn) != {"case"}:
-        return None
-    Literals(Sources(), choice.module).case(choice.record.case, drawn["case"], 0)
-    return choice.record.case
+def _form_of(record: Record, function: Function) -> str:
+    form = record.nodeid.partition("[")[2].removesuffix("]").partition("-")[2]
+    if form not in forms(function):
+        known = ", ".join(map(_word, forms(function)))
+        raise ValueError(f"{_word(record.nodeid)}: expected one of {known} of that test; is it from another version?")
+    return form
 
 
-def source_of(test: SuiteTest) -> Source:
-    """The file of a test."""
-    source = Sources().get(module_of(test))
-    assert source is not None, test
-    return source
-
-
-def module_of(test: SuiteTest) -> str:
-    """The module of a test."""
-    return test.nodeid.partition("::")[0].removesuffix(".py").replace("/", ".")
-
-
-def _named(record: Record, kind: str) -> str:
-    """The implementation or backend that a row was judged on, if it is built in; nothing else is loaded on its word."""
+def _named(record: Record, kind: type[Implementation] | type[Backend]) -> str:
+    """The implementation or backend of a result, if it is built in: nothing else is imported on a record's word."""
+    option = kind.__name__.lower()
     try:
         words = shlex.split(record.reproduce)
     except ValueError:
         words = []
-    places = [place for place, word in enumerate(words[:-1]) if word == f"--{kind}"]
+    places = [place for place, word in enumerate(words[:-1]) if word == f"--{option}"]
     name = words[places[-1] + 1] if places else ""
     if name in BUILT_IN[kind]:
         return name
-    told = f"was recorded on {kind} {_word(name)}, which is not built in" if name else f"does not say which {kind}"
+    told = f"was recorded on {option} {_word(name)}, which is not built in" if name else f"does not say which {option}"
     raise ValueError(
         f"{_word(record.nodeid)} {told}, and nothing is imported on a record's word: "
-        f"if you trust it, add --{kind} {_word(name or 'NAME')}"
+        f"if you trust it, add --{option} {_word(name or 'NAME')}"
     )
 
 

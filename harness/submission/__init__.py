@@ -1,7 +1,7 @@
-"""Submissions: the records of runs and all that belongs to them in one archive, and whether such an archive is whole.
+"""Submissions: one archive of record files and what belongs to them, and whether such an archive is intact.
 
-    run.jsonl ─▶ bundle ─▶ submission.zip ─▶ verify ─▶ verified, or everything that is wrong with it
+    run.jsonl ─▶ bundle ─▶ submission.zip ─▶ verify ─▶ verified, or every problem in one sentence each
 
-Nothing in an archive is believed: ``verify`` makes the manifest and the page again, from the record files in it, and
-compares. What that can show, and what it cannot, is said in docs/submission.md.
+``verify`` finds accidents and careless edits. It cannot prove who wrote the records or that they are true: sign the
+archive for that (docs/submission.md).
 """

@@ -1,7 +1,7 @@
-"""The archive itself: members to bytes, the same each time, and back, without a byte being written to a disk.
+"""The archive: from members to bytes, the same bytes each time, and back to members in memory.
 
-Members are stored, not compressed, in the order of their names, and all of one date: so an archive depends on nothing
-but its members, and none can grow when it is read. What no such archive has is told in a sentence, and not read.
+Members are stored uncompressed, sorted by name, with one date and one mode. So an archive is a function of its members
+(packing what was read gives the same bytes), nothing in it grows when it is read, and nothing is written to a disk.
 """
 
 from __future__ import annotations
@@ -11,28 +11,26 @@ import re
 import stat
 import struct
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.report.text import one_line, plural
+from harness.data.text import one_line
 
 MANIFEST, PAGE = "manifest.json", "page.html"
-#: The bytes of an archive, and how many members it may have: two hundred runs of every row failing have room.
+#: Limits of an archive: its bytes, and its members.
 MOST_BYTES, MOST_MEMBERS = 256 * 2**20, 64
-_NAME = re.compile(
-    r"manifest\.json|page\.html|(records/\d\d-[\w.-]{1,80}\.jsonl)|(waivers/\d\d-[\w.-]{1,80}\.toml)", re.A
-)
+_NAME = re.compile(r"manifest\.json|page\.html|records/\d\d-[\w.-]{1,80}\.jsonl|waivers/\d\d-[\w.-]{1,80}\.toml", re.A)
 _DATE, _MODE = (1980, 1, 1, 0, 0, 0), stat.S_IFREG | 0o644
-#: The end of an archive without a comment: signature, two disks, members on this one and in all, directory, comment.
+#: The end record of a zip file: signature, two disks, members on this disk and in all, directory size and start,
+#: length of the comment.
 _END = struct.Struct("<4s4H2LH")
 _END64 = b"PK\x06\x07"
 _BROKEN = (zipfile.BadZipFile, RuntimeError, OSError, EOFError, ValueError, struct.error, IndexError)
 
 
-class NotABundle(ValueError):
-    """What was given is no submission, or cannot be read; one line."""
+class SubmissionError(ValueError):
+    """Files that cannot be bundled, or an archive that cannot be read; one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
@@ -40,11 +38,25 @@ class NotABundle(ValueError):
 
 @dataclass(frozen=True)
 class Archive:
-    """The members that could be read, and what is wrong with the archive around them."""
+    """The bytes of an archive and its members; there are none if the archive itself has problems."""
 
     data: bytes
     members: dict[str, bytes]
-    wrong: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """The bytes of a regular file of at most ``most`` bytes. Raises ``SubmissionError``."""
+    try:
+        if path.exists() and not path.is_file():
+            raise SubmissionError(f"{path}: is not a regular file; name another")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise SubmissionError(f"{path}: cannot be read ({error.strerror}); check its name and permissions") from error
+    if len(data) > most:
+        raise SubmissionError(f"{path}: is larger than {most >> 20} MiB, the most that a submission may have")
+    return data
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
@@ -58,123 +70,52 @@ def pack(members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def open_archive(path: Path) -> Archive:
-    """Read an archive from a file. Raises ``NotABundle``."""
-    try:
-        if path.exists() and not path.is_file():
-            raise NotABundle(f"{path}: is not a regular file; name the archive that bundle wrote")
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise NotABundle(f"{path}: cannot be read ({error.strerror}); check its name and its rights") from error
-    return unpack(data, path.name)
-
-
 def unpack(data: bytes, name: str) -> Archive:
-    """The members of an archive in memory. Raises ``NotABundle``, calling it by its name; lesser harm is told."""
-    why = _no_archive(data)
-    if why:
-        raise NotABundle(f"{name}: {why}")
+    """Read an archive in memory. Raises ``SubmissionError`` if ``bundle`` cannot have written it."""
+    reason = _unreadable(data)
+    if reason:
+        raise SubmissionError(f"{name}: {reason}")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             infos = file.infolist()
-            if MANIFEST not in {info.orig_filename for info in infos}:
-                raise NotABundle(f"{name}: is a zip archive without {MANIFEST}, so no submission; name one")
-            wrong = list(_directory(infos, len(data)))
-            sound = [info for info in infos if not any(_member(info))] if not wrong else []
-            wrong += [sentence for info in infos for sentence in _member(info)]
-            members, harm = _read(file, sound)
-    except NotABundle:
-        raise
+            problems = [one_line(problem) for problem in _problems(infos, len(data))]
+            members = {} if problems else {info.filename: file.read(info) for info in infos}
     except _BROKEN as error:
-        raise NotABundle(f"{name}: the archive is damaged ({error}); fetch it again") from error
-    wrong += harm
-    if not wrong and pack(members) != data:
-        wrong = [
-            "the archive: its dates, order or attributes are not those that bundle writes, so something rewrote it"
+        raise SubmissionError(f"{name}: cannot be read ({error}); get the original archive") from error
+    if MANIFEST not in {info.orig_filename for info in infos}:
+        raise SubmissionError(f"{name}: is a zip archive without {MANIFEST}, so it is not a submission")
+    if not problems and pack(members) != data:
+        problems = [
+            "the archive: was rewritten by another tool (a date, an order, a mode, a name twice); get the original"
         ]
-    return Archive(data, members, tuple(map(one_line, wrong)))
+    return Archive(data, {} if problems else members, tuple(problems))
 
 
-def _no_archive(data: bytes) -> str:
-    """Why these bytes are not looked into at all; "" if they may be."""
+def _unreadable(data: bytes) -> str:
+    """Why these bytes are not given to ``zipfile``; "" if they may be."""
     if len(data) > MOST_BYTES:
-        return f"is larger than {MOST_BYTES >> 20} MiB, which no submission is; name one"
+        return f"is larger than {MOST_BYTES >> 20} MiB, the most that a submission may have"
     if not data.startswith(b"PK"):
         return "is not a zip archive; name the archive that bundle wrote"
     end = data[-_END.size :]
-    if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
-        return "does not end as an archive that bundle wrote does, so it was cut short or added to; fetch it again"
-    _, *disks, here, count, size, start, comment = _END.unpack(end)
-    if any(disks) or here != count or comment or data[-_END.size - 20 :].startswith(_END64):
-        return "is a zip archive of several parts, or in the 64-bit form, as no submission is; name one"
+    if len(end) < _END.size or not end.startswith(b"PK\x05\x06") or data[-_END.size - 20 :].startswith(_END64):
+        return "does not end like an archive that bundle wrote: cut short, added to, or 64-bit; get it again"
+    _, disk, first_disk, here, count, size, start, comment = _END.unpack(end)
     if count > MOST_MEMBERS:
-        return f"has {count} members, and a submission at most {MOST_MEMBERS}; nothing of it was read"
-    if size > MOST_MEMBERS * 512 or start + size + _END.size != len(data):
-        return "has a directory that is not where it must be, so it was cut short or added to; fetch it again"
+        return f"has {count} members, and a submission at most {MOST_MEMBERS}"
+    is_ours = (disk, first_disk, here, comment) == (0, 0, count, 0) and size <= MOST_MEMBERS * 512
+    if not is_ours or start + size + _END.size != len(data):
+        return "has an end record that does not match its bytes: cut short, or added to; get it again"
     return ""
 
 
-def _directory(infos: list[zipfile.ZipInfo], most: int) -> Iterator[str]:
-    """What is wrong with all members together."""
-    for name, count in Counter(info.orig_filename for info in infos).items():
-        if count > 1:
-            yield f"{name}: is in the archive {count} times, so what it holds depends on who reads it"
+def _problems(infos: list[zipfile.ZipInfo], most: int) -> Iterator[str]:
+    """Why members are not read: paths that lead out of the archive, directories, other files, zip bombs."""
     if sum(info.file_size for info in infos) > most:
-        yield "the archive: its members claim to be larger than all of it, as if packed, or a bomb; nothing was read"
-
-
-def _member(info: zipfile.ZipInfo) -> Iterator[str]:
-    """What is wrong with one member, before it is read."""
-    name = info.orig_filename
-    where = one_line(name, 200) or "a member without a name"
-    for is_so, what in _ODDITIES:
-        if is_so(info):
-            yield f"{where}: {what}"
-            return
-    if not _NAME.fullmatch(name):
-        yield f"{where}: is no member that a submission has; only {MANIFEST}, {PAGE}, records and waivers are"
-
-
-def _mode(info: zipfile.ZipInfo) -> int:
-    return info.external_attr >> 16
-
-
-def _leaves(info: zipfile.ZipInfo) -> bool:
-    name = info.orig_filename
-    return name.startswith("/") or ".." in name.split("/") or bool(re.match(r"[A-Za-z]:", name))
-
-
-#: What a member may not be, and the words for it; the first that holds is told.
-_ODDITIES: tuple[tuple[Callable[[zipfile.ZipInfo], bool], str], ...] = (
-    (_leaves, "its name leads out of the archive; it was not read"),
-    (lambda info: "\\" in info.orig_filename, "has a backslash in its name, which is a folder on some machines only"),
-    (
-        lambda info: "\0" in info.orig_filename,
-        "has a zero byte in its name, which hides the rest of it from some readers",
-    ),
-    (lambda info: info.orig_filename.endswith("/"), "is a directory; a submission has files only"),
-    (lambda info: stat.S_ISLNK(_mode(info)), "is a symbolic link; a submission has regular files only"),
-    (lambda info: _mode(info) != _MODE, "is no regular file as bundle writes it; a submission has no others"),
-    (lambda info: bool(info.flag_bits & 0x41), "is encrypted; a submission is open to everybody"),
-    (
-        lambda info: info.compress_type != zipfile.ZIP_STORED,
-        "is compressed, and bundle stores; submit the archive as it was written (it was not read, it might be a bomb)",
-    ),
-    (lambda info: info.compress_size != info.file_size, "is stored, but has two sizes; it was not read"),
-)
-
-
-def _read(file: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> tuple[dict[str, bytes], list[str]]:
-    members, wrong = {}, []
+        yield "the archive: its members claim more bytes than the archive has, as in a zip bomb; nothing was read"
     for info in infos:
-        try:
-            members[info.filename] = file.read(info)
-        except _BROKEN as error:
-            wrong.append(f"{info.filename}: is damaged ({error}); fetch the archive again")
-    return members, wrong
-
-
-def contents(members: Mapping[str, bytes]) -> str:
-    """How much there is, in words."""
-    return f"{plural(len(members), 'member')}, {sum(map(len, members.values()))} bytes"
+        name = one_line(info.orig_filename, 200) or "a member without a name"
+        if not _NAME.fullmatch(info.orig_filename):
+            yield f"{name}: is no member of a submission ({MANIFEST}, {PAGE}, records/*.jsonl and waivers/*.toml are)"
+        elif info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            yield f"{name}: is compressed, so it might be a zip bomb; submit the archive as bundle wrote it"

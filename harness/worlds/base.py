@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from harness.report.text import visible
+from harness.data.text import visible
 
 Program = Callable[..., Any]
 
@@ -112,7 +112,28 @@ class SubjectFailure(AssertionError):
 
 
 class NotRun(Exception):
-    """The requirement could not be tried here (a world cannot start, ranks or devices are missing); says why."""
+    """The requirement could not be tried here, since ranks, devices or a folder are missing; says why.
+
+    ``cause`` is the cause in the record.
+    """
+
+    cause = "world"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
+
+
+class WorldCannotStart(NotRun):
+    """The ranks of a world could not be started, which no backend can declare as a limit.
+
+    The first line of the message is the reason, without rank and world size; the second line names those.
+    """
+
+    cause = "cannot start"
+
+
+class Disturbed(Exception):
+    """Something from outside ended or stopped processes of ours during a run, which says nothing about the subject."""
 
     def __init__(self, message: str) -> None:
         super().__init__(visible(message))
@@ -129,7 +150,8 @@ class World(ABC):
         """Run ``program(rank, *args)`` on every rank; one outcome a rank, in rank order, and never an exception.
 
         ``deadline`` is in seconds. After any fate but RETURNED the ranks are gone; the next run makes new ones.
-        Raises ``NotRun`` if the ranks cannot be started.
+        Raises ``WorldCannotStart`` if the ranks cannot be started, and ``Disturbed`` if something from outside ended or
+        stopped them twice: a run that was disturbed once is repeated, with a warning.
         """
 
     @abstractmethod

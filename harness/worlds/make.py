@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from harness.load import Subject, load_backend
-from harness.requirement import ATTACHED, KINDS
-from harness.vendor import Backend
-from harness.worlds.attached_fleet import fleet
+from harness.data.kinds import ATTACHED, KINDS
+from harness.vendor.api import Backend
+from harness.vendor.load import Subject, load_backend
+from harness.worlds.attached.fleet import fleet
 from harness.worlds.base import World
-from harness.worlds.host import RoleFactory
-from harness.worlds.hosts import HostedWorld
+from harness.worlds.workers.supervised_world import HostedWorld
+from harness.worlds.workers.worker import RoleFactory
 
 
 def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadline: float = 60.0) -> World:
@@ -31,7 +31,9 @@ def open_world(kind: str, size: int, subject: Subject, *, seed: int = 0, deadlin
 
 def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline: float) -> World:
     def roles(_: Path) -> list[RoleFactory]:
-        from harness.worlds.threads import ThreadRole  # installs a process-group backend, so not before ranks start
+        from harness.worlds.threads.role import (
+            ThreadRole,  # installs a process-group backend, so not before ranks start
+        )
 
         return [partial(ThreadRole, size, subject, seed)]
 
@@ -41,7 +43,7 @@ def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline:
 def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
     def roles(store: Path) -> list[RoleFactory]:
         # DTensor, a second of importing: not before ranks start
-        from harness.worlds.processes import ProcessRole, file_store
+        from harness.worlds.processes.role import ProcessRole, file_store
 
         opened = partial(file_store, str(store), size)
         return [partial(ProcessRole, rank, size, subject, opened) for rank in range(size)]
@@ -54,7 +56,7 @@ def _attached(size: int, subject: Subject, backend: Backend, deadline: float) ->
     there = fleet()
 
     def roles(store: Path) -> list[RoleFactory]:
-        from harness.worlds.processes import Place, ProcessRole  # as above
+        from harness.worlds.processes.role import Place, ProcessRole  # as above
 
         opened = there.store(store)
         places = (Place(*there.place(rank, size)) for rank in range(size))

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from harness.report.text import one_line
+from harness.data.text import one_line
 
 #: The largest message, in bytes, that is sent or accepted unless told otherwise.
 LIMIT = 1 << 30

@@ -20,16 +20,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from reference_models.fsdp.contract import check_free, check_names, claim
 from reference_models.fsdp.errors import NothingGiven
 from reference_models.fsdp.fsdp_module import FSDPModule
-from reference_models.fsdp.lazy_init import lazy_init
-from reference_models.fsdp.managed import managed_buffers, managed_modules, managed_parameters, move
-from reference_models.fsdp.mesh import DataMesh, replicating_mesh, sharding_mesh, smaller_mesh
+from reference_models.fsdp.layout.mesh import DataMesh, replicating_mesh, sharding_mesh, smaller_mesh
+from reference_models.fsdp.layout.spmd import DataParallelMeshDims, check_spmd, spmd_mesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.modules.lazy_init import lazy_init
+from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters, move
+from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.offload import OffloadPolicy
-from reference_models.fsdp.param import ManagedParameter
-from reference_models.fsdp.param_group import ParameterGroup
-from reference_models.fsdp.placement import Placement, by_mesh, check_meshes, placed
-from reference_models.fsdp.spmd import DataParallelMeshDims, check_spmd, spmd_mesh
-from reference_models.fsdp.state import ModuleState
+from reference_models.fsdp.parameters.param import ManagedParameter
+from reference_models.fsdp.parameters.param_group import ParameterGroup
+from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, placed
 
 Modules = TypeVar("Modules", nn.Module, list[nn.Module])
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference_models.fsdp.comms import (
+from reference_models.fsdp.communication.comms import (
     AllGather,
     AllGatherFromGroup,
     AllGatherFromSymmetricMemory,
@@ -27,10 +27,10 @@ from reference_models.fsdp.comms import (
     ReduceScatterFromSymmetricMemory,
 )
 from reference_models.fsdp.errors import NotAllowed
-from reference_models.fsdp.lazy_init import lazy_init, sharding_state
-from reference_models.fsdp.mesh import with_own_group
-from reference_models.fsdp.param_group import ParameterGroup
-from reference_models.fsdp.state import ModuleState
+from reference_models.fsdp.layout.mesh import with_own_group
+from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.parameters.param_group import ParameterGroup
 
 
 class UnshardHandle:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from reference_models.fsdp.apply import fully_shard, replicate
-from reference_models.fsdp.managed import managed_modules
+from reference_models.fsdp.modules.managed import managed_modules
 from reference_models.fsdp.state_dict_type import always_whole
 
 

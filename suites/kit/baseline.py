@@ -6,13 +6,13 @@ Two ranks with gradients 1 and 3 give the baseline gradient (1 + 3) / 2 = 2, of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
 from suites.kit.layout import shard
-from suites.kit.traces import Step, Trace
 
 
 @dataclass(frozen=True)
@@ -69,3 +69,14 @@ def on_rank(steps: list[FullStep], rank: int, shards: int) -> Trace:
         Step(loss=step.losses[rank], gradients=dict(rows(step.gradients)), parameters=rows(step.parameters))
         for step in steps
     ]
+
+
+class Step(TypedDict):
+    """One training step: the rank's loss, and its local gradients and (updated) parameters by name."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor | None]
+    parameters: dict[str, Tensor]
+
+
+Trace = list[Step]

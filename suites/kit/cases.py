@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from harness.case import Case
+from harness.data.case import Case
 from reference_models.nets import MLP
 from suites.kit.stepping import OwnSGD
 

@@ -16,15 +16,13 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.rank import Rank
 from harness.trial import most_ranks
+from harness.worlds.rank import Rank
+from suites.kit.baseline import Trace
 from suites.kit.cases import NetCase, TrainingCase
-from suites.kit.layout import shard
-from suites.kit.parts import local
-from suites.kit.programs import apply, data_mesh, steps
+from suites.kit.layout import local, shard
+from suites.kit.programs import apply, data_mesh, spread, steps
 from suites.kit.strategies import MOST, training_cases
-from suites.kit.traces import Trace
-from suites.kit.tree_programs import spread
 
 #: Resharding to smaller groups is a feature of its own, which an implementation may not claim.
 RESHARDS = st.sampled_from([None, True, False])

@@ -7,6 +7,7 @@ Five rows on four ranks, in chunks of ceil(5 / 4) = 2::
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -16,3 +17,16 @@ def shard(full: Tensor, size: int, index: int, dim: int = 0) -> Tensor:
     step = -(-rows // size)
     start = min(index * step, rows)
     return full.narrow(dim, start, min(step, rows - start))
+
+
+def own(tensor: Tensor) -> Tensor:
+    """The very memory."""
+    to_local = getattr(tensor, "to_local", None)
+    with torch.no_grad():
+        part: Tensor = tensor if to_local is None else to_local()
+    return part
+
+
+def local(tensor: Tensor) -> Tensor:
+    """A copy."""
+    return own(tensor).detach().clone()

@@ -7,8 +7,8 @@ before that block runs: it holds 2 rows of each, padded, so it sends 4 + 2 numbe
 
 Where ranks are cut into replicas of shards, gathers and reduce-scatters stay within a replica, and all-reduces are
 among the ranks that hold the same rows. What is said to a rank itself is no communication. Entries are those of
-``harness/ledger.py``; what a right implementation may choose, as the dtype of gathered bytes and when it waits, is left
-out.
+``harness/collective_trace/recorder.py``; what an implementation may choose, such as the dtype of gathered bytes and
+when it waits, is left out.
 """
 
 from __future__ import annotations

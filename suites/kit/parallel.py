@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from harness.case import Case
-from harness.rank import Rank
+from harness.data.case import Case
+from harness.worlds.rank import Rank
 from reference_models.nets import MLP
 from suites.kit.cases import fill
 from suites.kit.layout import shard

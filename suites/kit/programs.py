@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
 
-from harness.rank import Rank
+from harness.worlds.rank import Rank
+from suites.kit.baseline import Step, Trace
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
-from suites.kit.parts import local
-from suites.kit.traces import Step, Trace
+from suites.kit.layout import local
+from suites.kit.trees import TreeCase
 
 
 def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
@@ -64,3 +67,53 @@ def parameters(net: nn.Module) -> dict[str, Tensor]:
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     """Every parameter's local gradient, by name; None where there is none."""
     return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
+
+
+def mesh_of(rank: Rank, case: TreeCase) -> DeviceMesh:
+    """The mesh that the case shards over: all ranks, or, with copies, one axis of a mesh of two."""
+    if case.copies == 1:
+        return rank.mesh()
+    return rank.mesh((case.shards, case.copies), ("shard", "copy"))["shard"]
+
+
+def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
+    """Do to the net all that the case says but for the root: replicate, then shard by the plan."""
+    for name in case.replicated:
+        assert rank.implementation.replicate is not None
+        rank.implementation.replicate(net.get_submodule(name))
+    for name in case.plan:
+        assert rank.implementation.fully_shard is not None
+        rank.implementation.fully_shard(net.get_submodule(name), mesh=mesh_of(rank, case))
+    return net
+
+
+def shard_tree(rank: Rank, case: TreeCase) -> nn.Module:
+    """Build the net and shard it, root last."""
+    net = shard_below(rank, case, case.build())
+    assert rank.implementation.fully_shard is not None
+    rank.implementation.fully_shard(net, mesh=mesh_of(rank, case))
+    return net
+
+
+def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
+    """How a tensor lies on ranks: whether it is a DTensor, whether on this very mesh, and its placements in words."""
+    if not isinstance(tensor, DTensor):
+        return {"type": type(tensor).__name__, "on the mesh": False, "placements": []}
+    return {
+        "type": "DTensor",
+        "on the mesh": tensor.device_mesh == mesh,
+        "placements": [placement_words(placement) for placement in tensor.placements],
+    }
+
+
+def placement_words(placement: Placement) -> str:
+    """``"Shard(0)"`` for whatever cuts dim 0, strided or not; ``"Replicate()"``; else what it calls itself."""
+    if placement.is_replicate():
+        return "Replicate()"
+    dim = getattr(placement, "dim", None)
+    return repr(placement) if dim is None else f"Shard({dim})"
+
+
+def size_and_stride(tensor: Tensor) -> dict[str, list[int]]:
+    """The global size and stride of a tensor."""
+    return {"size": list(tensor.size()), "stride": list(tensor.stride())}

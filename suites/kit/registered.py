@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from harness.rank import Rank
+from harness.worlds.rank import Rank
+from suites.kit.baseline import Trace
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.layout import shard
-from suites.kit.parts import local
+from suites.kit.layout import local, shard
 from suites.kit.programs import apply, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
-from suites.kit.traces import Trace
 
 Facts = dict[str, dict[str, Any]]
 

@@ -49,7 +49,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from harness.compare import Allowance, exact
+from harness.data.comparison import Allowance, exact
 from suites.kit import baseline
 from suites.kit.baseline import FullStep
 from suites.kit.cases import TrainingCase

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from harness.case import Case
+from harness.data.case import Case
 from suites.kit.cases import Stack, fill
 
 

@@ -1,4 +1,4 @@
-"""Gradients that wait in reduce_dtype cannot be reduced with new ones of param_dtype (torch 2.13.0).
+"""Gradients that wait in reduce_dtype cannot be reduced with new ones of param_dtype (torch 2.11.0 to 2.14.1).
 
 The first micro-batch, which is not reduced, uses one branch of a group, the last one the other.
 

@@ -1,4 +1,4 @@
-"""HSDP: a sum kept by set_requires_all_reduce(False) is added to other parameters' gradients (torch 2.13.0).
+"""HSDP: a sum kept by set_requires_all_reduce(False) is added to other parameters' gradients (torch 2.11.0 to 2.14.1).
 
 Two micro-batches use one branch each of a group. Nothing is raised if the branches are of one size.
 

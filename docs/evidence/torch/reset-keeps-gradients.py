@@ -1,4 +1,4 @@
-"""reset_iter_state() keeps the gradients of a backward that failed, and the next backward adds to them (torch 2.13.0).
+"""reset_iter_state() keeps the gradients of a failed backward, and the next one adds to them (torch 2.13.0 to 2.14.1).
 
 Its docstring says "the failed iteration's gradients are lost".
 

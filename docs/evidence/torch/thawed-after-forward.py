@@ -1,4 +1,4 @@
-"""Under mixed precision, what was frozen in the first forward cannot train later (torch 2.13.0).
+"""Under mixed precision, what was frozen in the first forward cannot train later (torch 2.11.0 to 2.13.0).
 
 Run: python docs/evidence/torch/thawed-after-forward.py
 Expected: "torch.float32" from both ranks, the dtype of the gradient. Got: RuntimeError, "attempting to assign a

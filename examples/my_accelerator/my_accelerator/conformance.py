@@ -31,7 +31,7 @@ backend = Backend(
     start_method="forkserver",
     # Set in every rank: what your runtime needs to be quiet, or to be reproducible.
     environment={"MYCCL_LOG_LEVEL": "warning"},
-    # Limits, by the names in harness/vendor.py's LIMITS, each with the reason that the page will show. Requirements
+    # Limits, by the names in harness/vendor/api.py's LIMITS, each with the reason that the page will show. Requirements
     # that need one are `not run`: nobody's fault, but the page says INCOMPLETE, since nothing was proven.
     lacks={
         "second device type": "the example's device is the CPU",

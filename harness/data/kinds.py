@@ -1,0 +1,13 @@
+"""The kinds of world that a requirement can be judged in, and the levels that it can have."""
+
+from __future__ import annotations
+
+#: Both kinds of world, which a requirement is judged in unless it says otherwise.
+WORLDS = ("threads", "processes")
+#: The kind in which requirements of processes run on ranks that a launcher has started.
+ATTACHED = "attached"
+#: Every kind of world: what runs in processes runs in attached ones, too.
+KINDS = (*WORLDS, ATTACHED)
+
+#: How much a requirement demands, as RFC 2119 has it.
+LEVELS = ("must", "should", "may")

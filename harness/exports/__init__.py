@@ -1,0 +1,1 @@
+"""A run in formats of other programs: CTRF and JUnit."""

@@ -1,0 +1,80 @@
+"""Where the rows of a record file come from, as digests: which plan, which waiver files, which sources judged.
+
+A run of the row ``t.py::a[threads]``, which is the requirement ``x/a`` at level must, has the plan digest::
+
+    sha256('[["t.py::a[threads]","x/a","must"]]')
+
+The order in which rows are run is no part of it. Whoever has the same sources has the same digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: What judges: the harness, the requirements, and the nets that they are judged on.
+PACKAGES = ("harness", "reference_models", "suites")
+SUFFIXES = (".py", ".toml")
+#: Parts that run after the judging, and so cannot change a verdict.
+AFTERWARDS = (
+    *(f"harness/{part}/" for part in ("commands", "doctor", "report", "reproduce", "submission")),
+    "suites/plain_scripts/",
+)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a run's header says of its plan and its waivers; a waiver file has a ``name`` and a ``sha256``.
+
+    ``left_out`` is how many requirements of the suites are not in the plan, though their levels and worlds are.
+    """
+
+    plan_digest: str = ""
+    waiver_files: list[dict[str, str]] = field(default_factory=list)
+    left_out: int = 0
+
+
+def plan_digest(rows: Iterable[tuple[str, str, str]]) -> str:
+    """The SHA-256 of rows of (node id, requirement id, level), sorted."""
+    text = json.dumps(sorted(map(list, rows)), separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> dict[str, str]:
+    """The name of a file and the SHA-256 of its bytes."""
+    return {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def sources_digest() -> str:
+    """The SHA-256 of the names and bytes of all sources that judge, and of the ``conftest.py`` beside them."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for name, file in sorted(_files(package)):
+            digest.update(f"{name}\n{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def suites_folder() -> Path | None:
+    """Where the suites are, in a checkout or installed; nothing of them is imported."""
+    return next(_folders("suites"), None)
+
+
+def _folders(package: str) -> Iterator[Path]:
+    found = importlib.util.find_spec(package)
+    yield from map(Path, (found.submodule_search_locations or ()) if found is not None else ())
+
+
+def _files(package: str) -> Iterator[tuple[str, Path]]:
+    for folder in _folders(package):
+        for file in folder.rglob("*"):
+            if file.suffix in SUFFIXES and file.is_file():
+                name = f"{package}/{file.relative_to(folder).as_posix()}"
+                if not name.startswith(AFTERWARDS):
+                    yield name, file
+        beside = folder.parent / "conftest.py"
+        if package == "suites" and beside.exists():
+            yield "conftest.py", beside

@@ -1,0 +1,1 @@
+"""Requirements: the decorator that marks a test as one, and finding them in source files."""

@@ -1,0 +1,97 @@
+"""A requirement: a test with a stable id, a level, what it needs, and its docstring as the statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from harness.data.kinds import ATTACHED as ATTACHED
+from harness.data.kinds import LEVELS, WORLDS
+from harness.vendor.api import LIMITS, Feature
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+class Judging(Protocol):
+    """What a test is handed to judge results with: a ``Trial``."""
+
+    def hearing_out(self) -> AbstractContextManager[None]:
+        """Report every failed comparison of the block, not only the first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What the suite says of one test. ``id`` is ``chapter/name`` and never changes its meaning."""
+
+    id: str
+    features: tuple[Feature, ...]
+    level: str
+    ranks: int
+    limits: tuple[str, ...]
+    worlds: tuple[str, ...]
+    source: str
+
+    @property
+    def chapter(self) -> str:
+        """The part of the id before the slash."""
+        return self.id.partition("/")[0]
+
+
+def requirement(
+    id: str,
+    *features: Feature,
+    level: str = "must",
+    ranks: int = 1,
+    limits: tuple[str, ...] = (),
+    worlds: tuple[str, ...] = WORLDS,
+    source: str = "",
+) -> Callable[[Test], Test]:
+    """Mark a test as a requirement. ``ranks`` is the fewest it makes sense on, ``limits`` what a machine must not lack.
+
+    Each of its examples is heard out (``Trial.hearing_out``).
+
+    ``source`` names the rows of ``docs/seed-coverage.md`` that it covers, e.g. ``"C8"``.
+    """
+    assert "/" in id, id
+    assert level in LEVELS, level
+    assert set(limits) <= set(LIMITS), limits
+    assert set(worlds) <= set(WORLDS), worlds
+    mark = pytest.mark.requirement(Requirement(id, features, level, ranks, limits, worlds, source))
+    return lambda test: mark(_heard_out(test))
+
+
+def _heard_out(test: Any) -> Any:
+    """The test; of one that draws cases, what Hypothesis calls for each."""
+    drawn = getattr(test, "hypothesis", None)
+    inner = test if drawn is None else drawn.inner_test
+
+    @wraps(inner)
+    def heard_out(*args: Any, trial: Judging, **rest: Any) -> None:
+        __tracebackhide__ = True
+        with trial.hearing_out():
+            inner(*args, trial=trial, **rest)
+
+    if drawn is None:
+        return heard_out
+    drawn.inner_test = heard_out
+    return test
+
+
+def kind_of(item: pytest.Item) -> str:
+    """The kind of world that ``item``, a requirement, runs in."""
+    assert isinstance(item, pytest.Function)
+    return str(item.callspec.params["world_kind"])
+
+
+def requirement_of(item: pytest.Item) -> Requirement | None:
+    """The requirement that ``item`` is, if any."""
+    marker = item.get_closest_marker("requirement")
+    found = marker.args[0] if marker else None
+    assert found is None or isinstance(found, Requirement)
+    return found

@@ -1,0 +1,76 @@
+"""How a test ended, as a verdict: from what it raised, and from what its trial had checked by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
+
+from harness.collective_trace.recorder import Entry
+from harness.records.record import Verdict
+from harness.trial.trial import Trial
+from harness.worlds.base import Disturbed, NotRun, SubjectFailure
+
+
+class End(NamedTuple):
+    """Verdict, message and cause; then what ``rerun.py`` saw, and what became of a row that is not claimed."""
+
+    verdict: Verdict
+    message: str
+    cause: str
+    again: str = ""
+    events: tuple[list[Entry], ...] = ()
+    tried: str = ""
+
+
+def tried(body: Callable[[Trial], None], trial: Trial) -> BaseException | None:
+    """Give a test its trial, outside pytest; what it raised, or what became of the ranks when they were to leave."""
+    try:
+        with trial.offering():
+            body(trial)
+        trial.close()
+    except (Exception, pytest.skip.Exception) as raised:
+        return raised
+    finally:
+        trial.discard()
+    return None
+
+
+#: How a test ends that has left out all its cases: quietly, or where its cases are drawn, or where it has but one.
+NO_CASE = (type(None), Unsatisfiable, UnsatisfiedAssumption)
+
+
+def verdict_of(error: BaseException | None, trial: Trial | None) -> tuple[Verdict, str, str]:
+    """Verdict, message and cause from what a test raised (None: nothing).
+
+    What a rank raised or a comparison found is the subject's, unless something from outside disturbed its ranks; what
+    the controller raised otherwise is ours.
+    """
+    if trial is not None and trial.misfit and not trial.examples and isinstance(error, NO_CASE):
+        words = f"every case needs more ranks than the {trial.most_ranks} that there are; the smallest {trial.misfit}"
+        return Verdict.NOT_RUN, f"{words}: give more, or draw more cases by another profile", ""
+    if error is None:
+        if trial is None or trial.checks == 0:
+            return Verdict.BROKEN, "the test passed without one effective check", "vacuous"
+        return Verdict.PASS, "", ""
+    if disturbed := _first(error, Disturbed):
+        return Verdict.BROKEN, str(disturbed), "disturbed"
+    found = _first(error, SubjectFailure)
+    if found is not None:
+        assert isinstance(found, SubjectFailure)
+        flaky = isinstance(error, Flaky)
+        return Verdict.FAIL, f"{'flaky: ' if flaky else ''}{found}", "flaky" if flaky else found.cause
+    if isinstance(error, NotRun):
+        return Verdict.NOT_RUN, str(error), error.cause
+    if isinstance(error, pytest.skip.Exception):
+        return Verdict.BROKEN, f"a claimed requirement was skipped ({error}); claim or disclaim it instead", "skip"
+    return Verdict.BROKEN, f"{type(error).__name__}: {error}", "broken"
+
+
+def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    if isinstance(error, kind):
+        return error
+    inner = getattr(error, "exceptions", ())  # of an exception group, as Hypothesis raises for flaky tests
+    return next((found for one in inner if (found := _first(one, kind)) is not None), None)

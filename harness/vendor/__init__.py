@@ -1,0 +1,13 @@
+"""What a vendor writes, and how it is found: an ``Implementation``, a ``Backend``, and torch's own as the example."""
+
+from harness.vendor.api import LIMITS as LIMITS
+from harness.vendor.api import ON_CPUS as ON_CPUS
+from harness.vendor.api import Backend as Backend
+from harness.vendor.api import Feature as Feature
+from harness.vendor.api import GroupState as GroupState
+from harness.vendor.api import Implementation as Implementation
+from harness.vendor.api import Introspection as Introspection
+from harness.vendor.api import ParameterOwner as ParameterOwner
+from harness.vendor.api import StateDicts as StateDicts
+from harness.vendor.api import Strategies as Strategies
+from harness.vendor.api import lacking as lacking

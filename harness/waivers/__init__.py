@@ -1,0 +1,1 @@
+"""Waivers: reading them, matching them to results, checking and suggesting them."""

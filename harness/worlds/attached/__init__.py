@@ -1,0 +1,1 @@
+"""The attached world: ranks that a launcher such as torchrun has started, on one machine or several."""

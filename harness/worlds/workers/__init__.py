@@ -1,0 +1,1 @@
+"""Worker processes that carry ranks: starting, supervising, talking to, attributing failures, and ending them."""

@@ -1,0 +1,81 @@
+"""How rank processes give up their roles and leave, and who is to blame if one does not.
+
+release ──▶ gives up its role, and waits for its next world     (supervised_world.py keeps it)
+leave   ──▶ gives up its role, and ends with exit code 0
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from harness.data.text import exit_words
+from harness.worlds.base import Fate, Outcome
+from harness.worlds.workers import attribution
+from harness.worlds.workers.handle import FORGED, HostHandle
+from harness.worlds.workers.team import Team
+
+#: How long hosts may take to leave: seconds are little on a busy machine.
+LEAVE_SECONDS = 30.0
+
+#: What went wrong in which process while it gave up its role.
+Wrong = Mapping[HostHandle, tuple[Fate, str]]
+
+
+def leave(team: Team, wrong: Wrong = MappingProxyType({})) -> list[Outcome]:
+    """Ask every host to leave, and say how each one did; ``wrong`` has what went wrong before."""
+    for host in team.hosts:
+        host.send("leave")
+    until = time.monotonic() + LEAVE_SECONDS
+    found = dict(wrong)
+    for host, (tag, *rest) in team.listen(lambda: until):
+        if tag == "left" and rest[0]:
+            found.setdefault(host, (Fate.RAISED, str(rest[0])))
+        elif tag not in ("left", "released") and not host.is_dead:
+            found.setdefault(host, _forged(host, tag, rest))
+    if team.disturbance():  # the work was done before, and how they would have left nobody knows
+        return [Outcome(rank, Fate.RETURNED, at=time.monotonic()) for host in team.hosts for rank in host.ranks]
+    shown = team.show_stacks([host for host in team.hosts if not host.is_dead])
+    ends = []
+    for host in team.hosts:
+        fate, error = found.get(host, (Fate.RETURNED, ""))
+        if host in shown:
+            fate, error = Fate.HUNG, f"did not leave within {LEAVE_SECONDS:g} s, {attribution.place_in(shown[host])}"
+        elif host.code != 0 and fate is not Fate.CRASHED:
+            fate, error = Fate.CRASHED, f"{exit_words(host.code)} while leaving"
+        log = "" if fate is Fate.RETURNED else host.log_tail()
+        ends += [Outcome(rank, fate, error=error, log=log, at=time.monotonic()) for rank in host.ranks]
+    return ends
+
+
+def release(team: Team, notes: list[str]) -> Wrong:
+    """Have the hosts give up their roles, and say what went wrong in which.
+
+    Afterwards the team has no role, and can be used again; or it has, because something went wrong or a program has
+    left traces in a process, and then it cannot.
+    """
+    for host in team.hosts:
+        host.send("release")
+    until = time.monotonic() + LEAVE_SECONDS
+    for host, (tag, *rest) in team.listen(lambda: until):
+        if tag != "released":
+            return {} if host.is_dead else {host: _forged(host, tag, rest)}
+        error, changed = rest
+        if error:
+            return {host: (Fate.RAISED, str(error))}
+        if changed:
+            names = map(str, changed) if isinstance(changed, list) else [str(changed)]
+            notes.append(f"rank processes were not kept: a program changed their {', '.join(names)}")
+            return {}
+        host.is_ready = False
+        if not team.has_role:
+            return {}
+    return {}
+
+
+def _forged(host: HostHandle, tag: str, rest: Sequence[Any]) -> tuple[Fate, str]:
+    """The end of a host that says what nobody has asked it: a program may have answered in its place."""
+    host.hang_up()
+    return Fate.CRASHED, str(rest[0]) if tag == "died" else f"{FORGED}: {tag!r}, out of turn"

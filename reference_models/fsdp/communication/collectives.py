@@ -1,0 +1,161 @@
+"""One all-gather, one reduce-scatter, one all-reduce for a whole group of parameters.
+
+Two ranks, parameters a = [1 2 3] and b = [7 8]; parts are padded to 2 and 1 numbers::
+
+    packed      rank 0: a [1 2]  b [7]        rank 1: a [3 0]  b [8]
+    gathered    [1 2 7 | 3 0 8]               a row a rank, a stretch of columns a parameter
+    a           columns 0-1, row by row: 1 2 3 0, of which the first three are a
+
+Reducing goes the same way back: gradients are laid out as rows, and each rank gets the mean of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reference_models.fsdp.communication.comms import AllGather, ReduceScatter
+from reference_models.fsdp.layout.mesh import Axis, DataMesh
+
+
+class Piece(NamedTuple):
+    """Flat numbers that a rank sends in a gather, and the dtype in which they travel."""
+
+    numbers: Tensor
+    dtype: torch.dtype
+
+
+@dataclass
+class Gathering:
+    """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' pieces, a row a rank."""
+
+    work: Any
+    rows: Tensor
+    sizes: list[int]
+    dtypes: list[torch.dtype]
+
+    def columns(self) -> Iterator[Tensor]:
+        """Wait; then every piece as all ranks gave it, ``(ranks, numel)``, in the order in which they were sent."""
+        if self.work is not None:
+            self.work.wait()
+        for column, dtype in zip(torch.split_with_sizes(self.rows, self.sizes, 1), self.dtypes, strict=True):
+            # Bytes are copied, since a stretch of them need not begin where a number of this dtype may.
+            yield column if column.dtype == dtype else column.clone(memory_format=torch.contiguous_format).view(dtype)
+
+
+@dataclass
+class Own:
+    """What stands for a gathering where there is one rank: its own pieces."""
+
+    pieces: Sequence[Piece]
+
+    def columns(self) -> Iterator[Tensor]:
+        """Every piece, ``(1, numel)``."""
+        for numbers, _ in self.pieces:
+            yield numbers.view(1, -1)
+
+
+def gather(pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllGather) -> Gathering | Own:
+    """Start gathering pieces, each as long on every rank. Pieces of several dtypes travel as bytes."""
+    if axis.size == 1:
+        return Own(pieces)
+    dtypes = [dtype for _, dtype in pieces]
+    sent = [numbers for numbers, _ in pieces]
+    if len(set(dtypes)) > 1:
+        sent = [numbers.to(dtype).view(torch.uint8) for numbers, dtype in pieces]
+    sizes = [piece.numel() for piece in sent]
+    flat = comm.allocate(
+        (axis.size * sum(sizes),), dtype=dtypes[0] if len(set(dtypes)) == 1 else torch.uint8, device=device
+    )
+    rows = flat.view(axis.size, -1)
+    own = rows[axis.rank]
+    torch.cat(sent, out=own)  # casts, too
+    return Gathering(comm(flat, own, axis.group, True), rows, sizes, dtypes)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a sum over ranks becomes a mean: divided before and after it, or by the collective itself (``average``)."""
+
+    before: float
+    after: float
+    average: bool
+
+
+def division(size: int, factor: float | None, dtype: torch.dtype, force_sum: bool) -> Division:
+    """Divide by ``factor``, or by ``size``, the number of ranks.
+
+    Half precision overflows in a sum over many ranks and underflows if it is divided by all of them before, so it is
+    divided by about the root before and by the rest after; powers of two, so that no rounding is added.
+    """
+    if factor is None and not force_sum and dtype != torch.float16:
+        return Division(1.0, 1.0, average=True)
+    whole = float(size if factor is None else factor)
+    if dtype != torch.float16:
+        return Division(1.0, whole, average=False)
+    before = 1.0
+    while before * before < whole:
+        before *= 2.0
+    return Division(before, whole / before, average=False)
+
+
+class Reduction:
+    """The reduction of one group's gradients, in stages, so that communication runs while backward goes on.
+
+    Made: reduce-scatter started. ``advance``: that is done, all-reduce started. ``finish``: the mean is in ``part``,
+    this rank's row.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        mesh: DataMesh,
+        divide: Division,
+        comm: ReduceScatter,
+        all_reduces: bool,
+        earlier: Callable[[], Tensor] | None,
+    ) -> None:
+        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added."""
+        self._mesh, self._divide, self._all_reduces, self._earlier = mesh, divide, all_reduces, earlier
+        self._rows: Tensor | None = rows  # must live until the collective is done
+        if divide.before != 1.0:
+            rows.div_(divide.before)
+        self._op = dist.ReduceOp.AVG if divide.average else dist.ReduceOp.SUM
+        self._work: Any = None
+        if mesh.shard.size == 1:
+            self.part = rows[0]
+        else:
+            self.part = comm.allocate((rows.size(1),), dtype=rows.dtype, device=rows.device)
+            self._work = comm(self.part, rows.view(-1), mesh.shard.group, self._op, True)
+        self._advanced = False
+
+    def advance(self) -> None:
+        """Wait for the reduce-scatter and start the all-reduce, if there is one."""
+        if self._advanced:
+            return
+        self._advanced = True
+        self._wait()
+        self._rows = None
+        if self._earlier is not None:
+            self.part.add_(self._earlier())
+            self._earlier = None
+        if self._all_reduces and self._mesh.replicate.size > 1:
+            self._work = dist.all_reduce(self.part, op=self._op, group=self._mesh.replicate.group, async_op=True)
+
+    def finish(self) -> Tensor:
+        """Wait for all of it; this rank's part of the mean."""
+        self.advance()
+        self._wait()
+        if self._all_reduces and self._divide.after != 1.0:
+            self.part.div_(self._divide.after)
+        return self.part
+
+    def _wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None

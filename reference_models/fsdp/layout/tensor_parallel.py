@@ -1,0 +1,85 @@
+"""Parameters that tensor parallelism has cut before: DTensors on a mesh of their own axis, beside the data axes.
+
+Four rows over tp = 2 and then dp = 2. Tensor parallelism gives tp rank 0 the rows 0 1 and tp rank 1 the rows 2 3;
+data parallelism cuts each of these again::
+
+    (dp 0, tp 0): row 0    (dp 0, tp 1): row 2
+    (dp 1, tp 0): row 1    (dp 1, tp 1): row 3
+
+So along dp a rank's rows are strided: ``_StridedShard(0, split_factor=2)`` says that tp has cut dim 0 into 2 before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor.placement_types import Placement, Shard, _StridedShard
+
+from reference_models.fsdp.layout.mesh import DataMesh
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A DTensor without its numbers: mesh, placements, and the size and stride of the whole."""
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+    data_axes: tuple[int, ...] = ()  # on which gradients are reduced by us, not by DTensor
+    _specs: dict[torch.dtype, DTensorSpec] = field(default_factory=dict, compare=False, repr=False)
+
+    def wrap(self, local: Tensor) -> DTensor:
+        """The DTensor of which ``local`` is this rank's part."""
+        spec = self._specs.get(local.dtype)
+        if spec is None:
+            spec = DTensorSpec(self.mesh, self.placements, TensorMeta(self.shape, self.stride, local.dtype))
+            self._specs[local.dtype] = spec
+        return DTensor(local, spec, requires_grad=False)
+
+    def adopt(self, made: nn.Parameter) -> None:
+        """Let what is wrapped from now on share a parameter's spec: torch finds such equal without comparing."""
+        assert isinstance(made, DTensor)
+        self._specs[made.dtype] = made._spec
+
+
+def layout_of(parameter: nn.Parameter, data_axes: tuple[int, ...] = ()) -> Layout | None:
+    """The layout that a parameter had before it was sharded; None for a plain one."""
+    if not isinstance(parameter, DTensor):
+        return None
+    whole = (parameter.size(), parameter.stride())
+    return Layout(parameter.device_mesh, tuple(parameter.placements), *whole, data_axes)
+
+
+def sharded_layout(before: Layout, data: DataMesh, dim: int) -> Layout:
+    """The layout of a parameter once its dim ``dim`` is cut over the data mesh too."""
+    if len(before.placements) > 2:
+        raise NotImplementedError(f"FSDP only supports 1D TP/EP or 2D EP+TP, not {before.placements}")
+    cuts = 1
+    for axis, placement in enumerate(before.placements):
+        if isinstance(placement, Shard) and placement.dim == dim:
+            cuts *= before.mesh.size(axis)
+    own = _StridedShard(dim, split_factor=cuts) if cuts > 1 else Shard(dim)
+    mesh = DeviceMesh._concatenate([data.mesh, before.mesh])
+    return Layout(mesh, (*data.placements(own), *before.placements), before.shape, before.stride)
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor; a plain tensor itself."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def local_gradient(gradient: Tensor, layout: Layout | None) -> Tensor:
+    """This rank's part of a gradient, laid out as its parameter is on all axes but those that are for data."""
+    if layout is None:
+        return gradient
+    assert isinstance(gradient, DTensor), "the gradient of a DTensor parameter is a DTensor"
+    wanted = list(layout.placements)
+    for axis in layout.data_axes:
+        wanted[axis] = gradient.placements[axis]
+    return gradient.redistribute(placements=wanted).to_local()

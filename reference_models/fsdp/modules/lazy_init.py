@@ -1,0 +1,138 @@
+"""What is settled only when training begins: who is the root, what everything is called, and that all is in place.
+
+``fully_shard`` on net.0, net.1, net.2 and net, in this order; the first forward through net settles::
+
+    root     net, since forward begins there; states in the order net, 0, 1, 2
+    names    "" has the parameters that no child has; "0" has "0.weight" and "0.bias"
+    ready    each group, when it first runs: no parameter on meta, offloaded ones on the CPU, one dtype to reduce in
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from reference_models.fsdp.communication.comms import ReduceScatterFromSymmetricMemory
+from reference_models.fsdp.contract import state_of
+from reference_models.fsdp.errors import NotAllowed
+from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.offload import CPUOffloadPolicy
+from reference_models.fsdp.parameters.param_group import Form, ParameterGroup
+
+
+def lazy_init(state: ModuleState) -> None:
+    """Make ``state`` the root, if nobody has been made root above it yet; settle everything below it."""
+    if state.is_root is None:
+        if len(state.modules) > 1:
+            raise RuntimeError(
+                f"FSDP requires a single root module but got {len(state.modules)} modules: "
+                "call fully_shard on the module that contains them too"
+            )
+        _gather_tree(state)
+        _name_everything(state)
+        _refuse_shared_between_groups(state)
+    if not state.ready:
+        for group in state.groups:
+            _check_in_place(group)
+        state.ready = True
+
+
+def _gather_tree(root: ModuleState) -> None:
+    root.is_root, root.tree.states = True, [root]
+    if root.reshard_after_forward is None:
+        root.reshard_after_forward = False
+    for name, module in root.modules[0].named_modules():
+        state = sharding_state(module)
+        if state is None or state in root.tree.states:
+            continue
+        if state.is_root is not None:
+            root.is_root, root.tree.states = None, []
+            raise RuntimeError(
+                f"FSDP state has already been lazily initialized for {name}\n"
+                "FSDP requires running forward through the root module first"
+            )
+        root.tree.states.append(state)
+    for state in root.tree.states[1:]:
+        state.is_root, state.tree = False, root.tree
+    root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
+    if root.tree.pipeline.room > 1 and any(_reduces_in_symmetric_memory(state) for state in root.tree.states):
+        raise ValueError(
+            "set_reduce_scatter_max_input_buffers(>1) is not supported with symmetric memory, which has one buffer: "
+            "use 1, or ordinary memory"
+        )
+
+
+def _reduces_in_symmetric_memory(state: ModuleState) -> bool:
+    return any(isinstance(group.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in state.groups)
+
+
+def sharding_state(module: nn.Module) -> ModuleState | None:
+    """The state that ``fully_shard`` or ``replicate`` keeps of a module."""
+    found = state_of(module, "fully_shard") or state_of(module, "replicate")
+    assert found is None or isinstance(found, ModuleState)
+    return found
+
+
+def _name_everything(root: ModuleState) -> None:
+    names = {module: name for name, module in root.modules[0].named_modules()}
+    places = {module: place for place, module in enumerate(names)}
+    for state in root.tree.states:
+        in_order = sorted((module for module in state.modules if module in names), key=places.__getitem__)
+        state.name = ", ".join(names[module] for module in in_order)
+        for group in state.groups:
+            for parameter in group.parameters:
+                owner = next(owner for owner in parameter.owners if owner.module in names)
+                prefix = names[owner.module]
+                parameter.name = f"{prefix}.{owner.name}" if prefix else owner.name
+
+
+def _refuse_shared_between_groups(root: ModuleState) -> None:
+    seen: dict[int, str] = {}
+    for group in (group for state in root.tree.states for group in state.groups):
+        for parameter in group.parameters:
+            if id(parameter.origin) in seen:
+                raise ValueError(
+                    f"Parameter {parameter.name!r} is already managed by another FSDP group, as "
+                    f"{seen[id(parameter.origin)]!r}: shard modules that share it together, as fully_shard([a, b])"
+                )
+            seen[id(parameter.origin)] = parameter.name
+
+
+def _check_in_place(group: ParameterGroup) -> None:
+    if group.form is Form.SHARDED:  # else it was looked at when it was gathered
+        for parameter in group.parameters:
+            parameter.refresh()
+            parameter.find_extension()
+    _refuse_meta(group)
+    _refuse_elsewhere(group)
+    _refuse_mixed_dtypes(group)
+
+
+def _refuse_meta(group: ParameterGroup) -> None:
+    on_meta = [parameter.name for parameter in group.parameters if parameter.packed.is_meta]
+    if on_meta:
+        raise RuntimeError(
+            "FSDP parameters should be materialized from meta device before training, "
+            f"but the following were still on meta device: {on_meta}\n"
+            "For example, call module.to_empty(device) to materialize to device and "
+            "call module.reset_parameters() on each module to initialize values."
+        )
+
+
+def _refuse_elsewhere(group: ParameterGroup) -> None:
+    offloaded = [p for p in group.parameters if isinstance(p.offload, CPUOffloadPolicy)]
+    elsewhere = [(p.name, str(p.packed.device)) for p in offloaded if p.packed.device.type != "cpu"]
+    if elsewhere:
+        raise RuntimeError(
+            "FSDP parameters should be materialized on CPU when enabling CPU offloading. For example, load a CPU "
+            'state dict or call module.to_empty(device="cpu"). '
+            f"Found following parameters on non-CPU device: {elsewhere}"
+        )
+
+
+def _refuse_mixed_dtypes(group: ParameterGroup) -> None:
+    dtypes = {p.dtype for p in group.parameters if p.sharded.requires_grad}
+    if len(dtypes) > 1:
+        raise NotAllowed(
+            f"FSDP expects uniform original parameter dtype but got {sorted(map(str, dtypes))}: "
+            "shard the modules that differ by themselves, or freeze their parameters"
+        )

@@ -1,0 +1,77 @@
+"""What one call of ``fully_shard`` takes care of: modules, parameters with their owners, and buffers.
+
+A net of four modules, root(a(inner), b), where a is sharded already and b.weight is root.weight as well::
+
+    managed modules       root, b                                       a and what is in it belong to another call
+    managed parameters    weight with owners (root, weight), (b, weight)    once, whoever shares it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from reference_models.fsdp.contract import state_of
+from reference_models.fsdp.parameters.param import Owner
+
+
+def managed_modules(roots: Sequence[nn.Module], ignored: frozenset[nn.Parameter] = frozenset()) -> list[nn.Module]:
+    """All modules of the trees below ``roots``, each once, but for subtrees that are sharded or replicated already.
+
+    A module whose whole tree holds nothing but ignored parameters is left out too.
+    """
+    found: dict[nn.Module, None] = {}
+
+    def visit(module: nn.Module) -> None:
+        taken = state_of(module, "replicate") or state_of(module, "fully_shard")
+        if module in found or (module not in roots and taken is not None):
+            return
+        found[module] = None
+        for child in module.children():
+            visit(child)
+
+    for root in roots:
+        visit(root)
+    return [module for module in found if not (ignored and _is_ignored(module, ignored))]
+
+
+def _is_ignored(module: nn.Module, ignored: frozenset[nn.Parameter]) -> bool:
+    tree = list(module.modules())
+    parameters = [p for m in tree for p in m.parameters(recurse=False)]
+    return bool(parameters) and all(p in ignored for p in parameters) and not any(list(m.buffers(False)) for m in tree)
+
+
+def managed_parameters(
+    modules: Iterable[nn.Module], ignored: frozenset[nn.Parameter] = frozenset()
+) -> list[tuple[nn.Parameter, list[Owner]]]:
+    """Each parameter of the modules once, in their order, with every module and name that has it.
+
+    Raises ValueError for a parameter without dims: it has no rows to share out.
+    """
+    owners: dict[nn.Parameter, list[Owner]] = {}
+    for module in modules:
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter in ignored:
+                continue
+            if parameter.dim() == 0:
+                raise ValueError(
+                    "fully_shard doesn't support scalar parameters. "
+                    f"Change {name} to a 1D tensor with numel equal to 1."
+                )
+            owners.setdefault(parameter, []).append(Owner(module, name))
+    return list(owners.items())
+
+
+def managed_buffers(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Each buffer of the modules once."""
+    return list({id(buffer): buffer for module in modules for buffer in module.buffers(recurse=False)}.values())
+
+
+def move(tensors: Iterable[Tensor], device: torch.device) -> None:
+    """Move plain tensors to ``device`` in place; what is on meta, or a DTensor, stays."""
+    for tensor in tensors:
+        if tensor.device != device and not tensor.is_meta and not isinstance(tensor, DTensor):
+            tensor.data = tensor.to(device)

@@ -1,0 +1,39 @@
+"""Policy: which module's groups to gather ahead, from the order seen in forward or from what the user listed.
+
+Forward runs a, b, c; backward needs c, b, a. When backward reaches c it starts gathering b, so that b is there in time.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+State = TypeVar("State")
+
+
+class Order(Generic[State]):
+    """The order in which modules ended their forward passes, for going back through it."""
+
+    def __init__(self) -> None:
+        self._ended: list[State] = []
+
+    def note(self, state: State) -> int:
+        """A module has ended a forward pass; the place of that pass. Modules of a list that run in a row are one."""
+        if not self._ended or self._ended[-1] is not state:
+            self._ended.append(state)
+        return len(self._ended) - 1
+
+    def before(self, place: int) -> State | None:
+        """The module whose pass ended just before the one at ``place``."""
+        return self._ended[place - 1] if 0 < place <= len(self._ended) else None
+
+    def clear(self) -> None:
+        """Backward is over."""
+        self._ended.clear()
+
+
+def ahead_in_backward(state: State, listed: list[State], order: Order[State], place: int) -> list[State]:
+    """What to gather once ``state`` has been gathered in backward: what the user listed, else the one before it."""
+    if listed:
+        return listed
+    previous = order.before(place)
+    return [previous] if previous is not None and previous is not state else []

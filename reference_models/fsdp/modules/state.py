@@ -1,0 +1,266 @@
+"""Four moments of a module: before and after its forward, before and after its backward; and who is the root.
+
+[Note: four moments]
+    before forward    lazy init (once, by the root); cast inputs; gather; ask autograd to tell when backward leaves
+    after forward     reshard by the policy; ask autograd to tell when backward arrives; cast outputs
+    before backward   gather again; gather ahead
+    after backward    start reducing the gradients; reshard
+
+Backward leaves a module when the gradients of its inputs are done: an identity on the inputs is told so. A module
+whose inputs need no gradient is told at the end of backward, as is every module whose outputs were not used. The end of
+backward also waits for all reductions. During backward, activation checkpointing may run forwards again: those cast
+inputs and gather what is missing, and free nothing, since backward is about to come through.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reference_models.fsdp.communication.reduction_queue import Pipeline
+from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy, cast, map_tensors, tensors_in
+from reference_models.fsdp.modules.autograd import in_transform, told
+from reference_models.fsdp.modules.prefetch import Order, ahead_in_backward
+from reference_models.fsdp.parameters.param_group import ParameterGroup
+
+
+class Tree:
+    """What a root and the modules below it share during a pass."""
+
+    def __init__(self) -> None:
+        self.states: list[ModuleState] = []
+        self.order: Order[ModuleState] = Order()
+        self.pipeline = Pipeline()
+        self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has come to them
+        self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
+        self.in_forward = False
+        self.in_backward = False
+        self.is_last_backward = True
+
+    def end_partial_runs(self) -> None:
+        """The root's forward is over: modules of a list that have not run will not run in it."""
+        for state in self.states:
+            if state.is_root or state.is_running:
+                state.end_run()
+
+    def reset(self) -> None:
+        """Forget a pass that failed."""
+        self.in_forward = self.in_backward = False
+        self.order.clear()
+        self.ahead.clear()
+        self.reduced.clear()
+        self.pipeline.drop()
+        for state in self.states:
+            state.forget()
+
+
+class ModuleState:
+    """The state of one ``fully_shard`` call: usually one module, or a list that is gathered together."""
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        groups: list[ParameterGroup],
+        precision: MixedPrecisionPolicy,
+        reshard_after_forward: bool | None,
+        device: torch.device,
+        settle: Callable[[ModuleState], None],
+    ) -> None:
+        self.modules = list(modules)
+        self.groups = groups
+        self.precision = precision
+        self.reshard_after_forward = reshard_after_forward  # None: unless it turns out to be the root
+        self.device = device
+        self._settle = settle  # lazy init
+        self.is_root: bool | None = None
+        self.name: str | None = None
+        self.tree = Tree()
+        self.forward_prefetch: list[ModuleState] = []
+        self.backward_prefetch: list[ModuleState] = []
+        self.reduction_room = 1
+        self.post_optim_event: Any = None
+        self.ready = False  # whether its own parameters have been found in place
+        self.dict_hooks: list[Any] = []  # see state_dict_type
+        self.always_whole = False
+        self._to_run: set[nn.Module] = set()
+        self._in_backward = False
+
+    def attach(self) -> None:
+        """Hook into the modules' forward passes."""
+        for module in self.modules:
+            module.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)
+            module.register_forward_hook(self.after_forward)
+
+    # The four moments.
+
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See [Note: four moments]; what is returned takes the place of the arguments."""
+        self._settle(self)
+        if self.is_root:
+            args, kwargs = self._on_device(args), self._on_device(kwargs)
+        if self.precision.cast_forward_inputs:
+            args, kwargs = (cast(value, self.precision.param_dtype) for value in (args, kwargs))
+        if self.tree.in_backward:  # checkpointing runs it again
+            self.unshard()
+            return args, kwargs
+        if self.is_root:
+            self.tree.in_forward = True
+            self._wait_for_optimizer()
+        if not self._to_run:
+            self._to_run = set(self.modules)
+            self.unshard()
+            for state in self.forward_prefetch:
+                state.start_unsharding()
+            args, kwargs = self._tell_after_backward((args, kwargs))
+        return args, kwargs
+
+    def after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """See [Note: four moments]; what is returned takes the place of the output."""
+        if not self.tree.in_backward:
+            self._to_run.discard(module)
+            output = self._tell_before_backward(output)
+            if self.is_root:
+                self.tree.in_forward = False
+                self.tree.end_partial_runs()
+            elif not self._to_run or not self.tree.in_forward:
+                self.end_run()
+        return cast(output, self.precision.output_dtype)
+
+    def end_run(self) -> None:
+        """All modules of the call have run, or no more of them will."""
+        self._to_run = set()
+        self._free_after_forward()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some of its modules have run in this pass and others may yet."""
+        return bool(self._to_run) and self._to_run != set(self.modules)
+
+    def _before_backward(self, place: int) -> None:
+        self._backward_begins()
+        if not self._in_backward:
+            self._in_backward = True
+            for group in self.groups:
+                self.tree.reduced.discard(group)  # a module that has run twice is come to twice
+                self.tree.ahead.discard(group)
+                if group.unshard_in_backward:
+                    group.unshard()
+                    group.wait()
+            ahead = ahead_in_backward(self, self.backward_prefetch, self.tree.order, place)
+            for group in (g for state in ahead for g in state.groups):
+                if group.unshard_in_backward and group.unshard():
+                    self.tree.ahead.add(group)
+
+    def _after_backward(self) -> None:
+        self._in_backward = False
+        for group in self.groups:
+            group.after_backward(self.tree.pipeline)
+            self.tree.reduced.add(group)
+
+    # Gathering and freeing.
+
+    def unshard(self) -> None:
+        """Gather, and let the modules see the unsharded parameters."""
+        self.start_unsharding()
+        for group in self.groups:
+            group.wait()
+
+    def start_unsharding(self) -> None:
+        """Start gathering."""
+        for group in self.groups:
+            group.unshard()
+
+    def reshard(self) -> None:
+        """Free the unsharded parameters."""
+        for group in self.groups:
+            group.reshard()
+
+    def forget(self) -> None:
+        """Drop what a failed pass has left."""
+        self._to_run, self._in_backward = set(), False
+        for group in self.groups:
+            group.forget()
+
+    def _free_after_forward(self) -> None:
+        if self.reshard_after_forward is False:
+            return
+        for group in self.groups:
+            if group.partly is not None and torch.is_grad_enabled():
+                group.reshard_partly()
+            else:
+                group.reshard()
+
+    # What autograd tells.
+
+    def _tell_after_backward(self, inputs: Any) -> Any:
+        if not torch.is_grad_enabled() or not self.groups:
+            return inputs
+        tensors = [tensor for tensor in tensors_in(inputs) if tensor.requires_grad]
+        if not tensors:
+            return inputs
+        same = dict(zip(map(id, tensors), told(self._after_backward, tensors), strict=True))
+        return map_tensors(lambda tensor: same.get(id(tensor), tensor), inputs)
+
+    def _tell_before_backward(self, output: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return output
+        tensors = tensors_in(output)
+        if in_transform():  # whose outputs may turn out to require gradients once it is over
+            return self._tell_before_backward_of_transformed(tensors, output)
+        tensors = [tensor for tensor in tensors if tensor.requires_grad]
+        if tensors:
+            place = self.tree.order.note(self)
+            for tensor in tensors:
+                if tensor._base is not None:
+                    self._warn_of_view()
+                tensor.register_hook(lambda _: self._before_backward(place))
+        return output
+
+    def _tell_before_backward_of_transformed(self, tensors: list[Tensor], output: Any) -> Any:
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        call = functools.partial(self._before_backward, self.tree.order.note(self))
+        same = {id(tensor): told(call, [tensor])[0] for tensor in floating}
+        return map_tensors(lambda tensor: same.get(id(tensor), tensor), output)
+
+    def _warn_of_view(self) -> None:
+        names = ", ".join(type(module).__name__ for module in self.modules)
+        warnings.warn(
+            f"a sharded module ({names}) returned a view tensor: changing it in place would hide from autograd that "
+            "backward comes through this module; clone() it, or use out-of-place operations",
+            UserWarning,
+            stacklevel=2,
+        )
+
+    def _backward_begins(self) -> None:
+        if not self.tree.in_backward:
+            self.tree.in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        """Catch up on modules that backward did not come through, then wait for all reductions."""
+        for state in reversed(self.tree.states):
+            state._in_backward = False
+            for group in state.groups:
+                if group not in self.tree.reduced:
+                    group.after_backward(self.tree.pipeline)
+        for group in self.tree.ahead:  # in vain: backward has not come to them again
+            group.reshard()
+        self.tree.in_backward = False
+        self.tree.ahead.clear()
+        self.tree.reduced.clear()
+        if self.tree.is_last_backward:
+            self.tree.pipeline.finish()
+            self.tree.order.clear()
+
+    def _wait_for_optimizer(self) -> None:
+        event, self.post_optim_event = self.post_optim_event, None
+        if event is not None and self.device.type != "cpu":
+            torch.accelerator.current_stream().wait_event(event)
+
+    def _on_device(self, value: Any) -> Any:
+        return map_tensors(lambda t: t.to(self.device) if t.device != self.device else t, value)

@@ -1,0 +1,252 @@
+"""One parameter in its two forms, and which of them the module sees.
+
+[Note: two forms]
+*Sharded*: a DTensor parameter of which this rank holds some rows. It is what the optimizer, the state dict and the user
+see between passes; it keeps its identity, and gets the reduced gradient. Its rows lie in ``packed``, a flat tensor with
+the padding that makes all ranks' parts equally long, so that a gather needs no copy for padding.
+
+*Unsharded*: a plain parameter (or one over the tensor-parallel mesh) with all rows, which autograd sees during forward
+and backward. It is made once; what comes and goes is the memory behind it. Autograd may hold on to it between forward
+and backward: when it is filled again, whoever saved it finds its numbers again. It is filled through ``.data``, which
+autograd does not count as a change.
+
+Two ranks, rows [1 2 3 4 5]::
+
+    sharded     rank 0: DTensor with local [1 2 3], packed [1 2 3]     rank 1: local [4 5], packed [4 5 0]
+    unsharded   both:   [1 2 3 4 5], the first five of six numbers in memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Shard
+from torch.utils.weak import WeakIdKeyDictionary
+
+from reference_models.fsdp.communication.collectives import Piece
+from reference_models.fsdp.layout.mesh import DataMesh
+from reference_models.fsdp.layout.sharding import Cut, check_cut
+from reference_models.fsdp.layout.spmd import spmd_layout
+from reference_models.fsdp.layout.tensor_parallel import Layout, layout_of, local_gradient, local_of, sharded_layout
+from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
+from reference_models.fsdp.parameters.extension import Extension, carry_hooks, has_extension
+
+
+class Owner(NamedTuple):
+    """A module and the name under which it has a parameter; a shared parameter has several."""
+
+    module: nn.Module
+    name: str
+
+
+#: A token for each parameter that has been sharded, by which two groups that share it are told.
+_origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+class ManagedParameter:
+    """A parameter that is sharded over a data mesh; see [Note: two forms]."""
+
+    def __init__(
+        self, parameter: nn.Parameter, owners: list[Owner], mesh: DataMesh, placement: Shard, offload: OffloadPolicy
+    ) -> None:
+        if not parameter.is_contiguous():
+            raise NotImplementedError(
+                f"FSDP does not support non-contiguous parameters yet: {owners[0].name!r} has shape "
+                f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
+            )
+        self.owners = owners
+        self.origin: object = _origins.setdefault(parameter, object())
+        self.name = owners[0].name  # relative to the root, once that is known
+        self.mesh = mesh
+        self.offload = offload
+        self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
+        local = local_of(parameter).detach()
+        self.cut: Cut = check_cut(local.shape, placement.dim, mesh.shard.size)
+        self.layout = self._layout(parameter)
+        self.packed = self._packed(self.cut.take(local, mesh.shard.rank))
+        self.sharded = self._made_sharded(parameter.requires_grad)
+        self._local = local_of(self.sharded)
+        self._full: Tensor | None = None
+        self.unsharded: nn.Parameter | None = None
+        self.extension: Extension | None = None
+        self.find_extension()
+        self.register(self.sharded)
+
+    def _layout(self, parameter: nn.Parameter) -> Layout:
+        if self.before is None:
+            placements = self.mesh.placements(Shard(self.cut.dim))
+            return Layout(self.mesh.mesh, placements, parameter.size(), parameter.stride())
+        lay = sharded_layout if self.mesh.spmd is None else spmd_layout
+        return lay(self.before, self.mesh, self.cut.dim)
+
+    # The sharded form.
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype at rest."""
+        return self.packed.dtype
+
+    @property
+    def rows(self) -> int:
+        """How many rows this rank holds."""
+        return self.cut.rows(self.mesh.shard.rank)[1]
+
+    def _made_sharded(self, requires_grad: bool) -> nn.Parameter:
+        with torch.no_grad():
+            made = nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
+        self.layout.adopt(made)
+        return made
+
+    def _packed(self, own: Tensor) -> Tensor:
+        flat = self.cut.padded(own)
+        if isinstance(self.offload, CPUOffloadPolicy) and not flat.is_meta:
+            flat = flat.cpu()
+            return flat.pin_memory() if self.offload.pin_memory else flat
+        return flat
+
+    def refresh(self) -> None:
+        """Notice what the user did to the sharded form: a parameter put in its place, or other memory behind it.
+
+        Both happen in ``load_state_dict(assign=True)``, ``to_empty``, ``to`` and their like.
+        """
+        module, name = self.owners[0]
+        registered = module._parameters[name]
+        assert registered is not None
+        if registered is self.sharded and local_of(registered) is self._local:
+            return
+        if not isinstance(registered, DTensor):
+            raise ValueError(
+                f"parameter {self.name!r} of a sharded module was replaced by a plain tensor: expected a DTensor "
+                f"placed {self.layout.placements}; see torch.distributed.tensor.distribute_tensor"
+            )
+        self.sharded = registered
+        self.layout.adopt(registered)
+        with torch.no_grad():
+            self._repack(local_of(registered))
+        self.register(registered)
+
+    def _repack(self, local: Tensor) -> None:
+        kind = (self.packed.device.type, self.packed.dtype)
+        whole = local.numel() == self.cut.padded_numel and local.is_contiguous()
+        self.packed = local.detach().view(-1) if whole else self._packed(local.detach())
+        self._local = local if whole else self.cut.unpadded(self.packed, self.rows)
+        if not whole:
+            carry_hooks(local, self._local)
+            assert isinstance(self.sharded, DTensor)
+            self.sharded._local_tensor = self._local
+        if kind != (self.packed.device.type, self.packed.dtype):
+            self._full = self.unsharded = self.extension = None
+        self.find_extension()
+
+    def find_extension(self) -> None:
+        """Notice whether the sharded tensor has hooks of its own for gathering."""
+        if has_extension(self._local) != (self.extension is not None):
+            self.extension = None if self.extension else Extension(self.cut, self.mesh, self.owners[0].module)
+
+    def register(self, form: nn.Parameter) -> None:
+        """Show a form to all owners."""
+        for module, name in self.owners:
+            module._parameters[name] = form
+
+    # The unsharded form.
+
+    def compute_dtype(self, asked: torch.dtype | None) -> torch.dtype:
+        """The dtype to gather and compute in: what the policy asks for, of floating parameters only."""
+        return asked if asked is not None and self.dtype.is_floating_point else self.dtype
+
+    def pieces(self, precision: MixedPrecisionPolicy) -> list[Piece]:
+        """What this rank sends in a gather: its packed rows, or what its own hooks make of them."""
+        self.refresh()
+        if self.extension is not None:
+            sent = self.extension.send(self._on_device(self._local), precision)
+            return [Piece(each, each.dtype) for each in sent]
+        return [Piece(self._on_device(self.packed), self.compute_dtype(precision.param_dtype))]
+
+    def _on_device(self, tensor: Tensor) -> Tensor:
+        if not isinstance(self.offload, CPUOffloadPolicy):
+            return tensor
+        return tensor.to(self.mesh.device, non_blocking=self.offload.pin_memory)
+
+    def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy, cut: Cut) -> list[tuple[Tensor, Tensor]]:
+        """Take what those have sent who ``cut`` this parameter so, row by row: what is still to be copied, and whence.
+
+        Hooks of its own copy by themselves.
+        """
+        dtype = self.compute_dtype(precision.param_dtype)
+        if self.extension is None:
+            full = self._allocated(dtype)
+            if cut is not self.cut:  # fewer parts need no more padding
+                full = full.view(-1)[: cut.joined_shape.numel()].view(cut.joined_shape)
+            return [(full, cut.joined(next(columns).reshape(cut.parts, -1)))]
+        if self.unsharded is None:
+            self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
+        else:
+            self.extension.fill(self._local, columns, dtype, self.unsharded)
+        return []
+
+    def whole(self) -> Tensor:
+        """The numbers of the unsharded form."""
+        assert self._full is not None
+        return self._full.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
+
+    def _allocated(self, dtype: torch.dtype) -> Tensor:
+        """The unsharded form's memory, for all ranks' parts with their padding."""
+        if self._full is None or self._full.dtype != dtype:
+            self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
+            whole = self._full.data.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
+            self.unsharded = self._made_unsharded(whole)
+        else:
+            self._full.untyped_storage().resize_(self._full.numel() * self._full.itemsize)
+        return self._full
+
+    def _made_unsharded(self, whole: Tensor) -> nn.Parameter:
+        with torch.no_grad():
+            seen = whole if self.before is None else self.before.wrap(whole)
+            return nn.Parameter(seen, self.sharded.requires_grad)
+
+    def show_unsharded(self) -> None:
+        """Register the unsharded form, which has been filled."""
+        assert self.unsharded is not None
+        if self.unsharded.requires_grad != self.sharded.requires_grad:
+            self.unsharded.requires_grad_(self.sharded.requires_grad)
+        self.register(self.unsharded)
+
+    def show_sharded(self) -> None:
+        """Register the sharded form and free the memory of the other."""
+        self.register(self.sharded)
+        self.free()
+
+    def free(self) -> None:
+        """Free the unsharded form's memory."""
+        if self.extension is not None:
+            self.extension.free()
+        if self._full is not None:
+            self._full.untyped_storage().resize_(0)
+
+    # Gradients.
+
+    def take_gradient(self) -> Tensor | None:
+        """The gradient that autograd left on the unsharded form, as this rank's tensor; it is there no more."""
+        if self.unsharded is None or self.unsharded.grad is None:
+            return None
+        gradient, self.unsharded.grad = self.unsharded.grad, None
+        return local_gradient(gradient, self.before)
+
+    def add_gradient(self, part: Tensor) -> None:
+        """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks."""
+        own = self.cut.unpadded(part, self.rows)
+        if own.dtype != self.dtype:
+            own = own.to(self.dtype)
+        if isinstance(self.offload, CPUOffloadPolicy):
+            own = own.to("cpu")
+        if self.sharded.grad is None:
+            self.sharded.grad = self.layout.wrap(own)
+        else:
+            local_of(self.sharded.grad).add_(own)
+        for hook in (getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values():
+            hook(self.sharded)

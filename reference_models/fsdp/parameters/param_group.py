@@ -1,0 +1,226 @@
+"""Parameters that are communicated together: gathered before use, freed after it, their gradients reduced at once.
+
+A group is in one of three forms. In each pass::
+
+    SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or PARTLY until backward
+
+Four ranks, weight [1 2 3 4] and bias [5 6 7 8] in one group: rank 0 has 1 and 5, sends [1 5] in one gather, and after
+backward gets the means of its rows of both gradients from one reduce-scatter.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from reference_models.fsdp.communication.collectives import Gathering, Own, Reduction, division, gather
+from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
+from reference_models.fsdp.communication.reduction_queue import Pipeline
+from reference_models.fsdp.errors import NotAllowed
+from reference_models.fsdp.layout.mesh import DataMesh
+from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.modules.autograd import unseen_by_transforms
+from reference_models.fsdp.parameters.param import ManagedParameter
+from reference_models.fsdp.parameters.smaller_mesh import Partly
+
+
+class Form(Enum):
+    """What the modules see, and what is in memory."""
+
+    SHARDED = "sharded"  # DTensors; this rank's rows
+    PARTLY = "partly"  # DTensors over a smaller mesh; this rank's rows, and its rows of that mesh
+    UNSHARDED = "unsharded"  # plain tensors; everything
+
+
+@dataclass(frozen=True)
+class PartialSum:
+    """Gradients reduced among shards, not yet across replicas, of the parameters that passes until now have used."""
+
+    reduction: Reduction
+    parameters: Sequence[ManagedParameter]
+
+    def laid_out_for(self, parameters: Sequence[ManagedParameter]) -> Tensor:
+        """The sum as one row of ``parameters``, which are these and perhaps more: zeros for the rest."""
+        row = self.reduction.finish()
+        if len(parameters) == len(self.parameters):
+            return row
+        parts = torch.split_with_sizes(row, [p.cut.padded_numel for p in self.parameters])
+        own = dict(zip(self.parameters, parts, strict=True))
+        return torch.cat([own[p] if p in own else row.new_zeros(p.cut.padded_numel) for p in parameters])
+
+
+class ParameterGroup:
+    """The parameters of one ``fully_shard`` call on one mesh."""
+
+    def __init__(
+        self,
+        parameters: list[ManagedParameter],
+        mesh: DataMesh,
+        precision: MixedPrecisionPolicy,
+        smaller: DataMesh | None,
+    ) -> None:
+        self.parameters = parameters
+        self.mesh = mesh
+        self.precision = precision
+        self.partly = Partly(smaller) if smaller is not None else None
+        self.form = Form.SHARDED
+        self.reduce_mesh = mesh  # the same ranks; reduce-scatter may have a process group of its own
+        # What the user may change, and when: see the methods of FSDPModule.
+        self.reduces = True
+        self.all_reduces = True
+        self.reshard_after_backward = True
+        self.unshard_in_backward = True
+        self.reduces_unused = False
+        self.divide_factor: float | None = None
+        self.force_sum = False
+        self.all_reduce_hook: Callable[[Tensor], None] | None = None
+        self.all_gather: AllGather = PlainAllGather()
+        self.reduce_scatter: ReduceScatter = PlainReduceScatter()
+        self._gathering: Gathering | Own | None = None
+        self._accumulated: dict[ManagedParameter, Tensor] = {}
+        self._partial: PartialSum | None = None
+
+    # Gathering.
+
+    @unseen_by_transforms
+    def unshard(self) -> bool:
+        """Start gathering, unless all is there or on its way; whether it has been started."""
+        if self._gathering is not None or self.form is Form.UNSHARDED:
+            return False
+        if self.form is Form.PARTLY:
+            assert self.partly is not None
+            self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
+        else:
+            pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
+            self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
+        return True
+
+    @unseen_by_transforms
+    def wait(self) -> None:
+        """Wait for a gather under way, and let the modules see the unsharded parameters."""
+        if self._gathering is None:
+            return
+        gathering, self._gathering = self._gathering, None
+        columns = gathering.columns()
+        partly = self.partly if self.form is Form.PARTLY else None
+        with torch.no_grad():
+            takes = [p.take(columns, self.precision, partly.cut(p) if partly else p.cut) for p in self.parameters]
+            copies = [copy for take in takes for copy in take]
+            if copies:
+                torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
+        if partly is not None:
+            partly.drop()
+        self.form = Form.UNSHARDED
+        for parameter in self.parameters:
+            parameter.show_unsharded()
+
+    @unseen_by_transforms
+    def reshard(self) -> None:
+        """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
+        self.wait()
+        if self.form is Form.PARTLY and self.partly is not None:
+            self.partly.drop()
+        if self.form is not Form.SHARDED:
+            self.form = Form.SHARDED
+            for parameter in self.parameters:
+                parameter.show_sharded()
+
+    @unseen_by_transforms
+    def reshard_partly(self) -> None:
+        """Keep the rows of the smaller mesh, and let the modules see them, until backward needs everything."""
+        assert self.partly is not None
+        if self.form is Form.UNSHARDED:
+            self.form = Form.PARTLY
+            self.partly.keep(self.parameters)
+
+    # Reducing.
+
+    def after_backward(self, pipeline: Pipeline) -> None:
+        """Start reducing the gradients that backward has left, or keep them for later; then free the parameters."""
+        gradients = self._take_gradients()
+        if self.reshard_after_backward:
+            self.reshard()  # before there is memory for reducing
+        if self.reduces:
+            self._start_reduction(gradients, pipeline)
+        else:
+            self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
+
+    def _take_gradients(self) -> dict[ManagedParameter, Tensor]:
+        """New gradients, added to those kept from passes without reduction."""
+        kept, self._accumulated = self._accumulated, {}
+        for parameter in self.parameters:
+            gradient = parameter.take_gradient()
+            if gradient is not None:
+                kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
+        return kept
+
+    def _to_keep(self, gradient: Tensor) -> Tensor:
+        """Gradients add up in the dtype in which they will be reduced."""
+        return gradient.to(self.precision.reduce_dtype or gradient.dtype)
+
+    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], pipeline: Pipeline) -> None:
+        earlier, self._partial = self._partial, None
+        pending = earlier.parameters if earlier is not None else ()
+        reduced = [p for p in self.parameters if p in gradients or p in pending or self._counts_unused(p)]
+        if not reduced:
+            return
+        pipeline.make_room()
+        rows = self._rows(reduced, gradients)
+        divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
+        added = functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None
+        reduction = Reduction(rows, self.reduce_mesh, divide, self.reduce_scatter, self.all_reduces, added)
+        if self.all_reduces or self.mesh.replicate.size == 1:
+            pipeline.add(reduction, functools.partial(self._hand_out, reduced))
+        else:
+            self._partial = PartialSum(reduction, reduced)
+            pipeline.add(reduction, None)
+
+    def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
+        """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
+        sizes = [parameter.cut.padded_numel for parameter in reduced]
+        parts = self.mesh.shard.size
+        gradients, dtype = self._in_one_dtype(gradients)
+        zero = torch.zeros((), dtype=next((g.dtype for g in gradients.values()), dtype), device=self.mesh.device)
+        rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
+        whole = [p.cut.stacked(gradients.get(p, zero.expand(p.cut.shape))) for p in reduced if p.cut.padded_numel]
+        if whole:
+            torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
+        return rows
+
+    def _counts_unused(self, parameter: ManagedParameter) -> bool:
+        return self.reduces_unused and parameter.sharded.requires_grad
+
+    def _in_one_dtype(
+        self, gradients: dict[ManagedParameter, Tensor]
+    ) -> tuple[dict[ManagedParameter, Tensor], torch.dtype]:
+        """Gradients of one dtype, and the dtype to reduce them in."""
+        dtypes = {gradient.dtype for gradient in gradients.values()}
+        wanted = self.precision.reduce_dtype
+        if len(dtypes) > 1 and wanted is not None:
+            return {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}, wanted
+        if len(dtypes) > 1:
+            raise NotAllowed(
+                f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
+                "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
+            )
+        return gradients, wanted or next(iter(dtypes), self.parameters[0].dtype)
+
+    def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
+        if self.all_reduce_hook is not None:
+            self.all_reduce_hook(part)
+        with torch.no_grad():
+            parts = torch.split_with_sizes(part, [p.cut.padded_numel for p in reduced])
+            for parameter, own in zip(reduced, parts, strict=True):
+                parameter.add_gradient(own)
+
+    def forget(self) -> None:
+        """After an iteration that failed: drop its gradients and free the parameters."""
+        self._accumulated, self._partial = {}, None
+        for parameter in self.parameters:
+            parameter.take_gradient()
+        self.reshard()

@@ -1,0 +1,64 @@
+"""Resharding to a smaller mesh after forward: backward then gathers among few neighbours instead of all ranks.
+
+Four ranks, ``reshard_after_forward=2``, rows [1 2 3 4]: after forward ranks 0 and 2 keep [1 2], ranks 1 and 3 keep
+[3 4], and backward gathers among 0 1 and among 2 3. Of rows [1 2 3 4 5] they keep [1 2 3] and [4 5].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor.placement_types import Shard
+
+from reference_models.fsdp.communication.collectives import Gathering, Own, Piece, gather
+from reference_models.fsdp.communication.comms import AllGather
+from reference_models.fsdp.layout.mesh import DataMesh
+from reference_models.fsdp.layout.sharding import Cut
+from reference_models.fsdp.layout.tensor_parallel import Layout
+from reference_models.fsdp.parameters.param import ManagedParameter
+
+
+class Partly:
+    """What is kept of a group's parameters between forward and backward, and over which mesh."""
+
+    def __init__(self, mesh: DataMesh) -> None:
+        self.mesh = mesh
+        self._pieces: list[Tensor] = []
+
+    def keep(self, parameters: Sequence[ManagedParameter]) -> None:
+        """Copy this rank's rows of every unsharded parameter, free the rest, and show the rows."""
+        for parameter in parameters:
+            if parameter.extension is not None:
+                raise NotImplementedError("reshard_after_forward as int is not supported with all-gather extensions")
+            if parameter.before is not None:
+                raise NotImplementedError(
+                    "Resharding to smaller mesh is not supported for DTensor parameters yet: "
+                    "use reshard_after_forward=True or False for modules under tensor parallelism"
+                )
+        with torch.no_grad():
+            for parameter in parameters:
+                cut = self.cut(parameter)
+                self._pieces.append(cut.padded(cut.take(parameter.whole(), self.mesh.shard.rank)))
+                parameter.free()
+                parameter.register(self._shown(parameter, self._pieces[-1]))
+
+    def cut(self, parameter: ManagedParameter) -> Cut:
+        """How members of the smaller mesh cut a parameter."""
+        return Cut(parameter.cut.shape, parameter.cut.dim, self.mesh.shard.size)
+
+    def _shown(self, parameter: ManagedParameter, piece: Tensor) -> nn.Parameter:
+        cut = self.cut(parameter)
+        local = cut.unpadded(piece, cut.rows(self.mesh.shard.rank)[1])
+        placements = self.mesh.placements(Shard(cut.dim))
+        layout = Layout(self.mesh.mesh, placements, parameter.layout.shape, parameter.layout.stride)
+        return nn.Parameter(layout.wrap(local), parameter.sharded.requires_grad)
+
+    def gather(self, device: torch.device, comm: AllGather) -> Gathering | Own:
+        """Start gathering among the neighbours."""
+        return gather([Piece(piece, piece.dtype) for piece in self._pieces], self.mesh.shard, device, comm)
+
+    def drop(self) -> None:
+        """Free what was kept."""
+        self._pieces = []

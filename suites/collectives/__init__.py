@@ -1,0 +1,1 @@
+"""The collectives that composable FSDP needs of a process group."""

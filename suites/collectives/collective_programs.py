@@ -1,0 +1,180 @@
+"""Programs that call the collectives of the backend under judgement, and return the memory that they leave.
+
+Each call's tensors are laid out as the case says; what comes back is the whole memory around them, so that a number
+written beside an output shows. FSDP itself does not run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from harness.worlds.rank import Rank
+from suites.collectives.collective_cases import (
+    IN_PLACE,
+    Collective,
+    CollectiveCase,
+    Memory,
+    inputs,
+    laid,
+    outputs,
+    seen,
+)
+
+
+@dataclass
+class Prepared:
+    """One rank's part in a call: the group, the memory, and the tensors in it that the collective is given."""
+
+    call: Collective
+    group: dist.ProcessGroup | None
+    members: tuple[int, ...]
+    member: int
+    given: list[Tensor]
+    got: list[Tensor]
+    sent: list[Tensor]
+    received: list[Tensor]
+
+    def start(self, async_op: bool = False) -> Any:
+        """Make the call."""
+        return CALLS[self.call.kind](self, {"group": self.group, "async_op": async_op})
+
+    def memory(self) -> Memory:
+        """What the memory holds now, on CPU."""
+        return {"given": [t.cpu().clone() for t in self.given], "got": [t.cpu().clone() for t in self.got]}
+
+
+def reduction(call: Collective) -> Any:
+    """The operation as torch takes it."""
+    operation = getattr(dist.ReduceOp, call.op)
+    return operation(call.factor) if call.op == "PREMUL_SUM" else operation
+
+
+def _scatter(it: Prepared, how: dict[str, Any]) -> Any:
+    return dist.scatter(it.received[0], it.sent or None, group_src=it.call.root, **how)
+
+
+def _exchange(it: Prepared, how: dict[str, Any]) -> Any:
+    if it.call.kind == "all_to_all_single":
+        return dist.all_to_all_single(it.received[0], it.sent[0], **how)
+    others = range(len(it.members))
+    to = [it.call.part(it.member, other) for other in others]
+    of = [it.call.part(other, it.member) for other in others]
+    return dist.all_to_all_single(it.received[0], it.sent[0], of, to, **how)
+
+
+def _own(it: Prepared) -> Tensor:
+    return it.received[0].narrow(0, it.member * it.call.numel, it.call.numel)
+
+
+CALLS: dict[str, Callable[[Prepared, dict[str, Any]], Any]] = {
+    "all_gather_single": lambda it, how: all_gather(it.received[0], it.sent[0], **how),
+    "all_gather": lambda it, how: dist.all_gather(it.received, it.sent[0], **how),
+    "all_gather_in_place": lambda it, how: all_gather(it.received[0], _own(it), **how),
+    "reduce_scatter_single": lambda it, how: reduce_scatter(it.received[0], it.sent[0], reduction(it.call), **how),
+    "reduce_scatter": lambda it, how: dist.reduce_scatter(it.received[0], it.sent, reduction(it.call), **how),
+    "all_reduce": lambda it, how: dist.all_reduce(it.received[0], reduction(it.call), **how),
+    "broadcast": lambda it, how: dist.broadcast(it.received[0], it.members[it.call.root], **how),
+    "scatter": _scatter,
+    "all_to_all_single": _exchange,
+    "all_to_all_uneven": _exchange,
+}
+
+
+def prepared(rank: Rank, case: CollectiveCase) -> list[Prepared | None]:
+    """This rank's part in each call, None where it is no member of the group."""
+    groups = [rank.group(ranks, copy) for copy, ranks in enumerate(case.groups)]
+    return [_prepare(rank, case, place, groups) for place in range(len(case.steps))]
+
+
+def _prepare(rank: Rank, case: CollectiveCase, place: int, groups: list[dist.ProcessGroup | None]) -> Prepared | None:
+    call, members = case.steps[place], case.members(place)
+    if rank.number not in members:
+        return None
+    member = members.index(rank.number)
+    values = [[] if call.kind in IN_PLACE else inputs(case, place, member), outputs(case, place, member)]
+    memory = [[laid(each, call.layout).to(rank.device) for each in some] for some in values]
+    views = [
+        [seen(base, each.numel(), call.layout) for base, each in zip(bases, some, strict=True)]
+        for bases, some in zip(memory, values, strict=True)
+    ]
+    return Prepared(call, groups[place % len(groups)] if groups else None, members, member, *memory, *views)
+
+
+# Programs.
+
+
+def performed(rank: Rank, case: CollectiveCase) -> list[Memory]:
+    """One call after the other; the memory that each leaves."""
+    return [_performed(it) if it else {} for it in prepared(rank, case)]
+
+
+def _performed(it: Prepared) -> Memory:
+    it.start()
+    return it.memory()
+
+
+def tried(rank: Rank, case: CollectiveCase) -> list[Any]:
+    """The same, until a call raises: then what it said comes last."""
+    done: list[Any] = []
+    for it in prepared(rank, case):
+        try:
+            done.append(_performed(it) if it else {})
+        except Exception as error:
+            return [*done, {"raised": f"{type(error).__name__}: {error}"}]
+    return done
+
+
+def performed_twice(rank: Rank, case: CollectiveCase) -> list[list[Memory]]:
+    """Everything, and then everything again from the same numbers."""
+    return [performed(rank, case), performed(rank, case)]
+
+
+def in_the_same_memory(rank: Rank, case: CollectiveCase) -> list[Memory]:
+    """The calls, which are all alike, one after the other with the tensors of the first."""
+    parts = [it for it in prepared(rank, case) if it]
+    done = []
+    for it in parts:
+        for old, new in zip([*parts[0].given, *parts[0].got], [*it.given, *it.got], strict=True):
+            old.copy_(new)
+        done.append(_performed(parts[0]))
+    return done
+
+
+def in_flight(rank: Rank, case: CollectiveCase) -> list[dict[str, Any]]:
+    """All calls started before any is waited for; inputs are forgotten, and ranks wait in orders of their own.
+
+    ``completed`` is what a call's ``Work`` says once it was waited for, and its results have been read.
+    """
+    flying = [(it, it.start(async_op=True)) if it else None for it in prepared(rank, case)]
+    for entry in flying:
+        if entry:
+            _forget_inputs(entry[0])
+    done: list[dict[str, Any]] = [{} for _ in flying]
+    for place in _turned(list(range(len(flying))), rank.number):
+        entry = flying[place]
+        if entry:
+            entry[1].wait()
+            done[place] = {"got": entry[0].memory()["got"], "completed": entry[1].is_completed()}
+    return done
+
+
+def _turned(places: list[int], by: int) -> list[int]:
+    """Rank 0 waits for the last call first, rank 1 for the one before, and so on."""
+    backwards = places[::-1]
+    by %= max(1, len(places))
+    return backwards[by:] + backwards[:by]
+
+
+def _forget_inputs(it: Prepared) -> None:
+    """Nobody here keeps what was sent, and other tensors of its size come and go."""
+    sizes = [tensor.numel() for tensor in it.given]
+    it.given, it.sent = [], []
+    for numel in sizes:
+        torch.full((numel,), 1, dtype=it.call.torch_dtype, device=it.got[0].device)

@@ -1,0 +1,293 @@
+"""The floor: what composable FSDP, and the tools around it, ask of a backend's process group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.worlds.base import Program
+from suites.collectives import collective_programs as programs
+from suites.collectives import collective_users as users
+from suites.collectives.collective_cases import (
+    EXCHANGES,
+    FROM_ONE,
+    GATHERS,
+    IN_PLACE,
+    REDUCING,
+    SCATTERS,
+    Collective,
+    CollectiveCase,
+    Kind,
+)
+from suites.collectives.collective_oracle import allowance, as_bytes, wanted
+from suites.collectives.collective_strategies import (
+    FLOATS,
+    MOVED,
+    SUMMED,
+    collective_cases,
+    groups_of,
+    in_each_group,
+    often,
+    overlapping,
+    strided,
+    unusual,
+)
+from suites.collectives.collective_users import (
+    BarrierCase,
+    MoveCase,
+    ObjectCase,
+    barrier_cases,
+    move_cases,
+    object_cases,
+)
+from suites.saving.checkpoint_strategies import directory
+
+OUT_OF_PLACE: tuple[Kind, ...] = (*GATHERS, *SCATTERS, "scatter")
+ALL: tuple[Kind, ...] = (*OUT_OF_PLACE, *IN_PLACE)
+#: Averages of every small size: some libraries have other code for single ones of them.
+EVERY_SIZE = CollectiveCase(2, (Collective("reduce_scatter_single", 1, op="AVG", data="rounded"),), sizes=36)
+
+#: Every call, of an odd size, and in a group without rank 0.
+ODD = CollectiveCase(2, tuple(Collective(kind, 3, layout="inside", data="rounded") for kind in ALL))
+APART = CollectiveCase(3, tuple(Collective(kind, 3) for kind in ALL), ((1, 2),))
+FACTORS = CollectiveCase(
+    2, tuple(Collective(kind, 3, "bfloat16", "PREMUL_SUM", "rounded", factor=0.5) for kind in REDUCING)
+)
+#: Calls that may be refused, one in a case: what comes after a refusal is not tried.
+NOTHING, MEANS, BITS = (
+    CollectiveCase(2, (call,))
+    for call in (
+        Collective("all_gather_single", 0),
+        Collective("all_reduce", 3, "int64", "AVG", "multiples"),
+        Collective("all_reduce", 3, "int64", "BAND"),
+    )
+)
+STRIDED, TRANSPOSED = (
+    CollectiveCase(2, (call,))
+    for call in (
+        Collective("all_gather_single", 4, layout="strided"),
+        Collective("reduce_scatter_single", 4, layout="transposed"),
+    )
+)
+
+
+@requirement("collectives/all-gather", ranks=2)
+@given(case=collective_cases(GATHERS, MOVED, data="bits"))
+def test_an_all_gather_brings_the_bits_of_all_ranks_in_their_order(trial: Trial, case: CollectiveCase) -> None:
+    """An all-gather, into one tensor or a list, gives every rank the bits that each rank has, in the order of ranks."""
+    is_right(trial, case)
+
+
+@requirement("collectives/all-gather-in-place", ranks=2)
+@given(case=collective_cases(["all_gather_in_place"], MOVED, data="bits"))
+def test_an_all_gather_may_have_its_input_within_its_output(trial: Trial, case: CollectiveCase) -> None:
+    """An all-gather whose input is this rank's place in its output is right as well: this is how FSDP gathers."""
+    is_right(trial, case)
+
+
+@requirement("collectives/from-one", ranks=2)
+@given(case=collective_cases(FROM_ONE, MOVED, data="bits"))
+def test_broadcast_and_scatter_bring_what_the_source_has(trial: Trial, case: CollectiveCase) -> None:
+    """Broadcast and scatter give every rank the bits that the source has for it, whichever rank that is."""
+    is_right(trial, case)
+
+
+@requirement("collectives/all-to-all", level="should", ranks=2)
+@given(case=collective_cases(EXCHANGES, MOVED, data="bits"))
+def test_an_exchange_brings_each_rank_its_part_of_every_other(trial: Trial, case: CollectiveCase) -> None:
+    """All-to-all of one tensor gives every rank its part of each rank's tensor, in parts of equal or of given sizes."""
+    is_right(trial, case)
+
+
+@requirement("collectives/exact", ranks=2)
+@given(case=collective_cases(REDUCING, SUMMED, op=st.sampled_from(["SUM", "MAX", "MIN"])))
+def test_reductions_of_whole_numbers_are_exact(trial: Trial, case: CollectiveCase) -> None:
+    """SUM, MAX and MIN of whole numbers that a dtype can hold are exact in all-reduce and reduce-scatter."""
+    is_right(trial, case)
+
+
+@requirement("collectives/sum", ranks=2)
+@given(case=collective_cases(REDUCING, FLOATS, data="rounded"))
+def test_sums_are_off_by_some_roundings_of_their_dtype_at_most(trial: Trial, case: CollectiveCase) -> None:
+    """A SUM of fractions is off by no more than adding once per rank in the dtype of the tensors, in any order."""
+    is_right(trial, case)
+
+
+@requirement("collectives/average", ranks=2)
+@example(case=EVERY_SIZE)
+@given(case=collective_cases(REDUCING, FLOATS, op="AVG", data="rounded"))
+def test_averages_are_sums_divided_by_the_number_of_ranks(trial: Trial, case: CollectiveCase) -> None:
+    """AVG is the sum divided once by the number of ranks in the group, for every size of tensors."""
+    is_right(trial, case)
+
+
+@requirement("collectives/premul-sum", ranks=2, limits=("premul_sum",))
+@example(case=FACTORS)
+@given(
+    case=collective_cases(
+        REDUCING, FLOATS, op="PREMUL_SUM", data="rounded", factor=st.sampled_from([0.5, 0.25, 1 / 3, 1.0, 3.0])
+    )
+)
+def test_a_premultiplied_sum_is_a_sum_times_its_factor(trial: Trial, case: CollectiveCase) -> None:
+    """PREMUL_SUM is the sum of all ranks' numbers times the factor, and leaves its inputs as they were."""
+    is_right(trial, case)
+
+
+@requirement("collectives/replicas", ranks=2)
+@given(case=collective_cases(["all_reduce"], FLOATS, op=st.sampled_from(["SUM", "AVG"]), data="rounded"))
+def test_an_all_reduce_gives_all_ranks_the_same_bits(trial: Trial, case: CollectiveCase) -> None:
+    """An all-reduce gives all ranks the same bits, however it rounds: replicas would drift apart."""
+    first, *others = as_bytes(trial.run(programs.performed, case))
+    for number, got in enumerate(others, 1):
+        trial.agree(f"rank {number}, as rank 0", [each["got"] for each in got], [each["got"] for each in first])
+
+
+@requirement("collectives/repeatable", level="should", ranks=2)
+@given(case=collective_cases(REDUCING, FLOATS, op=st.sampled_from(["SUM", "AVG"]), data="rounded"))
+def test_a_reduction_gives_the_same_bits_again(trial: Trial, case: CollectiveCase) -> None:
+    """A reduction of the same numbers in the same group gives the same bits when it is made again."""
+    for number, (first, again) in enumerate(as_bytes(trial.run(programs.performed_twice, case))):
+        trial.agree(f"rank {number}, again", again, first)
+
+
+@requirement("collectives/fresh", ranks=2)
+@given(case=often(collective_cases(ALL, FLOATS)))
+def test_every_call_sends_what_tensors_hold_by_then(trial: Trial, case: CollectiveCase) -> None:
+    """Many calls in a row with the same tensors each give what those hold at the time, and nothing of earlier calls."""
+    is_right(trial, case, programs.in_the_same_memory)
+
+
+@requirement("collectives/untouched", ranks=2)
+@example(case=ODD)
+@given(case=collective_cases(ALL, FLOATS, layout="inside", op=st.sampled_from(["SUM", "AVG", "MAX"]), data="rounded"))
+def test_nothing_but_outputs_is_written(trial: Trial, case: CollectiveCase) -> None:
+    """Collectives on parts of larger buffers are right, and change neither inputs nor what lies beside outputs."""
+    is_right(trial, case)
+
+
+@requirement("collectives/async", ranks=2)
+@given(case=collective_cases(ALL, FLOATS, most_calls=7))
+def test_results_are_there_once_they_were_waited_for(trial: Trial, case: CollectiveCase) -> None:
+    """Of calls in flight at once each has its result once it was waited for, in whatever order, with inputs let go."""
+    is_right_in_flight(trial, case)
+
+
+@requirement("collectives/completed", level="should", ranks=2)
+@given(case=collective_cases(ALL, FLOATS, large=False))
+def test_work_that_was_waited_for_says_that_it_is_done(trial: Trial, case: CollectiveCase) -> None:
+    """Work that was waited for, and whose results were read, says that it is completed."""
+    for number, got in enumerate(trial.run(programs.in_flight, case)):
+        for place, call in enumerate(case.steps):
+            where = f"rank {number}, call {place}, {call.words()}"
+            trial.holds(got[place]["completed"], f"{where}: is_completed() is False after wait()")
+
+
+@requirement("collectives/sub-groups", ranks=2)
+@example(case=APART)
+@given(case=collective_cases(ALL, FLOATS, groups=groups_of))
+def test_a_group_of_some_ranks_is_right_among_itself(trial: Trial, case: CollectiveCase) -> None:
+    """Collectives in a group of some ranks, which need not include rank 0, are right by the places of ranks in it."""
+    is_right(trial, case)
+
+
+@requirement("collectives/two-groups", ranks=2)
+@given(case=in_each_group(collective_cases(ALL, FLOATS, groups=overlapping, most_calls=3)))
+def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: CollectiveCase) -> None:
+    """Calls in flight at once in groups that share ranks, or have the same ranks, each have their own results."""
+    is_right_in_flight(trial, case)
+
+
+@requirement("collectives/barrier", ranks=2)
+@given(case=barrier_cases())
+def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: BarrierCase) -> None:
+    """A barrier of a group, waited for at once or later, holds each rank until all ranks of the group have come."""
+    with directory() as path:
+        for number, got in enumerate(trial.run(users.at_barriers, case, path)):
+            trial.agree(f"rank {number}, marks", got, users.wanted_marks(case, number))
+
+
+@requirement("collectives/objects", ranks=2)
+@given(case=object_cases())
+def test_objects_arrive_whole(trial: Trial, case: ObjectCase) -> None:
+    """Objects, which ranks have in different sizes, are gathered, broadcast and scattered whole, as checkpoints do."""
+    for number, got in enumerate(trial.run(users.objects, case)):
+        trial.agree(f"rank {number}", got, users.wanted_objects(case, number))
+
+
+@requirement("collectives/dtensor", ranks=2)
+@given(case=move_cases())
+def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: MoveCase) -> None:
+    """A DTensor on the backend is spread, made whole, summed, averaged and cut another way as plain arithmetic says."""
+    for number, got in enumerate(trial.run(users.moves, case)):
+        want = users.wanted_moves(case, number)
+        mean = "columns of means"
+        trial.agree(f"rank {number}", {**got, mean: None}, {**want, mean: None})
+        trial.agree(f"rank {number}, {mean}", got[mean], want[mean], within=users.rounded_mean(case))
+
+
+@requirement("collectives/unusual", ranks=2)
+@example(case=NOTHING)
+@example(case=MEANS)
+@example(case=BITS)
+@given(case=unusual())
+def test_what_a_backend_may_lack_is_right_or_refused(trial: Trial, case: CollectiveCase) -> None:
+    """Empty tensors, rare dtypes, averages and bits of integers give the right result, or an error on every rank."""
+    is_right_or_refused(trial, case)
+
+
+@requirement("collectives/strided", level="should", ranks=2)
+@example(case=STRIDED)
+@example(case=TRANSPOSED)
+@given(case=strided((*GATHERS, "reduce_scatter_single")))
+def test_strided_tensors_are_gathered_and_reduced_rightly_or_refused(trial: Trial, case: CollectiveCase) -> None:
+    """All-gather, and reduce-scatter of one tensor, are right where tensors are strided, or an error on every rank."""
+    is_right_or_refused(trial, case)
+
+
+@requirement("collectives/strided-others", level="should", ranks=2)
+@given(case=strided(("reduce_scatter", "all_reduce", *FROM_ONE, "all_to_all_single")))
+def test_strided_tensors_are_sent_rightly_or_refused(trial: Trial, case: CollectiveCase) -> None:
+    """Other collectives are right where tensors are strided, or an error on every rank."""
+    is_right_or_refused(trial, case)
+
+
+def is_right(trial: Trial, case: CollectiveCase, program: Program = programs.performed) -> None:
+    """Require of every rank that its memory after each call is as it must be, to its last number."""
+    for number, got in enumerate(trial.run(program, case)):
+        for place in range(len(case.steps)):
+            _agrees(trial, case, place, number, got[place])
+
+
+def is_right_in_flight(trial: Trial, case: CollectiveCase) -> None:
+    """Require the right results of calls that were started together."""
+    for number, got in enumerate(trial.run(programs.in_flight, case)):
+        for place, call in enumerate(case.steps):
+            want = wanted(case, place, number)
+            trial.agree(f"rank {number}, call {place}, {call.words()}", got[place].get("got"), want.get("got"))
+
+
+def is_right_or_refused(trial: Trial, case: CollectiveCase) -> None:
+    """Require the same up to the first call that a rank refuses, which all ranks must then refuse, saying why."""
+    everything = trial.run(programs.tried, case)
+    for place, call in enumerate(case.steps):
+        got = [ranks[place] for ranks in everything]
+        refusals = [each.get("raised") for each in got]
+        if any(refusals):
+            ended = ", ".join(f"rank {number}: {words or 'a result'}" for number, words in enumerate(refusals))
+            trial.holds(all(refusals), f"{call.words()}: expected results or errors on all ranks, but got {ended}")
+            return
+        for number, each in enumerate(got):
+            _agrees(trial, case, place, number, each)
+
+
+def _agrees(trial: Trial, case: CollectiveCase, place: int, rank: int, got: Any) -> None:
+    call, want = case.steps[place], wanted(case, place, rank)
+    where = f"rank {rank}, call {place}, {call.words()}"
+    if call.data == "bits":
+        got, want = as_bytes(got), as_bytes(want)
+    trial.agree(where, got.get("given"), want.get("given"))
+    trial.agree(where, got.get("got"), want.get("got"), within=allowance(case, place, rank))

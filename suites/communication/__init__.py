@@ -1,0 +1,1 @@
+"""What is communicated and when: collectives, prefetching, and overlap with computation."""

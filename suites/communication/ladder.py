@@ -1,0 +1,218 @@
+"""Nets whose groups of parameters all differ in size, so that a ledger tells which of them was gathered, and when.
+
+Three rungs of different widths on two ranks, each sharded by itself and freed after forward; the root has no parameters
+of its own. Backward is then heard as::
+
+    gather 2 · gather 1 · reduce 2 · gather 0 · reduce 1 · reduce 0
+
+where each gather but the first is ahead of its use. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.data.case import Case
+from reference_models.nets import MLP
+from suites.communication.markers import mark
+from suites.kit.cases import fill, mixed
+from suites.kit.ledgers import ROOT, as_meant, padded, tells_nothing
+from suites.kit.strategies import world_sizes
+
+#: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
+Ahead = tuple[tuple[int, tuple[int, ...]], ...]
+AT_ROOT = -1
+#: Such that no two groups of neighbours have the same size, on two to four ranks.
+MULTIPLIERS = (1, 2, 4, 9)
+
+
+@dataclass(frozen=True)
+class LadderCase(Case):
+    """MLPs of different multipliers, ``rungs``, in ``groups`` of neighbours; with ``tail`` the root has a layer."""
+
+    world_size: int
+    rungs: tuple[int, ...] = (1, 2, 3)
+    groups: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
+    tail: bool = False
+    reshard_after_forward: bool | None = True
+    ahead: Ahead = ()
+    dim: int = 2
+    seed: int = 0
+
+    def build(self) -> Ladder:
+        """The net, of the seed's weights."""
+        net = Ladder(self)
+        fill(net, self.seed, exact=False)
+        return net
+
+    def inputs(self, rank: int) -> Tensor:
+        """A batch of one rank."""
+        return torch.randn(2, self.dim, generator=torch.Generator().manual_seed(mixed(self.seed, rank)))
+
+
+class Ladder(nn.Module):
+    """Rung after rung; ``note`` hears when a group's first rung runs, and when a gradient comes to its last one.
+
+    It also hears when the last rung's own backward begins: inside the module, after all that is done before it.
+    """
+
+    def __init__(self, case: LadderCase) -> None:
+        super().__init__()
+        self.rungs = nn.ModuleList(MLP(case.dim, multiplier) for multiplier in case.rungs)
+        self.tail = nn.Linear(case.dim, case.dim) if case.tail else None
+        self.groups = case.groups
+        self.note: Callable[[str], None] = lambda word: None
+        for place, group in enumerate(case.groups):
+            layer: Any = self.rungs[group[0]].in_proj
+            layer.register_forward_pre_hook(lambda _, inputs, place=place: self.note(f"run {place}"))
+            last: Any = self.rungs[group[-1]].out_proj
+            last.register_forward_hook(lambda _, inputs, output, place=place: self._mark(output, place))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, dim)`` to the same."""
+        for place, group in enumerate(self.groups):
+            for rung in group:
+                x = self.rungs[rung](x)
+            x.register_hook(lambda gradient, place=place: self.note(f"enter {place}"))
+        y: Tensor = x if self.tail is None else self.tail(x)
+        return y
+
+    def _mark(self, output: Tensor, place: int) -> Tensor:
+        return mark(output, lambda: self.note(f"back {place}"))
+
+
+@st.composite
+def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: Any) -> LadderCase:
+    """Any ladder of three or four rungs; ``lists`` puts neighbours together, ``ahead`` is "later" or "earlier" groups.
+
+    In backward a root without layers of its own begins together with its last group, so it has no list there.
+    """
+    count = draw(st.integers(3, 4))
+    groups = draw(_partitions(count)) if lists else tuple((rung,) for rung in range(count))
+    lists_ahead: Ahead = ()
+    tail = draw(st.booleans())
+    if ahead:
+        first = AT_ROOT if tail or ahead == "later" else 0
+        settings = [_ahead(place, len(groups), ahead) for place in range(first, len(groups))]
+        lists_ahead = tuple(each for each in draw(st.tuples(*settings)) if each[1])
+    return LadderCase(**{
+        "world_size": draw(world_sizes(2)),
+        "rungs": tuple(draw(st.permutations(MULTIPLIERS[:count]))),
+        "groups": groups,
+        "tail": tail,
+        "reshard_after_forward": draw(st.sampled_from([None, True, False])),
+        "ahead": lists_ahead,
+        "seed": draw(st.integers(0, 2**16)),
+        **fixed,
+    })  # fmt: skip
+
+
+def _partitions(count: int) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
+    """Neighbours put together: at least one list of two."""
+    three, four = [(0, 2, 3), (0, 1, 3)], [(0, 2, 4), (0, 1, 3, 4), (0, 2, 3, 4), (0, 1, 4)]
+    cuts: list[tuple[int, ...]] = [cut for cut in (*three, *four) if cut[-1] == count]
+    return st.sampled_from([tuple(tuple(range(a, b)) for a, b in pairwise(cut)) for cut in cuts])
+
+
+def _ahead(place: int, count: int, which: str) -> st.SearchStrategy[tuple[int, tuple[int, ...]]]:
+    last = count if place == AT_ROOT else place
+    others = list(range(place + 1, count)) if which == "later" else list(range(last))
+    chosen = st.lists(st.sampled_from(others), max_size=2, unique=True) if others else st.just([])
+    return chosen.map(lambda places: (place, tuple(places)))
+
+
+# What was heard.
+
+
+def heard(case: LadderCase, entries: Iterable[dict[str, Any]]) -> list[str]:
+    """A ledger in words: ``gather 1``, ``reduce root``, and what the net noted."""
+    return [_word(case, entry) for entry in entries if "note" in entry or not tells_nothing(entry)]
+
+
+def _word(case: LadderCase, entry: dict[str, Any]) -> str:
+    if "note" in entry:
+        return str(entry["note"])
+    entry = as_meant(entry)
+    names = {numel: name for name, numel in _sizes(case).items()}
+    gathers = entry["op"] == "all_gather"
+    numel = entry["input"]["bytes"] // torch.float32.itemsize if gathers else entry["output"]["numel"]
+    verb = {"all_gather": "gather", "reduce_scatter": "reduce"}.get(entry["op"], entry["op"])
+    return f"{verb} {names.get(numel, f'{numel} numbers')}"
+
+
+def _sizes(case: LadderCase) -> dict[str, int]:
+    """How many numbers a rank holds of each group; no two alike."""
+    net = case.build()
+    modules = {str(place): [net.rungs[rung] for rung in group] for place, group in enumerate(case.groups)}
+    if net.tail is not None:
+        modules[ROOT] = [net.tail]
+    sizes = {
+        name: sum(padded(tuple(p.shape), case.world_size) for module in found for p in module.parameters())
+        for name, found in modules.items()
+    }
+    assert len(set(sizes.values())) == len(sizes), sizes
+    return sizes
+
+
+def only(words: Iterable[str], verb: str) -> list[str]:
+    """The words that begin so."""
+    return [word for word in words if word.startswith(f"{verb} ")]
+
+
+# What is expected.
+
+
+def forward_order(case: LadderCase) -> list[str]:
+    """The gathers of a forward: each group when it is reached, and what it gathers ahead right after it."""
+    held: set[str] = set()
+    order = _fetched(case, ROOT, held) + _fetched_ahead(case, AT_ROOT, [], held)
+    for place in range(len(case.groups)):
+        order += _fetched(case, str(place), held) + _fetched_ahead(case, place, [], held)
+        if case.reshard_after_forward is not False:
+            held.discard(str(place))
+    return order
+
+
+def backward_order(case: LadderCase) -> list[str]:
+    """The gathers of a backward; a group without a list of its own gathers the group before it ahead."""
+    places = range(len(case.groups))
+    held = {ROOT} if case.reshard_after_forward is None else set()
+    held |= {ROOT, *map(str, places)} if case.reshard_after_forward is False else set()
+    order = _fetched(case, ROOT, held) + _fetched_ahead(case, AT_ROOT, [len(places) - 1], held)
+    for place in reversed(places):
+        order += _fetched(case, str(place), held) + _fetched_ahead(case, place, [place - 1] if place else [], held)
+        held.discard(str(place))
+    return order
+
+
+def pairs_ahead(case: LadderCase, default: bool) -> list[tuple[int, int]]:
+    """Which group must have been gathered by the time that which other one runs or is reduced."""
+    chosen = dict(case.ahead)
+    places = range(len(case.groups))
+    return [
+        (ahead, place) for place in places for ahead in chosen.get(place, (place - 1,) if default and place else ())
+    ]
+
+
+def precedes(words: list[str], first: str, second: str) -> bool:
+    """Whether both are there, and in this order."""
+    return first in words and second in words and words.index(first) < words.index(second)
+
+
+def _fetched(case: LadderCase, name: str, held: set[str]) -> list[str]:
+    if name in held or (name == ROOT and not case.tail):
+        return []
+    held.add(name)
+    return [f"gather {name}"]
+
+
+def _fetched_ahead(case: LadderCase, place: int, otherwise: list[int], held: set[str]) -> list[str]:
+    chosen = dict(case.ahead).get(place, otherwise)
+    return [word for ahead in chosen for word in _fetched(case, str(ahead), held)]

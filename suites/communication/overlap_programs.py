@@ -1,0 +1,132 @@
+"""What runs on ranks to learn whether collectives run beside compute: times of passes with and without delays.
+
+A rank whose six gathers of 4 ms are all behind 8 ms of compute, but for the first, tells::
+
+    {"collective": 4.0, "compute": 8.0, "together": 8.1, "quiet": 49.0, "delayed": 53.2, "made": 6}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.worlds.rank import Rank
+from suites.communication.markers import mark
+from suites.communication.overlap import LONGER, OverlapCase
+from suites.communication.overlap_delays import Clock, DelayedGather, DelayedReduction, Work, work_of
+
+Act = Callable[[], Any]
+#: Passes of each kind before any is measured, and how many are.
+WARM, REPEATS = 2, 5
+
+
+class Slow(nn.Module):
+    """A layer that takes as long as its work, and in backward twice that; the work begins once parameters are there."""
+
+    def __init__(self, layer: nn.Module, work: Work) -> None:
+        super().__init__()
+        self.layer, self.work = layer, work
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, dim)`` to the same."""
+        y: Tensor = self.layer(x)
+        self.work()
+        return mark(y, self._twice)
+
+    def _twice(self) -> None:
+        self.work()
+        self.work()
+
+
+class Bench:
+    """A sharded net of slow blocks with collectives that can be delayed, and a clock."""
+
+    def __init__(self, rank: Rank, case: OverlapCase) -> None:
+        self.clock = Clock(rank.device)
+        self.collective = work_of(self.clock, rank.device, case.collective)
+        self.compute = work_of(self.clock, rank.device, LONGER * case.collective)
+        self.batch = case.batch(rank.number).to(rank.device)
+        self._gather = DelayedGather(self.clock.streams, self.collective.another())
+        self._reduction = DelayedReduction(self.clock.streams, self.collective.another())
+        self.net: Any = nn.Sequential(*(Slow(layer, self.compute) for layer in case.layers())).to(rank.device)
+        self._spread(rank, case.ahead)
+
+    def _spread(self, rank: Rank, ahead: bool) -> None:
+        """Shard block by block; the root has no parameters of its own, and no collectives."""
+        fully_shard = rank.implementation.fully_shard
+        assert fully_shard is not None
+        blocks: list[Any] = list(self.net)
+        for block in blocks:
+            fully_shard(block, mesh=rank.mesh(), reshard_after_forward=True)
+            block.set_custom_all_gather(self._gather)
+            block.set_custom_reduce_scatter(self._reduction)
+        fully_shard(self.net, mesh=rank.mesh())
+        for block, later in pairwise(blocks) if ahead else ():
+            block.set_modules_to_forward_prefetch([later])
+
+    def measured(self, act: Act, prepare: Act = lambda: None) -> dict[str, float | int]:
+        """Times of ``act``, before each of which something is prepared that no delay is in."""
+        quiet, delayed = [], []
+        for _ in range(WARM + REPEATS):
+            quiet.append(self._one(act, prepare, is_delayed=False))
+            delayed.append(self._one(act, prepare, is_delayed=True))
+        passes = {"quiet": median(quiet[WARM:]), "delayed": median(delayed[WARM:])}
+        return {**self._by_hand(), **passes, "made": self._calls() // (WARM + REPEATS)}
+
+    def _one(self, act: Act, prepare: Act, is_delayed: bool) -> float:
+        prepare()
+        self._gather.is_delayed = self._reduction.is_delayed = is_delayed
+        dist.barrier()
+        took = self.clock.milliseconds(act)
+        self._gather.is_delayed = self._reduction.is_delayed = False
+        return took
+
+    def _calls(self) -> int:
+        return self._gather.calls + self._reduction.calls
+
+    def _by_hand(self) -> dict[str, float | int]:
+        """A collective's work and the compute beside it: each alone, and on two streams."""
+        alone = {"collective": self.clock.usually(self.collective), "compute": self.clock.usually(self.compute)}
+        return {**alone, "together": self.clock.usually(self._side_by_side)}
+
+    def _side_by_side(self) -> None:
+        streams = self.clock.streams
+        here, beside = streams.current_stream(), streams.Stream()
+        beside.wait_stream(here)
+        with streams.stream(beside):
+            self.collective()
+        self.compute()
+        here.wait_stream(beside)
+
+
+def forward(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
+    """A forward without gradients: gathers are all that ranks say."""
+    bench = Bench(rank, case)
+    with torch.no_grad():
+        return bench.measured(lambda: bench.net(bench.batch))
+
+
+def backward(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
+    """A backward: gathers, and reductions."""
+    bench = Bench(rank, case)
+    losses: list[Tensor] = []
+    return bench.measured(lambda: losses.pop().backward(), lambda: losses.append(bench.net(bench.batch).sum()))
+
+
+def after_step(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
+    """Work that has nothing to do with the net, then a forward; the root is given an event from before both."""
+    bench = Bench(rank, case)
+
+    def act() -> None:
+        bench.net.set_post_optim_event(bench.clock.streams.current_stream().record_event())
+        bench.compute()
+        bench.net(bench.batch)
+
+    with torch.no_grad():
+        return bench.measured(act)

@@ -1,0 +1,1 @@
+"""Several functions on one net: activation checkpointing, `replicate`, and all of them together."""

@@ -1,0 +1,218 @@
+"""Nets to which several functions are applied: what is called on what, and what each rank then holds.
+
+The nesting ``1fm,1r`` of two ranks, a weight of four rows in each block::
+
+    fully_shard(net.0)    0.weight: rows 0, 1 on rank 0 and rows 2, 3 on rank 1
+    replicate(net)        1.weight: rows 0 … 3 on both, with the mean of both gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from harness.data.case import Case
+from suites.kit.baseline import FullStep, Step, Trace
+from suites.kit.cases import Block, Stack, TrainingCase
+from suites.kit.layout import shard
+
+#: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
+CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
+#: These leave parameters whole.
+COPYING = ("replicate", "replicate_fsdp", "NO_SHARD")
+
+Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
+Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
+Function = Call | Strategy
+
+
+class Unit(nn.Sequential):
+    """An MLP and a Linear: what policies choose by class, with something inside to choose as well."""
+
+
+class Rooted(nn.Sequential):
+    """Blocks, and a square parameter of its own that their output is multiplied by."""
+
+    def __init__(self, dim: int, blocks: Iterable[nn.Module]) -> None:
+        super().__init__(*blocks)
+        self.own = nn.Parameter(torch.empty(dim, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(…, dim)`` to the same."""
+        return self.run(x)
+
+    def run(self, x: Tensor) -> Tensor:
+        """What forward does, by another name."""
+        for block in self:
+            x = block(x)
+        return x @ self.own
+
+
+@dataclass(frozen=True)
+class Composite(Stack):
+    """A ``Stack`` whose nested blocks are ``Unit``s; with ``own``, the root has a parameter of its own."""
+
+    own: bool = False
+
+    def build(self) -> nn.Sequential:
+        """The net, on the current default device."""
+        blocks = super().build()
+        return Rooted(self.dim, blocks) if self.own else blocks
+
+    def _block(self, name: Block) -> nn.Module:
+        block = super()._block(name)
+        return Unit(*block.children()) if name == "nested" else block
+
+    @property
+    def units(self) -> list[str]:
+        """The names of the units."""
+        return [str(place) for place, block in enumerate(self.blocks) if block == "nested"]
+
+
+@dataclass(frozen=True)
+class Act(Case):
+    """One call: ``function`` on the module called ``place``, after those inside it whose class is named ``chosen``.
+
+    Where a policy chooses them, it chooses by class, or is a ``plain`` function of a module.
+    """
+
+    function: Function
+    place: str = ""
+    chosen: str = ""
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class ComposedCase(TrainingCase):
+    """Some steps of training a net to which ``acts`` are applied in order.
+
+    Where no act takes care of a parameter, ranks must have ``same_inputs`` for it to be trained as unsharded.
+    """
+
+    net: Composite
+    acts: tuple[Act, ...] = ()
+    same_inputs: bool = False
+    adam: bool = False
+    set_to_none: bool = True
+
+    @property
+    def plan(self) -> tuple[Act, ...]:
+        """The calls, in order."""
+        return self.acts
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """SGD or Adam, which go over parameters one by one: plain and sharded ones are not updated by one call.
+
+        The large ``eps`` keeps an update in proportion to its gradient, so that rounding errors are not blown up.
+        """
+        if self.adam:
+            return torch.optim.Adam(parameters, lr=self.learning_rate, eps=self.learning_rate, foreach=False)
+        return torch.optim.SGD(parameters, lr=self.learning_rate, foreach=False)
+
+    def inputs(self, step: int, rank: int) -> Tensor:
+        """The batch of one rank in one step."""
+        return super().inputs(step, 0 if self.same_inputs else rank)
+
+    def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
+        """The outputs weighted by fixed numbers."""
+        return super().loss(outputs, step, 0 if self.same_inputs else rank)
+
+
+#: Bottom-up, a comma per level of the tree; f: fully_shard, r: replicate, m: by hand, a: what a policy chooses, too.
+NESTINGS: dict[str, tuple[Act, ...]] = {
+    "1fm,1r": (Act("fully_shard", "0"), Act("replicate")),
+    "1r,1fm": (Act("replicate", "1"), Act("fully_shard")),
+    "1r,1fa": (Act("replicate", "1"), Act("fully_shard", chosen="Unit")),
+    "1r1fm,1fm": (Act("replicate", "1"), Act("fully_shard", "2"), Act("fully_shard")),
+    "1r1fa,1fm": (Act("replicate", "1"), Act("fully_shard", "2", chosen="Linear"), Act("fully_shard")),
+    "1fm1fm,1r1r,1fm": (
+        Act("fully_shard", "1.0"),
+        Act("fully_shard", "2.0"),
+        Act("replicate", "1"),
+        Act("replicate", "2"),
+        Act("fully_shard"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class NestedCase(ComposedCase):
+    """One of the nestings, of a net whose blocks 1 and 2 are units; with ``by_policy``, policies do the choosing."""
+
+    nesting: str = "1fm,1r"
+    by_policy: bool = False
+
+    @property
+    def plan(self) -> tuple[Act, ...]:
+        """The calls of the nesting."""
+        acts = NESTINGS[self.nesting]
+        return tuple(replace(act, function="FULL_SHARD") if self.by_policy and act.chosen else act for act in acts)
+
+
+def chosen(net: nn.Module, act: Act, taken: Iterable[str]) -> list[str]:
+    """The modules that an act is meant for, children before parents and its own place last, but for those ``taken``."""
+    top = net.get_submodule(act.place)
+    inside = [name for name, module in top.named_modules() if name and type(module).__name__.endswith(act.chosen)]
+    below = [f"{act.place}.{name}".lstrip(".") for name in reversed(inside)] if act.chosen else []
+    return [*(name for name in below if name not in taken), act.place]
+
+
+def spreads(case: ComposedCase) -> dict[str, str]:
+    """By the names of modules, the function that spreads what no other one below it spreads."""
+    net, found = case.build(), dict[str, str]()
+    for act in case.plan:
+        if act.function != "checkpoint":
+            found.update(dict.fromkeys(chosen(net, act, found), act.function))
+    return found
+
+
+def spread_by(case: ComposedCase) -> dict[str, str]:
+    """By the names of parameters, the function that spreads each: that of the innermost module; else ``""``."""
+    functions = spreads(case)
+    names = [name for name, _ in case.build().named_parameters()]
+    return {name: next((functions[up] for up in upwards(name) if up in functions), "") for name in names}
+
+
+def upwards(name: str) -> Iterator[str]:
+    """The modules that a parameter is in, innermost first: of ``"1.0.weight"``, ``"1.0"``, ``"1"`` and ``""``."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def forms(case: ComposedCase) -> dict[str, str]:
+    """Whether each parameter is cut or whole on every rank."""
+    return {name: "cut" if function in CUTTING else "whole" for name, function in spread_by(case).items()}
+
+
+def forms_after_forward(case: ComposedCase) -> dict[str, str]:
+    """The form of each parameter between forward and backward, but for the root's where it may be either."""
+    [function] = {act.function for act in case.plan}
+    if function in ("SHARD_GRAD_OP", "NO_SHARD"):
+        return dict.fromkeys(forms(case), "whole")
+    units = tuple(f"{unit}." for unit in case.net.units)
+    return {name: form for name, form in forms(case).items() if name.startswith(units)}
+
+
+def state_is(case: ComposedCase, cut: str, whole: str) -> dict[str, str]:
+    """What every entry of a state dict is: ``cut`` for what is cut, ``whole`` for other parameters and buffers."""
+    of = forms(case)
+    return {name: cut if of.get(name) == "cut" else whole for name in case.build().state_dict()}
+
+
+def on_rank(case: ComposedCase, steps: list[FullStep], number: int) -> Trace:
+    """What one rank must see of the unsharded training: its own loss, and of what is cut its rows."""
+    cut = [name for name, form in forms(case).items() if form == "cut"]
+
+    def held(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        part = number % case.shards
+        return {name: shard(full, case.shards, part) if name in cut else full for name, full in tensors.items()}
+
+    return [
+        Step(loss=step.losses[number], gradients=dict(held(step.gradients)), parameters=held(step.parameters))
+        for step in steps
+    ]

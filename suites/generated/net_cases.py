@@ -1,0 +1,105 @@
+"""Cases of nets as data: how a net is cut into groups, on which mesh, and what one step of its training is.
+
+A step may have several micro-batches: with ``reduced=(False, True)`` gradients of the first stay on the rank that made
+them, and those of both are reduced with the second. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.data.case import Case
+from suites.generated.nets import Named, Net, each_tensor, fill, tensors_in
+from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
+from suites.kit.layout import shard
+
+
+@dataclass(frozen=True)
+class Group(Case):
+    """One call of ``fully_shard``: of a module by name, the root being ``""``, or of several as a list."""
+
+    modules: tuple[str, ...] = ("",)
+    reshard_after_forward: Reshard = None
+
+
+@dataclass(frozen=True)
+class GeneratedCase(CaseOnMesh):
+    """Training of any net. ``groups`` are the calls of ``fully_shard`` in their order, the root's last.
+
+    ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim`` where ranks
+    divide it, else by rows. ``routes`` says for each step which branches run on each rank, the last for all steps
+    that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those it is told to gather ahead.
+    """
+
+    world_size: int
+    net: Net | Named
+    groups: tuple[Group, ...] = (Group(),)
+    mesh: tuple[int, ...] = ()
+    dim: int = 0
+    dtype: str = "float64"
+    steps: int = 2
+    batch: int = 2
+    reduced: tuple[bool, ...] = (True,)
+    routes: tuple[tuple[int, ...], ...] = ((0,),)
+    checkpointed: tuple[str, ...] = ()
+    ahead: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    seed: int = 0
+
+    #: Losses are means, so gradients are small, and this moves weights by some hundredths.
+    learning_rate = 0.5
+
+    def build(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The net with the seed's numbers, rounded to the case's dtype; in ``dtype`` from then on, if there is one.
+
+        A net of mixed dtypes keeps them, unless everything is to be in float64.
+        """
+        net = self.net.make()
+        if self.net != Named("mixed dtypes"):
+            net = net.to(self.torch_dtype)
+        fill(net, self.seed)
+        mixture = self.net == Named("mixed dtypes") and dtype != torch.float64
+        return net if dtype is None or mixture else net.to(dtype)
+
+    def inputs(self, step: int, rank: int, micro: int, dtype: torch.dtype) -> dict[str, Any]:
+        """A micro-batch of one rank, by forward's names; rounded to the case's dtype, then in ``dtype``."""
+        place = iter(range(9))
+
+        def numbers(shape: tuple[int, ...]) -> Tensor:
+            return self.numbers(shape, 1, step, rank, micro, next(place))
+
+        def rounded(tensor: Tensor) -> Tensor:
+            return tensor.to(self.torch_dtype).to(dtype) if tensor.is_floating_point() else tensor
+
+        routes = self.routes[min(step, len(self.routes) - 1)]
+        batch: dict[str, Any] = each_tensor(self.net.inputs(self.batch, numbers, routes[rank % len(routes)]), rounded)
+        return batch
+
+    def loss(self, outputs: Any, step: int, rank: int, micro: int) -> Tensor:
+        """A scalar of all tensors in the outputs, weighted by fixed numbers of either sign; a mean."""
+        found = tensors_in(outputs)
+        losses = []
+        for place, tensor in enumerate(found):
+            weights = self.numbers(tuple(tensor.shape), 2, step, rank, micro, place)
+            losses.append(self.total(tensor * weights.to(self.torch_dtype).to(tensor)))
+        return torch.stack(losses).sum()
+
+    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
+        """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
+        return draw(shape, mixed(self.seed, *salt), exact=False)
+
+    def total(self, losses: Tensor) -> Tensor:
+        """One loss of many: the mean."""
+        return losses.mean()
+
+    def cut_dim(self, full: Tensor) -> int:
+        """The dim along which a parameter is cut."""
+        fits = full.dim() > self.dim and full.size(self.dim) % self.shards == 0
+        return self.dim if fits else 0
+
+    def part(self, rank: int, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter."""
+        return shard(full, self.shards, rank % self.shards, self.cut_dim(full))

@@ -1,0 +1,228 @@
+"""Generated models: trees of blocks cut into any groups train as the unsharded model does.
+
+Everything is compared: each micro-batch's loss, every gradient or its absence, every parameter after the step, the
+buffers that are each rank's own, and the dtypes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.base import Program
+from suites.generated import net_baseline, net_tolerance
+from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.net_programs import train_net, train_net_used_in_part
+from suites.generated.net_strategies import (
+    PURE,
+    ahead_cases,
+    branched_cases,
+    checkpointed_cases,
+    frozen_nets,
+    generated_cases,
+    leaves,
+    nested_cases,
+    nets_with,
+    shared_nets,
+    twices,
+)
+from suites.generated.nets import NAMED, Block, Named, Net
+from suites.kit.strategies import world_sizes
+
+SHARDED = Feature.FULLY_SHARD
+ROOT = Group()
+
+
+def follows(trial: Trial, case: GeneratedCase, program: Program = train_net) -> None:
+    """Train on ranks, and compare each rank's trace with its part of the unsharded model's."""
+    oracle = net_baseline.train(case, torch.float64)
+    within, dtypes = net_tolerance.allowed(case, oracle), net_baseline.dtypes(case)
+    steps = net_baseline.zeros_for_none(oracle, case) if program is train_net_used_in_part else oracle
+    for number, got in enumerate(trial.run(program, case)):
+        trial.agree(f"rank {number}", got["steps"], net_baseline.on_rank(case, steps, number), within)
+        trial.agree(f"rank {number}, dtypes", got["dtypes"], dtypes)
+
+
+def groups(*calls: Any) -> tuple[Group, ...]:
+    """One call of ``fully_shard`` for each name or list of names, and the root's."""
+    return (*(Group((call,) if isinstance(call, str) else tuple(call)) for call in calls), ROOT)
+
+
+@requirement("generated/nets", SHARDED, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("linear"), Block("residual", (Block("linear"), Block("attention"))), Block("uneven")), "dict"),
+        groups(("blocks.0", "blocks.2"), "blocks.1.blocks.0", "blocks.1"),
+    )
+)
+@given(case=generated_cases(world_size=world_sizes(2)))
+def test_generated_nets_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
+    """Any net, cut into any groups, alone or by lists, trains on its ranks as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("generated/stressed", SHARDED, ranks=2)
+@example(case=GeneratedCase(2, Named("structured"), groups("left", "right")))
+@example(case=GeneratedCase(2, Named("mixed dtypes"), groups("wide"), dtype="float32"))
+@given(case=st.sampled_from(sorted(NAMED)).flatmap(lambda name: generated_cases(nets=st.just(Named(name)))))
+def test_nets_of_one_stress_each_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
+    """Nets that stress one thing each, as mixed dtypes or structures in and out, train as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("generated/hybrid", SHARDED, Feature.HSDP, ranks=2)
+@example(case=GeneratedCase(2, Net(3, (Block("linear"), Block("mlp"))), groups("blocks.0"), mesh=(2, 1)))
+@given(case=generated_cases(hybrid=True))
+def test_generated_nets_train_on_replicas_of_shards(trial: Trial, case: GeneratedCase) -> None:
+    """On a mesh of replicas and shards, of which either may be one, any net trains as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("generated/order", SHARDED, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("residual", (Block("linear"), Block("mlp"))),)),
+        groups("blocks.0.blocks.1", "blocks.0.blocks.0", "blocks.0"),
+    )
+)
+@given(case=nested_cases())
+def test_the_order_of_sharding_does_not_matter(trial: Trial, case: GeneratedCase) -> None:
+    """Modules may be sharded in any order that has each before those that it lies within."""
+    follows(trial, case)
+
+
+@requirement("generated/tied", SHARDED, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(
+            3, (Block("linear"), Block("attention"), Block("linear")), shared=(("blocks.2.weight", "blocks.0.weight"),)
+        ),
+        groups("blocks.1", ("blocks.0", "blocks.2")),
+    )
+)
+@given(case=generated_cases(nets=shared_nets()))
+def test_what_is_shared_has_the_gradient_of_all_its_uses(trial: Trial, case: GeneratedCase) -> None:
+    """Parameters and modules at several places of one group stay one, and get the gradients of all places."""
+    follows(trial, case)
+
+
+@requirement("generated/frozen", SHARDED, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("linear"), Block("frozen"), Block("linear")), frozen=("blocks.0", "blocks.2.weight")),
+        groups("blocks.0", "blocks.1.adapter", "blocks.1"),
+    )
+)
+@given(case=generated_cases(nets=frozen_nets()))
+def test_frozen_parts_stay_as_they_are(trial: Trial, case: GeneratedCase) -> None:
+    """Frozen parameters get no gradient and do not change, and everything around them trains as it does unsharded."""
+    follows(trial, case)
+
+
+BRANCHES = Block("branches", (Block("linear"), Block("uneven")))
+
+
+@requirement("generated/branches", SHARDED, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("linear"), BRANCHES)),
+        groups("blocks.1.branches.0", "blocks.1.branches.1.layers.0"),
+        routes=((0,), (1,), (0,)),
+        steps=3,
+    )
+)
+@given(case=branched_cases(apart=False))
+def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: GeneratedCase) -> None:
+    """Where all ranks skip a branch its gradients stay None and it does not change; when it runs again it trains."""
+    follows(trial, case)
+
+
+@requirement("generated/branches-apart", SHARDED, Feature.UNUSED_PARAMETERS, ranks=2)
+@example(
+    case=GeneratedCase(
+        2, Net(3, (Block("linear"), BRANCHES)), groups("blocks.0", "blocks.1"), routes=((0, 1), (1, 1)), steps=2
+    )
+)
+@given(case=branched_cases(apart=True))
+def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase) -> None:
+    """With set_reduce_scatter_unused_params, ranks that took another branch count as zero in a branch's gradients."""
+    follows(trial, case, train_net_used_in_part)
+
+
+@requirement("generated/twice", SHARDED, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("twice", (Block("residual", (Block("linear"),)),)), Block("linear"))),
+        (Group(("blocks.0.module",), True), Group(("blocks.1",), True), ROOT),
+    )
+)
+@given(case=generated_cases(nets=nets_with(twices()), lists=False))
+def test_modules_that_run_twice_have_the_gradient_of_both_runs(trial: Trial, case: GeneratedCase) -> None:
+    """A module or a tree of modules that is called twice in a forward gets the gradient of both calls."""
+    follows(trial, case)
+
+
+@requirement("generated/placement", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
+@example(case=GeneratedCase(2, Net(4, (Block("convolution"),)), groups("blocks.0.wide"), dim=1))
+@given(case=generated_cases(nets=nets_with(leaves(("convolution",)), kinds=PURE, dims=(2, 4)), dim=st.integers(1, 2)))
+def test_nets_train_whatever_dim_is_cut(trial: Trial, case: GeneratedCase) -> None:
+    """Convolutions and whatever surrounds them train cut along their second or third dim as they do cut by rows."""
+    follows(trial, case)
+
+
+@requirement("generated/checkpointed", SHARDED, Feature.CHECKPOINT, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("linear"), Block("sequence", (Block("mlp"), Block("linear"))))),
+        groups("blocks.0", "blocks.1.blocks.0"),
+        checkpointed=("blocks.1",),
+    )
+)
+@given(case=checkpointed_cases())
+def test_recomputed_blocks_train_as_others(trial: Trial, case: GeneratedCase) -> None:
+    """Blocks that run again in backward, sharded or not or in part, change no result."""
+    follows(trial, case)
+
+
+@requirement("generated/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2)
+@example(case=GeneratedCase(2, Net(3, (Block("linear"), Block("mlp"))), groups("blocks.0"), reduced=(False, True)))
+@given(case=generated_cases(reduced=st.sampled_from([(False, True), (True, True), (True, False, True)])))
+def test_micro_batches_add_up(trial: Trial, case: GeneratedCase) -> None:
+    """Gradients of several backwards add up, whichever of them are reduced at once, if the last one is."""
+    follows(trial, case)
+
+
+@requirement("generated/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
+@example(
+    case=GeneratedCase(
+        2,
+        Net(3, (Block("linear"), Block("mlp"), Block("linear"))),
+        groups("blocks.2", "blocks.0", "blocks.1"),
+        ahead=(("blocks.0", ("blocks.2", "blocks.1")),),
+    )
+)
+@given(case=ahead_cases())
+def test_modules_may_be_gathered_ahead_in_any_order(trial: Trial, case: GeneratedCase) -> None:
+    """Telling sharded modules to gather later ones ahead, in any order, changes no result."""
+    follows(trial, case)
+
+
+@requirement("generated/buffers", SHARDED, ranks=2)
+@example(case=GeneratedCase(2, Net(3, (Block("norms"), Block("linear"))), groups("blocks.0.batch"), steps=2))
+@given(case=generated_cases(nets=nets_with(leaves(("norms",)))))
+def test_buffers_are_each_ranks_own(trial: Trial, case: GeneratedCase) -> None:
+    """Buffers stay whole, and running statistics are of the rank's own batches; nothing averages or resets them."""
+    follows(trial, case)

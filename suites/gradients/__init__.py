@@ -1,0 +1,1 @@
+"""Gradients between backward and step: accumulation, clipping, scaling, and how they are reduced."""

@@ -1,0 +1,82 @@
+"""Gradient clipping and gradient scaling: one norm, and one decision, of all ranks."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.gradients.clipping import (
+    ClipCase,
+    ScalerCase,
+    clip,
+    clip_cases,
+    refuse_infinity,
+    rows,
+    scaled_step,
+    scaler_cases,
+    total_norm,
+)
+from suites.kit import baseline, tolerance
+from suites.kit.layout import shard
+
+ONE_AXIS = (Feature.FULLY_SHARD,)
+REPLICATED = (*ONE_AXIS, Feature.HSDP)
+
+
+def clips(trial: Trial, case: ClipCase) -> None:
+    """Compare norms and clipped gradients with those of the unsharded model."""
+    grads = baseline.train(case, torch.float64)[0].gradients
+    total = total_norm(grads, float(case.norm))
+    factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
+    for number, got in enumerate(trial.run(clip, case)):
+        trial.agree(f"rank {number}, before", got["before"], rows(case, number, grads))
+        trial.agree(f"rank {number}, norms", got["norms"], [total, total], tolerance.norms)
+        clipped = rows(case, number, {name: grad * factor for name, grad in grads.items()})
+        trial.agree(f"rank {number}, after", got["after"], clipped, tolerance.norms)
+
+
+@requirement("clipping/one-axis", *ONE_AXIS, ranks=2)
+@given(case=clip_cases())
+def test_gradients_are_clipped_by_the_norm_of_all(trial: Trial, case: ClipCase) -> None:
+    """On every rank the total norm (1, 2, 3 or infinity) is the unsharded model's, and gradients are clipped by it."""
+    clips(trial, case)
+
+
+@requirement("clipping/hsdp", *REPLICATED, ranks=2)
+@given(case=clip_cases(replicas=True))
+def test_replicas_count_once_in_the_norm(trial: Trial, case: ClipCase) -> None:
+    """On replicas of shards the total norm is the unsharded model's, whatever the number of replicas."""
+    clips(trial, case)
+
+
+@requirement("clipping/refuses-infinity", *ONE_AXIS, ranks=2)
+@given(case=scaler_cases(spoilt=True))
+def test_infinity_on_one_rank_is_refused_on_all(trial: Trial, case: ScalerCase) -> None:
+    """With error_if_nonfinite every rank raises RuntimeError when one rank's gradients are not finite."""
+    trial.refuses(refuse_infinity, case, "RuntimeError", "non-finite")
+
+
+@requirement("clipping/scaler", *ONE_AXIS, ranks=2)
+@given(case=scaler_cases())
+def test_a_scaled_loss_gives_the_same_step(trial: Trial, case: ScalerCase) -> None:
+    """Under a GradScaler gradients and step are those of the unsharded model, and the scale stays."""
+    [want] = baseline.train(case, torch.float64)
+    for number, got in enumerate(trial.run(scaled_step, case)):
+        [right] = baseline.on_rank([want], number, case.shards)
+        expected = {"gradients": right["gradients"], "parameters": right["parameters"], "scale": case.scale}
+        trial.agree(f"rank {number}", got, expected)
+
+
+@requirement("clipping/scaler-infinity", *ONE_AXIS, ranks=2)
+@given(case=scaler_cases(spoilt=True))
+def test_infinity_on_one_rank_stops_the_step_on_all(trial: Trial, case: ScalerCase) -> None:
+    """When one rank's gradients are not finite, a GradScaler takes no step and halves its scale on every rank."""
+    named = {name: p.detach() for name, p in case.build().named_parameters()}
+    for number, got in enumerate(trial.run(scaled_step, case)):
+        mine = {name: shard(p, case.shards, number) for name, p in named.items()}
+        trial.agree(f"rank {number}", {**got, "gradients": None}, {
+            "gradients": None, "parameters": mine, "scale": case.scale / 2
+        })  # fmt: skip

@@ -1,0 +1,169 @@
+"""How many bytes a rank may hold at each moment of a step, by shapes alone. Imports no ``torch.distributed``.
+
+Eight blocks of 4 kB each and a head of next to nothing, on two ranks, resharded after forward::
+
+    built      half of everything: 16 kB
+    forward    + the head + the block that runs + one that is gathered ahead + two buffers of gathers, say: 32 kB
+    backward   + as much again of gradients, cut + a block and its gradient, buffers of a gather and a reduction
+    after it   twice what it was when built; once gradients are dropped, once
+
+Blocks are many, so that what holds all of them stands out, and batches are of one row, so that activations do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.data.case import Case
+from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
+from suites.kit.ledgers import padded
+from suites.kit.strategies import world_sizes
+
+
+@dataclass(frozen=True)
+class MemoryCase(CaseOnMesh, Case):
+    """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``."""
+
+    world_size: int
+    blocks: int = 8
+    dim: int = 64
+    mesh: tuple[int, ...] = ()
+    reshard_after_forward: Reshard = True
+    rows: int = 1
+    dtype: str = "float32"
+    seed: int = 0
+
+    def build(self) -> nn.Sequential:
+        """The net; what its numbers are does not matter."""
+        return nn.Sequential(*(nn.Linear(self.dim, self.dim) for _ in range(self.blocks)), nn.Linear(self.dim, 1))
+
+    def batch(self, step: int, rank: int) -> Tensor:
+        """One rank's batch."""
+        return draw((self.rows, self.dim), mixed(self.seed, step, rank), exact=False).to(self.torch_dtype)
+
+    @property
+    def block(self) -> int:
+        """The bytes of one block, unsharded and padded so that ranks hold as much of it."""
+        return self._bytes([(self.dim, self.dim), (self.dim,)])
+
+    @property
+    def head(self) -> int:
+        """The bytes of what is the root's own."""
+        return self._bytes([(1, self.dim), (1,)])
+
+    @property
+    def whole(self) -> int:
+        """The bytes of everything, unsharded."""
+        return self.blocks * self.block + self.head
+
+    @property
+    def rest(self) -> int:
+        """The bytes of a rank's part of everything."""
+        return self.whole // self.shards
+
+    @property
+    def room(self) -> int:
+        """What batches, activations, losses and alignment may take besides: half a block."""
+        return self.block // 2
+
+    def _bytes(self, shapes: list[tuple[int, ...]], ranks: int = 0) -> int:
+        ranks = ranks or self.shards
+        return sum(padded(shape, ranks) for shape in shapes) * ranks * self.torch_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class ExpertMemoryCase(MemoryCase):
+    """Blocks of a dense layer, cut over all ranks, and an expert, cut over the ranks that have the same of ``ep``."""
+
+    ep: int = 2
+
+    @property
+    def copies(self) -> int:
+        """How many ranks have the same experts."""
+        return self.world_size // self.ep
+
+    def build(self) -> nn.Sequential:
+        """The net of one rank, in each block first the dense layer."""
+        layers = [nn.Linear(self.dim, self.dim) for _ in range(2 * self.blocks)]
+        blocks = (nn.Sequential(*layers[place : place + 2]) for place in range(0, len(layers), 2))
+        return nn.Sequential(*blocks, nn.Linear(self.dim, 1))
+
+    @property
+    def expert(self) -> int:
+        """The bytes of one expert, unsharded."""
+        return self._bytes([(self.dim, self.dim), (self.dim,)], self.copies)
+
+    @property
+    def block(self) -> int:
+        """The bytes of a dense layer and an expert."""
+        return super().block + self.expert
+
+    @property
+    def rest(self) -> int:
+        """The bytes of a rank's part of dense layers and head, and of its part of its experts."""
+        experts = self.blocks * self.expert
+        return (self.whole - experts) // self.world_size + experts // self.copies
+
+
+# Bounds.
+
+#: How many collectives may be over while another thread of the backend has yet to let go of their memory: gloo has two
+#: such threads, and on a busy machine either may be late. Leftovers of all blocks are many more.
+LATE = 2
+
+
+def at_rest(case: MemoryCase, gradients: bool = False) -> int:
+    """Between passes: one rank's part of parameters, and of gradients where there are any."""
+    return case.rest * (2 if gradients else 1) + LATE * case.block + case.room
+
+
+def in_forward(case: MemoryCase) -> int:
+    """The head, a block that runs, another or its buffer that is gathered ahead, and a buffer that is done with."""
+    return at_rest(case) + case.head + 3 * case.block
+
+
+def after_forward(case: MemoryCase) -> int:
+    """What is not resharded: nothing, all, or by default the head."""
+    setting = case.reshard_after_forward
+    return at_rest(case) + (case.head if setting is None else 0 if setting else case.whole)
+
+
+def in_backward(case: MemoryCase) -> int:
+    """The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced."""
+    return at_rest(case, gradients=True) + 2 * case.head + 4 * case.block
+
+
+def quiet(case: MemoryCase) -> int:
+    """After a backward without reduction: gradients as they came, once."""
+    return at_rest(case) + case.whole
+
+
+def throughout(case: MemoryCase) -> dict[str, int]:
+    """The bounds of every moment, where forward reshards."""
+    built, trained = case.rest + case.room, at_rest(case, gradients=True)
+    bounds = {"built": built, "registered": built, "in forward": in_forward(case), "after forward": after_forward(case)}
+    return {**bounds, "in backward": in_backward(case), "after backward": trained, "after zero_grad": at_rest(case)}
+
+
+@st.composite
+def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
+    """Two to four ranks; rows that they may not divide."""
+    return MemoryCase(**{
+        "world_size": draw(world_sizes(2)),
+        "blocks": draw(st.integers(8, 9)),
+        "dim": draw(st.integers(56, 72)),
+        "reshard_after_forward": draw(st.sampled_from([True, None])),
+        **fixed,
+    })  # fmt: skip
+
+
+@st.composite
+def expert_memory_cases(draw: st.DrawFn) -> ExpertMemoryCase:
+    """Two or four ranks, and two experts or as many as there are ranks."""
+    world_size, ep = draw(st.sampled_from([(4, 2), (4, 2), (2, 2), (4, 4)]))
+    case = draw(memory_cases(world_size=world_size))
+    return ExpertMemoryCase(**{**vars(case), "ep": ep})

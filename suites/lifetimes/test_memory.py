@@ -1,0 +1,199 @@
+"""Memory: how many bytes of parameters and gradients a rank holds, moment by moment, and over many steps.
+
+Bounds follow from shapes and from what was asked for (``kit/memory.py``). What is counted is the memory of the rank's
+own tensors (``kit/tally.py``), on any device, and on an accelerator also what its allocator says.
+"""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.base import Program
+from suites.kit.strategies import examples_first
+from suites.lifetimes import memory
+from suites.lifetimes import memory_programs as programs
+from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase, expert_memory_cases, memory_cases
+
+SHARDED = Feature.FULLY_SHARD
+OWN_MESHES = (SHARDED, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
+TWO = MemoryCase(2)
+#: Where nothing at all may be left, few bytes are enough.
+SMALL = MemoryCase(2, blocks=2, dim=6)
+REPLICATED = MemoryCase(4, mesh=(2, 2))
+EXPERTS = ExpertMemoryCase(4)
+#: Blocks of which one is far more than what an allocator rounds.
+LARGE = MemoryCase(2, dim=1024)
+
+
+def at_most(trial: Trial, number: int, got: dict[str, int], bounds: dict[str, int]) -> None:
+    """Require of each moment that no more bytes were held than allowed."""
+    for when, bound in bounds.items():
+        words = f"expected at most {bound} bytes, got {got[when]}"
+        trial.holds(got[when] <= bound, f"rank {number}, {when}: {words}")
+
+
+@requirement("memory/at-rest", SHARDED, ranks=2)
+@examples_first()
+@example(case=TWO)
+@given(case=memory_cases())
+def test_ranks_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> None:
+    """Once sharded, and between steps, a rank holds its rows of all parameters, and no memory that has other rows."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        exactly = case.rest + case.room
+        bounds = {"built": exactly, "registered": exactly, "after zero_grad": memory.at_rest(case)}
+        at_most(trial, number, got, bounds)
+
+
+@requirement("memory/in-forward", SHARDED, ranks=2)
+@examples_first()
+@example(case=TWO)
+@given(case=memory_cases())
+def test_forward_holds_few_blocks_at_once(trial: Trial, case: MemoryCase) -> None:
+    """With resharding, forward never holds more than the root, the block that runs, one ahead, and two buffers."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        at_most(trial, number, got, {"in forward": memory.in_forward(case)})
+
+
+@requirement("memory/after-forward", SHARDED, ranks=2)
+@examples_first()
+@example(case=TWO)
+@given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
+def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase) -> None:
+    """After forward a rank holds its rows and activations, and once, in full, what is not resharded then."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        at_most(trial, number, got, {"after forward": memory.after_forward(case)})
+
+
+@requirement("memory/in-backward", SHARDED, ranks=2)
+@examples_first()
+@example(case=TWO)
+@given(case=memory_cases())
+def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: MemoryCase) -> None:
+    """With resharding, backward never holds more than the root and some blocks and gradients beyond a rank's rows."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        at_most(trial, number, got, {"in backward": memory.in_backward(case)})
+
+
+@requirement("memory/after-backward", SHARDED, ranks=2)
+@examples_first()
+@example(case=TWO)
+@given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
+def test_after_backward_nothing_unsharded_is_left(trial: Trial, case: MemoryCase) -> None:
+    """After backward and after the step a rank holds its rows of parameters and gradients, whatever forward kept."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        bound = memory.at_rest(case, gradients=True)
+        at_most(trial, number, got, {"after backward": bound, "after step": bound})
+
+
+@requirement("memory/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2)
+@examples_first()
+@example(case=TWO)
+@given(case=memory_cases())
+def test_quiet_passes_keep_gradients_once(trial: Trial, case: MemoryCase) -> None:
+    """With gradient sync off gradients are held in full, once however many passes there are, and parameters are not."""
+    quiet = {f"after micro-batch {micro}": memory.quiet(case) for micro in range(2)}
+    loud = {"after micro-batch 2": memory.at_rest(case, gradients=True), "after zero_grad": memory.at_rest(case)}
+    for number, got in enumerate(trial.run(programs.accumulated, case, "set_requires_gradient_sync")):
+        at_most(trial, number, got, {**quiet, **loud})
+
+
+@requirement("memory/replicas", SHARDED, Feature.HSDP, ranks=4)
+def test_replicas_hold_their_parts_and_no_more(trial: Trial) -> None:
+    """On replicas of shards a rank holds its rows of its replica at rest, and no more blocks at once than on shards."""
+    for number, got in enumerate(trial.run(programs.stepped, REPLICATED)):
+        at_most(trial, number, got, memory.throughout(REPLICATED))
+
+
+@requirement("memory/replicas-quiet", SHARDED, Feature.HSDP, Feature.ACCUMULATION, ranks=4)
+def test_sums_of_one_replica_are_held_in_parts(trial: Trial) -> None:
+    """After a pass with set_requires_all_reduce(False) a rank holds its rows of gradients, and none in full."""
+    bounds = {f"after micro-batch {micro}": memory.at_rest(REPLICATED, gradients=True) for micro in range(3)}
+    for number, got in enumerate(trial.run(programs.accumulated, REPLICATED, "set_requires_all_reduce")):
+        at_most(trial, number, got, bounds)
+
+
+@requirement("memory/parameter-meshes", *OWN_MESHES, ranks=2)
+@examples_first()
+@example(case=EXPERTS)
+@given(case=expert_memory_cases())
+def test_parts_on_meshes_of_their_own_are_held_as_others_are(trial: Trial, case: ExpertMemoryCase) -> None:
+    """With experts on a mesh of their own a rank holds its rows on each, and no more blocks at once than elsewhere."""
+    for number, got in enumerate(trial.run(programs.stepped, case)):
+        at_most(trial, number, got, memory.throughout(case))
+
+
+@requirement("memory/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
+def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
+    """After forward, of a block that runs again in backward nothing is held but what came into it."""
+    case = MemoryCase(2, dim=16, rows=64)
+    inputs = (case.blocks // 2 + 4) * case.rows * case.dim * case.torch_dtype.itemsize
+    for number, got in enumerate(trial.run(programs.recomputed, case)):
+        at_most(trial, number, got, {"after forward": memory.at_rest(case) + inputs})
+
+
+@requirement("memory/steps", SHARDED, ranks=2)
+def test_steps_leave_nothing_behind(trial: Trial) -> None:
+    """Steps of several forwards, and forwards without gradients, leave nothing in memory, nor in cycles of objects."""
+    does_not_grow(trial, SMALL, programs.many_steps)
+
+
+@requirement("memory/parameter-meshes-steps", *OWN_MESHES, ranks=4)
+def test_steps_on_several_meshes_leave_nothing_behind(trial: Trial) -> None:
+    """Steps of a net with experts on a mesh of their own leave nothing in memory, nor in cycles of objects."""
+    does_not_grow(trial, ExpertMemoryCase(4, blocks=1, dim=6), programs.many_steps)
+
+
+@requirement("memory/failures", SHARDED, Feature.RESET, ranks=2)
+def test_failed_steps_leave_nothing_behind(trial: Trial) -> None:
+    """Steps interrupted by an exception and followed by reset_iter_state() leave nothing in memory."""
+    does_not_grow(trial, SMALL, programs.many_failures)
+
+
+@requirement("memory/deleted", SHARDED, ranks=2)
+def test_a_net_that_is_gone_holds_nothing(trial: Trial) -> None:
+    """Once a sharded net that was trained is deleted and collected, no memory of its parameters is held."""
+    for number, got in enumerate(trial.run(programs.deleted, TWO)):
+        at_most(trial, number, got, dict.fromkeys(got, memory.at_rest(TWO) - TWO.rest))
+
+
+@requirement(
+    "memory/on-device",
+    SHARDED,
+    ranks=2,
+    worlds=("processes",),
+    limits=("allocator statistics",),
+)
+def test_the_allocator_says_the_same(trial: Trial) -> None:
+    """What the device's allocator has given out stays within the same bounds, at rest and at its peaks."""
+    rest = memory.at_rest(LARGE)
+    bounds = {"built": rest, "in forward": memory.in_forward(LARGE), "after forward": rest}
+    bounds |= {"in backward": memory.in_backward(LARGE), "after backward": memory.at_rest(LARGE, gradients=True)}
+    for number, got in enumerate(trial.run(programs.allocated, LARGE)):
+        at_most(trial, number, got, {**bounds, "after zero_grad": rest})
+
+
+@requirement(
+    "memory/offloaded",
+    SHARDED,
+    Feature.CPU_OFFLOAD,
+    ranks=2,
+    worlds=("processes",),
+    limits=("allocator statistics", "pinned memory"),
+)
+def test_what_rests_on_the_cpu_takes_no_memory_of_the_device(trial: Trial) -> None:
+    """With CPUOffloadPolicy no parameter and no gradient is in the device's memory between passes."""
+    nothing = memory.at_rest(LARGE) - LARGE.rest
+    for number, got in enumerate(trial.run(programs.allocated, LARGE, True)):
+        at_most(trial, number, got, {when: nothing for when in got if not when.startswith("in ")})
+
+
+def does_not_grow(trial: Trial, case: MemoryCase, program: Program) -> None:
+    """Compare the last steps with early ones: of each, those that another thread's timing favours."""
+    for number, held in enumerate(trial.run(program, case)):
+        early, late = held[1 : 1 + programs.LOOKED_AT], held[-programs.LOOKED_AT :]
+        words = f"rank {number}: expected no more bytes after later steps than after early ones, got {held}"
+        trial.holds(min(late) <= max(early), words)

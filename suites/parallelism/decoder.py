@@ -1,0 +1,160 @@
+"""A transformer under tensor and sequence parallelism, then sharded: what is drawn, and what runs on ranks.
+
+Between layers each tp rank has its share of the positions; norms, whose weights every tp rank has whole, so get partial
+gradients, and embeddings, cut by rows, may get whole ones. Of positions 0, 1, 2, 3 on tp 2::
+
+    tp 0: its norms see 0, 1    tp 1: its norms see 2, 3    the gradient of a norm's weight: the sum of both
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from harness.worlds.rank import Rank
+from reference_models.nets import Transformer
+from suites.kit.baseline import FullStep, Trace
+from suites.kit.cases import Stack, TrainingCase, fill
+from suites.kit.layout import shard
+from suites.kit.programs import steps
+
+
+class Decoder(Transformer):
+    """A transformer that takes its tokens as floating numbers, as all cases' inputs are."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``(batch, length)`` of whole numbers to logits."""
+        return super().forward(tokens.long())
+
+
+@dataclass(frozen=True)
+class DecoderCase(TrainingCase):
+    """``net`` says the dim, and by its blocks how many layers; all sizes are multiples of ``tp``."""
+
+    tp: int = 1
+    vocabulary: int = 4
+    length: int = 4
+    tied: bool = False
+
+    @property
+    def data_ranks(self) -> int:
+        """How many batches there are."""
+        return self.world_size // self.tp
+
+    def build(self) -> nn.Sequential:
+        """The net with weights drawn from the seed; tied ones are drawn once."""
+        net = Decoder(self.vocabulary, self.length, self.net.dim, len(self.net.blocks), self.tp, self.tied)
+        fill(net, self.seed, exact=False)
+        return nn.Sequential(net.to(self.torch_dtype))
+
+    def inputs(self, step: int, rank: int) -> Tensor:
+        """The tokens of one rank in one step, ``(batch, length)``."""
+        numbers = self.numbers((self.batch, self.length), 1, step, rank)
+        return (numbers * 1000).abs().floor() % self.vocabulary
+
+
+@st.composite
+def decoder_cases(draw: st.DrawFn) -> DecoderCase:
+    """Decoders of one or two layers on two axes."""
+    shards, tp = draw(st.sampled_from([(2, 2), (2, 2), (1, 2), (2, 1), (1, 4)]))
+    layers = draw(st.integers(1, 2))
+    return DecoderCase(
+        world_size=shards * tp,
+        net=Stack(tp * draw(st.integers(2, 3)), ("mlp",) if layers == 1 else ("mlp", "mlp")),
+        sharded=tuple(sorted(draw(st.sets(st.integers(0, layers - 1))))),
+        seed=draw(st.integers(0, 2**16)),
+        mesh=(1, shards),
+        reshard_after_forward=draw(st.sampled_from([None, True, False])),
+        batch=draw(st.integers(1, 2)),
+        steps=draw(st.integers(1, 2)),
+        tp=tp,
+        vocabulary=tp * draw(st.integers(1, 3)),
+        length=tp * draw(st.integers(1, 2)),
+        tied=draw(st.booleans()),
+    )
+
+
+def layer_plan() -> dict[str, ParallelStyle]:
+    """Attention by heads, the MLP by columns and rows, norms by positions."""
+    columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=Shard(1))
+    gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    return {
+        "attention_norm": SequenceParallel(),
+        "attention": gather,
+        **{f"attention.{name}": columns for name in ("wq", "wk", "wv")},
+        "attention.wo": rows,
+        "mlp_norm": SequenceParallel(),
+        "mlp": gather,
+        "mlp.in_proj": columns,
+        "mlp.out_proj": rows,
+    }
+
+
+def parallelize(net: Decoder, mesh: DeviceMesh) -> None:
+    """Cut a decoder over a mesh of one axis; what was tied is tied again."""
+    tied = net.head.weight is net.tokens.weight
+    ends: dict[str, ParallelStyle] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    parallelize_module(net, mesh, ends)
+    for layer in net.layers:
+        parallelize_module(layer, mesh, layer_plan())
+    if tied:
+        net.head.weight = net.tokens.weight
+
+
+def sharded(rank: Rank, case: DecoderCase) -> nn.Sequential:
+    """Cut a decoder over tp, then shard some layers and the whole over dp."""
+    net, mesh = case.build(), rank.mesh((case.shards, case.tp), ("shard", "tp"))
+    decoder, fully_shard = net[0], rank.implementation.fully_shard
+    assert isinstance(decoder, Decoder)
+    assert fully_shard is not None
+    parallelize(decoder, mesh["tp"])
+    for module in [*(decoder.layers[place] for place in case.sharded), net]:
+        fully_shard(module, mesh=mesh["shard"], reshard_after_forward=case.reshard_after_forward)
+    return net
+
+
+def train_decoder(rank: Rank, case: DecoderCase) -> Trace:
+    """Train; ranks of one tp group see the same tokens."""
+    return steps(replace(rank, number=rank.number // case.tp), case, sharded(rank, case))
+
+
+def cut_by_plan(name: str) -> int | None:
+    """The dim that the plan cuts; None where every tp rank holds the whole."""
+    if "norm" in name or name.endswith("out_proj.bias"):
+        return None
+    return 1 if name.endswith(("wo.weight", "out_proj.weight")) else 0
+
+
+def decoder_on_rank(case: DecoderCase, trace: list[FullStep], number: int) -> list[dict[str, Any]]:
+    """What rank ``number`` must see of the unsharded model's training."""
+
+    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: part(name, tensor) for name, tensor in tensors.items()}
+
+    def part(name: str, full: Tensor) -> Tensor:
+        dim = cut_by_plan(name)
+        left = full if dim is None else shard(full, case.tp, number % case.tp, dim)
+        return shard(left, case.shards, number // case.tp)
+
+    return [
+        {"loss": s.losses[number // case.tp], "gradients": own(s.gradients), "parameters": own(s.parameters)}
+        for s in trace
+    ]

@@ -1,0 +1,168 @@
+"""Frozen, tied and ignored parameters on ranks: what is drawn, and what runs.
+
+With ``frozen=(("0.bias",), ())`` the bias of the first layer has no gradient in the first step and one in the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.worlds.rank import Rank
+from suites.kit.baseline import Step, Trace
+from suites.kit.cases import Block, NetCase, Stack
+from suites.kit.programs import apply, data_mesh, gradients, parameters
+from suites.kit.stepping import OwnSGD
+from suites.kit.strategies import training_cases
+from suites.parameters.parameters import ParameterCase
+
+TWO: tuple[Block, ...] = ("linear", "linear")
+#: What stays exact for three steps: see the note of ``parameters.py``.
+BLOCKS: list[tuple[Block, ...]] = [TWO, ("mlp",)]
+
+
+@st.composite
+def parameter_cases(draw: st.DrawFn, /, steps: int = 2, **fixed: Any) -> ParameterCase:
+    """Exact training of two linear layers, or of one MLP."""
+    own: dict[str, Any] = {
+        name: fixed.pop(name) for name in ("frozen", "late", "silent", "calls", "tied", "ignored") if name in fixed
+    }
+    recomputed, grouped = fixed.pop("recomputed", None), fixed.pop("grouped", False)
+    net = Stack(
+        draw(st.integers(1, 5)),
+        fixed.pop("blocks", None) or draw(st.sampled_from(BLOCKS)),
+        draw(st.integers(1, 3)),
+        draw(st.booleans()),
+    )
+    case = draw(training_cases(**{"exact": True, "dtype": "float64", "net": net, "steps": steps, **fixed}))
+    own["recomputed"] = draw(st.booleans()) if recomputed is None else recomputed
+    return ParameterCase(**{n: getattr(case, n) for n in type(case).__dataclass_fields__}, **own, grouped=grouped)
+
+
+def names(case: NetCase) -> list[str]:
+    """The names of the net's parameters."""
+    return [name for name, _ in case.build().named_parameters()]
+
+
+@st.composite
+def frozen_cases(draw: st.DrawFn, /, steps: int = 2, changing: bool = False, **fixed: Any) -> ParameterCase:
+    """Some parameters frozen, never all; others in every step if ``changing``, with silent forwards between."""
+    case = draw(parameter_cases(steps=steps, **fixed))
+    some = st.sets(st.sampled_from(names(case)), max_size=len(names(case)) - 1).map(lambda drawn: tuple(sorted(drawn)))
+    first = draw(some.filter(bool) if len(names(case)) > 1 else some)
+    frozen = (first, *(draw(some) for _ in range(steps - 1))) if changing else (first,) * steps
+    silent = tuple(sorted(draw(st.sets(st.integers(0, steps - 1))))) if changing else ()
+    return with_fields(case, frozen=frozen, silent=silent, late=draw(st.booleans()))
+
+
+@st.composite
+def ignored_cases(draw: st.DrawFn) -> ParameterCase:
+    """One or more parameters ignored, never all; some of them are tied across groups, which is allowed only so."""
+    case = draw(parameter_cases())
+    tied = case.net.blocks == TWO and draw(st.booleans())
+    case = with_fields(case, tied=(("1.weight", "0.weight"),)) if tied else case
+    some = st.sets(st.sampled_from(names(case)), min_size=1, max_size=max(1, len(names(case)) - 1))
+    ignored = {*draw(some), *(["0.weight"] if tied else [])}
+    return with_fields(case, ignored=tuple(sorted(ignored)))
+
+
+def with_fields(case: ParameterCase, **fields: Any) -> ParameterCase:
+    """The case with other fields."""
+    return ParameterCase(**{**{name: getattr(case, name) for name in ParameterCase.__dataclass_fields__}, **fields})
+
+
+def train(rank: Rank, case: ParameterCase) -> Trace:
+    """Freeze, shard and train as the case says."""
+    net = case.build().to(rank.device)
+    if not case.late:
+        case.freeze(dict(net.named_parameters()), 0)
+    shard(rank, case, net)
+    named = dict(net.named_parameters())
+    optimizer = OwnSGD(named.values(), case.learning_rate)
+    trace: Trace = []
+    for step in range(case.steps):
+        case.freeze(named, step)
+        loss = one_step(rank, case, net, step)
+        optimizer.step()
+        trace.append(Step(loss=loss, gradients=gradients(net), parameters=parameters(net)))
+        optimizer.zero_grad()
+    return trace
+
+
+def shard(rank: Rank, case: ParameterCase, net: nn.Sequential) -> None:
+    """Shard the case's blocks, one by one or as one list, then the root; leave out what is ignored."""
+    named = dict(net.named_parameters(remove_duplicate=False))
+    options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
+    if case.ignored:
+        options["ignored_params"] = {named[name] for name in case.ignored}
+    if not case.grouped:
+        apply(rank, case, net, **options)
+        return
+    fully_shard, mesh = rank.implementation.fully_shard, data_mesh(rank, case)
+    assert fully_shard is not None
+    fully_shard(list(net), mesh=mesh, **options)
+    fully_shard(net, mesh=mesh, **options)
+
+
+def one_step(rank: Rank, case: ParameterCase, net: nn.Sequential, step: int) -> Tensor:
+    """A silent forward if there is one, then forward and backward."""
+    batch = case.inputs(step, rank.number).to(rank.device)
+    if step in case.silent:
+        with torch.no_grad():
+            net(batch)
+        reshard(net)
+    loss = case.loss(net(batch), step, rank.number)
+    if loss.requires_grad:
+        loss.backward()
+    else:
+        reshard(net)
+    return loss.detach()
+
+
+def reshard(net: nn.Module) -> None:
+    """What backward would do, after a forward that has none."""
+    for module in net.modules():
+        if callable(again := getattr(module, "reshard", None)):
+            again()
+
+
+def is_plain(rank: Rank, case: ParameterCase) -> dict[str, bool]:
+    """Of every parameter, whether it is the very one that the net had before it was sharded."""
+    net = case.build().to(rank.device)
+    before = dict(net.named_parameters())
+    shard(rank, case, net)
+    return {name: parameter is before[name] for name, parameter in net.named_parameters()}
+
+
+def elements_reduced(rank: Rank, case: ParameterCase) -> int:
+    """How many elements each rank hands to reduce-scatters in one step."""
+    net: Any = case.build()
+    case.freeze(dict(net.named_parameters()), 0)
+    shard(rank, case, net)
+    counter = Counting()
+    for module in net.modules():
+        if hasattr(module, "set_custom_reduce_scatter"):
+            module.set_custom_reduce_scatter(counter)
+    one_step(rank, case, net, 0)
+    return counter.elements
+
+
+class Counting:
+    """A reduce-scatter that counts the elements it is handed; for a step whose results nobody looks at."""
+
+    def __init__(self) -> None:
+        self.elements = 0
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory of its own."""
+        return torch.zeros(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """Count, and leave the output zero."""
+        self.elements += input_tensor.numel()
+        output_tensor.zero_()

@@ -1,0 +1,188 @@
+"""Registration: which parameter objects a net hands out, what memory is behind them, and what users may do to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from torch import nn
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.layout import shard
+from suites.kit.registered import expected, form, owner
+from suites.parameters import edits, registration
+from suites.parameters.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
+from suites.passes.pass_programs import follows
+from suites.passes.pass_strategies import pass_cases
+from suites.passes.passes import expected as expected_passes
+
+SHARDED = Feature.FULLY_SHARD
+
+
+# Gathering by hand.
+
+
+@requirement("registration/unshard-waits", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_unshard_gives_a_handle_if_asked_to(trial: Trial, case: TrainingCase) -> None:
+    """unshard(async_op=True) gives a handle whose wait() registers full parameters; without, they are so on return."""
+    for number, got in enumerate(trial.run(registration.unshard_and_wait, case)):
+        full = expected(case, number, root=False, children=False)
+        nothing = [True] * (1 + len(case.sharded))
+        trial.agree(f"rank {number}", got, {"waited": full, "returned": nothing, "at once": full})
+
+
+@requirement("registration/unwaited", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_forward_waits_for_gathers_that_nobody_waited_for(trial: Trial, case: TrainingCase) -> None:
+    """After unshard(async_op=True) whose handle nobody waited for, a pass gives the unsharded model's results."""
+    follows(trial, case, registration.UNWAITED)
+
+
+@requirement("registration/repeated", SHARDED, Feature.CUSTOM_COLLECTIVES, ranks=2)
+@given(case=pass_cases())
+def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: TrainingCase) -> None:
+    """unshard() while gathering or gathered starts no new gather, and a second wait() or reshard() changes nothing."""
+    gathers = [int(bool(names)) for names in own_parameters(case)]
+    for number, got in enumerate(trial.run(registration.repeated, case)):
+        full, rows = (expected(case, number, root=sharded, children=sharded) for sharded in (False, True))
+        want = {"unsharded": {"gathers": gathers, "facts": full}, "resharded": {"gathers": gathers, "facts": rows}}
+        trial.agree(f"rank {number}", got, want)
+
+
+@requirement("registration/resharded-between", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_resharding_between_forward_and_backward_changes_no_result(trial: Trial, case: TrainingCase) -> None:
+    """Resharding and gathering by hand between forward and backward leaves what autograd saved as it was."""
+    follows(trial, case, registration.RESHARDED_BETWEEN)
+
+
+# Objects and memory.
+
+
+@requirement("registration/same-objects", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, case: TrainingCase) -> None:
+    """The registered sharded parameters are the same objects after every forward, backward and optimizer step."""
+    for number, got in enumerate(trial.run(registration.same_objects, case)):
+        trial.agree(f"rank {number}", got, {when: dict.fromkeys(names(case), True) for when in got})
+
+
+@requirement("registration/gradient-layouts", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_gradients_lie_as_their_parameters_do(trial: Trial, case: TrainingCase) -> None:
+    """A gradient has the mesh, placements, global and local size, and dtype of its parameter."""
+    for number, got in enumerate(trial.run(registration.gradient_layouts, case)):
+        trial.agree(f"rank {number}", got, {name: layout(p, case, number) for name, p in named(case)})
+
+
+@requirement("registration/hooks-before", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
+    """Forward pre-hooks, and forward hooks registered before fully_shard, find the module's full parameters."""
+    moments = ("after forward, registered first", "before forward, registered first", "before forward, registered last")
+    for number, got in enumerate(trial.run(registration.seen_by_hooks, case)):
+        full = {name: form(p, number, case, False) for name, p in sorted(named(case))}
+        trial.agree(f"rank {number}", got, dict.fromkeys(moments, full))
+
+
+@requirement("registration/leaves", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: TrainingCase) -> None:
+    """What a layer runs with are nn.Parameters, leaves of autograd, that need gradients as the original ones did."""
+    for number, got in enumerate(trial.run(registration.seen_by_layers, case)):
+        trial.agree(f"rank {number}", got, {name: [True, True, True] for name in names(case)})
+
+
+@requirement("registration/frees-what-autograd-saved", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: TrainingCase) -> None:
+    """When resharded, full parameters hold no memory, even while autograd has saved them for a backward to come."""
+    for number, got in enumerate(trial.run(registration.memory_saved_by_autograd, case)):
+        nothing = dict.fromkeys(names(case), 0)
+        trial.agree(f"rank {number}", got, {"before backward": nothing, "after": nothing})
+
+
+# What users do.
+
+
+@requirement("registration/edits", SHARDED, ranks=2)
+@given(case=edit_cases(("parameter", "data", "local")))
+def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: EditCase) -> None:
+    """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
+    for number, got in enumerate(trial.run(edits.outputs_between_edits, case)):
+        trial.agree(f"rank {number}", got, edits.expected_between_edits(case, number))
+
+
+@requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
+@given(case=edit_cases(("load", "assign", "setattr")))
+def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: EditCase) -> None:
+    """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
+    want = edits.expected_after_replacing(case)
+    for number, got in enumerate(trial.run(edits.pass_after_replacing, case)):
+        trial.agree(f"rank {number}", got, want[number])
+
+
+@requirement("registration/converted-first", SHARDED, ranks=2)
+@given(case=dtype_cases("first"))
+def test_a_net_may_be_converted_before_the_first_forward(trial: Trial, case: DtypeCase) -> None:
+    """After to(dtype) of a sharded net, parameters and gradients have that dtype, and training is as unsharded."""
+    follows(trial, case, edits.CONVERTED)
+
+
+@requirement("registration/converted-and-back", SHARDED, ranks=2)
+@given(case=dtype_cases("and back"))
+def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, case: DtypeCase) -> None:
+    """Between steps a sharded net may be converted to another dtype and back, and trains on as the unsharded does."""
+    follows(trial, case, edits.CONVERTED)
+
+
+@requirement("registration/converted-for-good", SHARDED, level="should", ranks=2)
+@given(case=dtype_cases("for good"))
+def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> None:
+    """Between steps a sharded net may be converted to another dtype, and trains on in that as the unsharded does."""
+    follows(trial, case, edits.CONVERTED)
+
+
+@requirement("registration/converted-under-policy", SHARDED, Feature.MIXED_PRECISION, ranks=2)
+@given(case=policy_cases())
+def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
+    """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""
+    want: Any = expected_passes(case, edits.CONVERTED)
+    for number, got in enumerate(trial.run(edits.converted_under_policy, case)):
+        for step in want[number]:
+            step["points"][0][0]["outputs"] = f"torch.{case.computes}"
+        trial.agree(f"rank {number}", got, want[number])
+
+
+@requirement("registration/layer-by-layer", SHARDED, ranks=2)
+def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
+    """Layers that are built and sharded one by one, so that memory is used again, are not taken for shared ones."""
+    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True)
+    for number, got in enumerate(trial.run(edits.shard_while_building, case)):
+        trial.agree(f"rank {number}", got, edits.expected_while_building(case, number))
+
+
+def named(case: TrainingCase) -> list[tuple[str, nn.Parameter]]:
+    """The unsharded net's parameters by name."""
+    return list(case.build().named_parameters())
+
+
+def names(case: TrainingCase) -> list[str]:
+    """Their names."""
+    return [name for name, _ in named(case)]
+
+
+def own_parameters(case: TrainingCase) -> list[list[str]]:
+    """The parameters of the root and of each block that is sharded by itself."""
+    owners = [(owner(name) if owner(name) in case.sharded else None, name) for name in names(case)]
+    return [[name for place, name in owners if place == module] for module in (None, *case.sharded)]
+
+
+def layout(parameter: nn.Parameter, case: TrainingCase, number: int) -> dict[str, Any]:
+    """How a gradient must lie."""
+    sizes = [list(parameter.shape), list(shard(parameter, case.shards, number).shape)]
+    return {"mesh": True, "placements": True, "size": sizes, "dtypes": [f"torch.{case.dtype}"] * 2}

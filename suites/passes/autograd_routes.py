@@ -1,0 +1,235 @@
+"""Routes that use autograd in other ways than one backward through all that forward gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from suites.kit.cases import TrainingCase
+from suites.kit.layout import local
+from suites.passes.pass_strategies import pass_cases
+from suites.passes.passes import Blocks, Found, Pass, Route
+
+
+class Fork(Blocks):
+    """The first block is a trunk; every other block is a head on it with an output of its own."""
+
+    def forward(self, x: Tensor) -> Any:
+        """Inputs to the outputs of all heads."""
+        trunk = self.blocks[0](x)
+        return [head(trunk) for head in list(self.blocks)[1:]]
+
+
+class Halves(nn.Module):
+    """Two modules with an output each."""
+
+    def __init__(self, one: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.one, self.other = one, other
+
+    def forward(self, x: Tensor) -> tuple[Any, Any]:
+        """Both outputs."""
+        return self.one(x), self.other(x)
+
+
+class ForkInside(Blocks):
+    """Blocks 0 and 1 make one module with two outputs, which the last block is applied to."""
+
+    def __init__(self, stack: Any) -> None:
+        super().__init__(stack)
+        one, other, last = self.blocks
+        self.blocks = nn.ModuleList([Halves(one, other), last])
+
+    def forward(self, x: Tensor) -> Any:
+        """Inputs to two outputs."""
+        return [self.blocks[1](each) for each in self.blocks[0](x)]
+
+
+class Skips(Blocks):
+    """Never uses its last block."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        for block in list(self.blocks)[:-1]:
+            x = block(x)
+        return x
+
+
+class Cut(Blocks):
+    """Forward ends before the last block, which is a head that is called by itself."""
+
+    def forward(self, x: Tensor) -> Any:
+        """Inputs to what the head takes."""
+        for block in list(self.blocks)[:-1]:
+            x = block(x)
+        return x
+
+
+def one_output(p: Pass) -> Found:
+    """The loss is of one output: the last in the first step, then the first."""
+    outputs = p.net(p.inputs())
+    loss = p.loss(outputs[-1 if p.step == 0 else 0])
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
+def plain(p: Pass) -> Found:
+    """Forward and backward; which parameters have a gradient follows from that."""
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
+def hooked(p: Pass) -> Found:
+    """Hooks after gradients: how often each is called in this step's backward, and whether it sees the gradient."""
+    seen: dict[str, list[Tensor]] = {}
+
+    def note(name: str, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        seen.setdefault(name, []).append(local(parameter.grad))
+
+    named = list(p.net.named_parameters())
+    handles = [q.register_post_accumulate_grad_hook(lambda q, name=n: note(name, q)) for n, q in named]
+    p.loss(p.net(p.inputs())).backward()
+    for handle in handles:
+        handle.remove()
+    grads = {name: local(parameter.grad) for name, parameter in p.net.named_parameters() if parameter.grad is not None}
+    yield {
+        "calls": {name: len(seen.get(name, [])) for name, _ in named},
+        "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},
+    }
+
+
+@dataclass(frozen=True)
+class WatchedCase(TrainingCase):
+    """Between steps of training there are forwards without gradients, in ``mode``."""
+
+    mode: str = "no_grad"
+
+
+@st.composite
+def watched_cases(draw: st.DrawFn, modes: tuple[str, ...]) -> WatchedCase:
+    """Any small net, watched in one of the modes."""
+    return WatchedCase(**vars(draw(pass_cases())), mode=draw(st.sampled_from(modes)))
+
+
+def watched(p: Pass) -> Found:
+    """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
+
+    What such a forward leaves unsharded is told to reshard before the optimizer steps, as no backward will do it.
+    """
+    assert isinstance(p.case, WatchedCase)
+    mode, outputs = getattr(torch, p.case.mode), []
+    if p.step > 0 or p.case.mode == "no_grad":
+        with mode():
+            outputs.append(p.net(p.inputs(1)).clone())
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    with mode():
+        outputs.append(p.net(p.inputs(2)).clone())
+    p.reshard()
+    yield {"loss": loss.detach(), "outputs": outputs}
+
+
+def detached_chunks(p: Pass) -> Found:
+    """The head trains by chunks of the trunk's detached output; then the trunk goes backward by their gradients."""
+    trunk, head = p.net(p.inputs()), p.net.blocks[-1]
+    chunks = [chunk.detach().requires_grad_() for chunk in trunk.chunk(2)]
+    losses = []
+    for salt, chunk in enumerate(chunks):
+        losses.append(p.loss(head(chunk), salt))
+        losses[-1].backward()
+        yield {"loss": losses[-1].detach(), "chunk's gradient": chunk.grad}
+    trunk.backward(torch.cat([chunk.grad for chunk in chunks if chunk.grad is not None]))
+    yield {}
+
+
+def heads_one_by_one(p: Pass) -> Found:
+    """A backward for each head through the trunk they share; only the last is said to be the last."""
+    losses = [p.loss(output, salt) for salt, output in enumerate(p.net(p.inputs()))]
+    for loss in losses[:-1]:
+        p.tell(p.net, "set_is_last_backward", False)
+        loss.backward(retain_graph=True)
+    p.tell(p.net, "set_is_last_backward", True)
+    losses[-1].backward()
+    yield {"losses": [loss.detach() for loss in losses]}
+
+
+def backward_hooks(p: Pass) -> Found:
+    """Full backward hooks on all blocks: how often each is called, and the sizes of parameters it finds registered."""
+    calls: dict[str, int] = {}
+    sizes: dict[str, list[list[int]]] = {}
+
+    def note(name: str, module: nn.Module) -> None:
+        calls[name] = calls.get(name, 0) + 1
+        sizes[name] = [list(local(parameter).shape) for parameter in module.parameters()]
+
+    blocks = list(p.net.blocks.named_children())
+    handles = [block.register_full_backward_hook(lambda m, *_, name=n: note(name, m)) for n, block in blocks]
+    loss = p.loss(p.net(p.inputs().requires_grad_()))
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
+
+
+@dataclass(frozen=True)
+class BrokenCase(TrainingCase):
+    """In the first step something raises: before or after the ``block`` ran in forward, or in its backward."""
+
+    block: int = 0
+    moment: str = "before"
+
+
+@st.composite
+def broken_cases(draw: st.DrawFn, moments: tuple[str, ...]) -> BrokenCase:
+    """Any block of a net of three, at one of the moments."""
+    moment = st.sampled_from(moments)
+    return BrokenCase(**vars(draw(pass_cases(blocks=3))), block=draw(st.integers(0, 2)), moment=draw(moment))
+
+
+class Broken(Exception):
+    """What is raised on purpose."""
+
+
+def raises(*_: Any) -> None:
+    """Raise it."""
+    raise Broken
+
+
+def broken(p: Pass) -> Found:
+    """A pass that fails and is reset, and then one that does not."""
+    case = p.case
+    assert isinstance(case, BrokenCase)
+    block, raised = p.net.blocks[case.block], False
+    if case.moment == "backward":
+        handle = block.register_forward_hook(lambda module, args, output: output.register_hook(raises) and None)
+    elif case.moment == "before":
+        handle = block.register_forward_pre_hook(raises)
+    else:
+        handle = block.register_forward_hook(raises)
+    try:
+        p.loss(p.net(p.inputs(1))).backward()
+    except Broken:
+        raised = True
+    handle.remove()
+    p.tell(p.net, "reset_iter_state")
+    p.net.zero_grad()
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    yield {"raised": raised, "loss": loss.detach()}
+
+
+FORK = Route(one_output, net=Fork)
+FORK_INSIDE = Route(one_output, net=ForkInside)
+SKIPS = Route(plain, net=Skips)
+HOOKED = Route(hooked)
+WATCHED = Route(watched)
+DETACHED = Route(detached_chunks, net=Cut)
+HEADS = Route(heads_one_by_one, net=Fork)
+BACKWARD_HOOKS = Route(backward_hooks)
+BROKEN = Route(broken)

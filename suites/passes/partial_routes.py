@@ -1,0 +1,82 @@
+"""Lists of modules that are sharded together and do not all run in each forward.
+
+The last two blocks are one list. Forward ends before the head, which then runs alone on chunks of the output::
+
+    forward: block 0, block 1      head: chunk 0, backward; chunk 1, backward      backward: block 1, block 0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from harness.vendor import Implementation
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.layout import local
+from suites.passes.autograd_routes import Cut, detached_chunks
+from suites.passes.pass_routes import two_forwards
+from suites.passes.passes import Found, Pass, Route
+
+
+class Tied(Cut):
+    """The head has the weight of the block before it."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        tied, head = list(self.blocks)[-2:]
+        assert isinstance(head, nn.Linear)
+        assert isinstance(tied, nn.Linear)
+        head.weight = tied.weight
+
+
+def shard_in_list(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Shard the first block if the plan says so, then the other blocks as one list, then the root."""
+    fully_shard = implementation.fully_shard
+    assert fully_shard is not None
+    first, *others = net.blocks
+    if 0 in case.sharded:
+        fully_shard(first, **options)
+    fully_shard(others, **options)
+    fully_shard(net, **options)
+
+
+def shard_in_list_checkpointed(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+    """The same, after activation checkpointing of the first block."""
+    assert implementation.checkpoint is not None
+    implementation.checkpoint(net.blocks[0])
+    shard_in_list(implementation, case, net, **options)
+
+
+def accumulated(p: Pass) -> Found:
+    """Two such passes, of which the first keeps its gradients to itself."""
+    for last in (False, True):
+        p.tell(p.net, "set_requires_gradient_sync", last)
+        found = list(detached_chunks(p))
+    yield {"chunks": found}
+
+
+def kept_full(p: Pass) -> Found:
+    """While the head runs nothing is resharded; how large its parameters are after each chunk's backward."""
+    trunk, head = p.net(p.inputs()), p.net.blocks[-1]
+    for method in ("set_reshard_after_forward", "set_reshard_after_backward"):
+        p.tell(head, method, False)
+    sizes, gradients = [], []
+    for salt in range(2):
+        chunk = trunk.detach().requires_grad_()
+        p.loss(head(chunk), salt).backward()
+        gradients.append(chunk.grad)
+        sizes.append([list(local(parameter).shape) for parameter in head.parameters()])
+    for method in ("set_reshard_after_forward", "set_reshard_after_backward"):
+        p.tell(head, method, True)
+    p.tell(head, "reshard")
+    trunk.backward(sum(gradients))
+    yield {"sizes": sizes}
+
+
+CHUNKS = Route(detached_chunks, net=Cut, spread=shard_in_list)
+CHUNKS_TIED = Route(detached_chunks, net=Tied, spread=shard_in_list)
+CHUNKS_CHECKPOINTED = Route(detached_chunks, net=Cut, spread=shard_in_list_checkpointed)
+ACCUMULATED = Route(accumulated, net=Cut, spread=shard_in_list)
+KEPT_FULL = Route(kept_full, net=Cut, spread=shard_in_list)
+TWO_FORWARDS = Route(two_forwards, net=Cut, spread=shard_in_list)

@@ -1,0 +1,181 @@
+"""Autograd: whatever a loss leaves out and however modules pass tensors on, gradients are the unsharded model's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.rank import Rank
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.programs import parameters
+from suites.passes import autograd_routes as routes
+from suites.passes import containers
+from suites.passes.autograd_routes import BrokenCase, WatchedCase, broken_cases, watched_cases
+from suites.passes.containers import BoxCase, box_cases
+from suites.passes.pass_programs import follows
+from suites.passes.pass_strategies import pass_cases
+from suites.passes.passes import Pass, Route, shard_by_plan
+
+SHARDED = Feature.FULLY_SHARD
+
+
+@requirement("autograd/unused-output", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_an_output_that_no_loss_uses_changes_nothing_else(trial: Trial, case: TrainingCase) -> None:
+    """Where the loss uses one of the net's outputs, another in each step, gradients are the unsharded model's."""
+    follows(trial, case, routes.FORK)
+
+
+@requirement("autograd/unused-output-inside", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3, plan=(0,)))
+def test_an_output_of_a_child_that_no_loss_uses_changes_nothing_else(trial: Trial, case: TrainingCase) -> None:
+    """Where the loss uses one of a sharded child's two outputs, gradients are the unsharded model's."""
+    follows(trial, case, routes.FORK_INSIDE)
+
+
+@requirement("autograd/unused-module", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: TrainingCase) -> None:
+    """Parameters that forward never uses have no gradient and stay as they are; all others train as unsharded."""
+    follows(trial, case, routes.SKIPS)
+
+
+@requirement("autograd/containers", SHARDED, ranks=2)
+@given(case=box_cases())
+def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: BoxCase) -> None:
+    """Lists, tuples, dicts, named tuples and dataclasses, also nested, pass through sharded modules with gradients."""
+    follows(trial, case, containers.BOXES)
+
+
+@requirement("autograd/keywords", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_tensors_may_be_passed_by_keyword_only(trial: Trial, case: TrainingCase) -> None:
+    """Inputs passed by keyword only get their gradients, and so do the parameters."""
+    follows(trial, case, containers.KEYWORDS)
+
+
+@requirement("autograd/other-outputs", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_outputs_that_need_no_gradient_pass_as_they_are(trial: Trial, case: TrainingCase) -> None:
+    """Outputs that need no gradient, or are no tensors, come out as they went in, and training is as unsharded."""
+    follows(trial, case, containers.MIXED)
+
+
+@requirement("autograd/without-gradients", SHARDED, ranks=2)
+@given(case=watched_cases(("no_grad",)))
+def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: WatchedCase) -> None:
+    """Forwards under no_grad, the very first one too, give the unsharded model's outputs and disturb no step."""
+    follows(trial, case, routes.WATCHED)
+
+
+@requirement("autograd/inference-mode", SHARDED, ranks=2)
+@given(case=watched_cases(("inference_mode",)))
+def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: WatchedCase) -> None:
+    """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
+    follows(trial, case, routes.WATCHED)
+
+
+@requirement("autograd/detached-chunks", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3, plan=(0, 2), batch=4))
+def test_a_detached_output_may_go_backward_later(trial: Trial, case: TrainingCase) -> None:
+    """Where chunks of a detached output go backward first, and then the output by their gradients, they all add up."""
+    follows(trial, case, routes.DETACHED)
+
+
+@requirement("autograd/retained-graph", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_several_backwards_may_go_through_one_trunk(trial: Trial, case: TrainingCase) -> None:
+    """Several backwards through one retained graph, of which only the last is flagged as last, add their gradients."""
+    follows(trial, case, routes.HEADS)
+
+
+# Hooks.
+
+
+@requirement("autograd/post-accumulate-hooks", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, case: TrainingCase) -> None:
+    """A post-accumulate-grad hook of a sharded parameter is called once a backward, with the reduced gradient there."""
+    follows(trial, case, routes.HOOKED)
+
+
+@requirement("autograd/backward-hooks", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
+    """Full backward hooks on modules, sharded or not, are called once each while full parameters are registered."""
+    follows(trial, case, routes.BACKWARD_HOOKS)
+
+
+def train_in_both_ways(rank: Rank, case: TrainingCase) -> dict[str, list[dict[str, Tensor]]]:
+    """Parameters after each step: with an optimizer after backward, and with one for each parameter in backward."""
+    return {"after backward": _adam(rank, case, inside=False), "in backward": _adam(rank, case, inside=True)}
+
+
+def _adam(rank: Rank, case: TrainingCase, inside: bool) -> list[dict[str, Tensor]]:
+    net: Any = Route(routes.plain).build(case).to(rank.device)
+    shard_by_plan(rank.implementation, case, net, mesh=rank.mesh(), reshard_after_forward=case.reshard_after_forward)
+    optimizers = [torch.optim.Adam([parameter], lr=case.learning_rate, foreach=False) for parameter in net.parameters()]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, gamma=0.5) for each in optimizers]
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for parameter, optimizer in zip(net.parameters() if inside else (), optimizers, strict=False):
+        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: step(optimizer))
+    trace = []
+    for place in range(case.steps):
+        p = Pass(net, case, place, rank.number, rank.implementation)
+        p.loss(net(p.inputs())).backward()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            if not inside:
+                step(optimizer)
+            schedule.step()
+        trace.append(parameters(net))
+    return trace
+
+
+@requirement("autograd/optimizer-in-backward", SHARDED, ranks=2)
+@given(case=pass_cases(steps=3))
+def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> None:
+    """Optimizers that step in post-accumulate-grad hooks give bit for bit what they give when they step afterwards."""
+    for number, got in enumerate(trial.run(train_in_both_ways, case)):
+        trial.agree(f"rank {number}", got["in backward"], got["after backward"])
+
+
+# Exceptions.
+
+
+@requirement("autograd/reset-after-forward", SHARDED, Feature.RESET, ranks=2)
+@given(case=broken_cases(("before", "after")))
+def test_a_forward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> None:
+    """After an exception in forward and reset_iter_state() on the root, training goes on as unsharded."""
+    follows(trial, case, routes.BROKEN)
+
+
+@requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
+@given(case=broken_cases(("backward",)))
+def test_a_backward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> None:
+    """After an exception in backward, reset_iter_state() on the root and zero_grad(), training goes on as unsharded."""
+    follows(trial, case, routes.BROKEN)
+
+
+def reset_a_child(rank: Rank, case: TrainingCase) -> None:
+    """After a forward through the root, reset a child."""
+    net: Any = Route(routes.plain).build(case).to(rank.device)
+    shard_by_plan(rank.implementation, case, net, mesh=rank.mesh())
+    net(torch.ones(1, case.net.dim, dtype=case.torch_dtype, device=rank.device))
+    net.blocks[0].reset_iter_state()
+
+
+@requirement("autograd/reset-below-root", SHARDED, Feature.RESET, ranks=2)
+def test_only_the_root_can_be_reset(trial: Trial) -> None:
+    """reset_iter_state() of a sharded module that is not the root raises RuntimeError that says so."""
+    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear")), sharded=(0,), exact=True)
+    trial.refuses(reset_a_child, case, ("RuntimeError", "ValueError"), "root")

@@ -1,0 +1,82 @@
+"""Partial groups: modules that are sharded as one list, of which forward runs some and others run by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.rank import Rank
+from suites.kit.cases import Stack, TrainingCase
+from suites.passes import partial_routes as routes
+from suites.passes.autograd_routes import Cut
+from suites.passes.partial_routes import shard_in_list
+from suites.passes.pass_programs import follows
+from suites.passes.pass_strategies import pass_cases
+
+PARTIAL = (Feature.FULLY_SHARD, Feature.PARTIAL_GROUPS)
+
+
+@requirement("partial-groups/chunks", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3, batch=4))
+def test_a_module_of_a_list_may_run_alone_by_chunks(trial: Trial, case: TrainingCase) -> None:
+    """A listed module that forward skips may train alone after it: each chunk's backward adds its gradient at once."""
+    follows(trial, case, routes.CHUNKS)
+
+
+@requirement("partial-groups/tied", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3, batch=4))
+def test_modules_of_a_list_may_share_a_weight_and_run_apart(trial: Trial, case: TrainingCase) -> None:
+    """A listed module that runs alone may share its weight with one that ran in forward: their gradients add up."""
+    follows(trial, case, routes.CHUNKS_TIED)
+
+
+@requirement("partial-groups/checkpointed", *PARTIAL, Feature.CHECKPOINT, ranks=2)
+@given(case=pass_cases(blocks=3, batch=4))
+def test_other_modules_may_be_checkpointed_meanwhile(trial: Trial, case: TrainingCase) -> None:
+    """A list run in part trains as unsharded where another module is run again in backward."""
+    follows(trial, case, routes.CHUNKS_CHECKPOINTED)
+
+
+@requirement("partial-groups/accumulation", *PARTIAL, Feature.ACCUMULATION, ranks=2)
+@given(case=pass_cases(blocks=3, batch=4))
+def test_lists_run_in_part_accumulate_gradients(trial: Trial, case: TrainingCase) -> None:
+    """Gradients of a list run in part that were kept back add up with those of the next, reduced pass."""
+    follows(trial, case, routes.ACCUMULATED)
+
+
+@requirement("partial-groups/stays-full", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_a_list_can_be_kept_full_while_a_module_runs_alone(trial: Trial, case: TrainingCase) -> None:
+    """With resharding set off around it, a loop over one listed module finds full parameters after every backward."""
+    follows(trial, case, routes.KEPT_FULL)
+
+
+@requirement("partial-groups/two-forwards", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: TrainingCase) -> None:
+    """After two forwards that skip a listed module, one backward gives all others their gradients and it none."""
+    follows(trial, case, routes.TWO_FORWARDS)
+
+
+def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, str]:
+    """In which dtype the list's last module in forward, and its head alone, give their outputs."""
+    net: Any = Cut(case.net).to(rank.device)
+    policy = rank.implementation.mixed_precision_policy
+    assert policy is not None
+    precision = policy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
+    shard_in_list(rank.implementation, case, net, mesh=rank.mesh(), mp_policy=precision)
+    codes = net(torch.ones(2, case.net.dim, device=rank.device))
+    return {"forward": str(codes.dtype), "alone": str(net.blocks[-1](codes).dtype)}
+
+
+@requirement("partial-groups/output-dtype", *PARTIAL, Feature.MIXED_PRECISION, ranks=2)
+def test_outputs_of_a_list_run_in_part_are_cast(trial: Trial) -> None:
+    """The policy's output_dtype is that of what a list run in part gives, and of what its module gives alone."""
+    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 3))
+    for number, got in enumerate(trial.run(output_dtypes, case)):
+        trial.agree(f"rank {number}", got, {"forward": "torch.float64", "alone": "torch.float64"})

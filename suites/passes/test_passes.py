@@ -1,0 +1,178 @@
+"""Passes: other orders of forwards and backwards than one each; none changes a result of the unsharded model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from torch import nn
+from torch.distributed.tensor.placement_types import Shard
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.rank import Rank
+from suites.kit import tolerance
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.layout import shard
+from suites.passes import pass_routes as routes
+from suites.passes.pass_programs import follows, walk
+from suites.passes.pass_routes import AheadCase, AlgorithmCase, ahead_cases, algorithm_cases
+from suites.passes.pass_strategies import pass_cases
+from suites.passes.passes import Cut, expected
+
+SHARDED = Feature.FULLY_SHARD
+
+
+@requirement("passes/child-alone", SHARDED, ranks=2)
+@given(case=pass_cases(plain=True, plan=(0,), steps=3))
+def test_a_child_may_train_alone_once_the_root_has_run(trial: Trial, case: TrainingCase) -> None:
+    """Steps of a sharded child alone, between steps of the whole net, train it as they train the unsharded child."""
+    follows(trial, case, routes.CHILD_ALONE)
+
+
+@requirement("passes/module-twice", SHARDED, ranks=2)
+@given(case=pass_cases(plain=True, plan=(0,)))
+def test_a_module_may_run_twice_in_one_forward(trial: Trial, case: TrainingCase) -> None:
+    """A sharded module that is called twice in one forward gets the gradient of both calls."""
+    follows(trial, case, routes.TWICE)
+
+
+@requirement("passes/two-forwards", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_one_backward_may_go_through_two_forwards(trial: Trial, case: TrainingCase) -> None:
+    """Two forwards and one backward through both give every parameter the gradient of both."""
+    follows(trial, case, routes.TWO_FORWARDS)
+
+
+@requirement("passes/two-forwards-checkpointed", SHARDED, Feature.CHECKPOINT, ranks=2)
+@given(case=pass_cases())
+def test_one_backward_may_run_two_checkpointed_forwards_again(trial: Trial, case: TrainingCase) -> None:
+    """Two forwards with activation checkpointing and one backward give every parameter the gradient of both."""
+    follows(trial, case, routes.TWO_FORWARDS_AGAIN)
+
+
+@requirement("passes/second-backward", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_a_second_backward_adds_to_the_gradients(trial: Trial, case: TrainingCase) -> None:
+    """A second backward without zeroing adds to the same gradient objects what it would have given alone."""
+    follows(trial, case, routes.TWO_BACKWARDS)
+
+
+@requirement("passes/no-inputs", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_the_root_needs_no_inputs(trial: Trial, case: TrainingCase) -> None:
+    """A root whose forward takes no arguments trains as the unsharded model."""
+    follows(trial, case, routes.NO_INPUTS)
+
+
+@requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
+@given(case=ahead_cases())
+def test_gathering_ahead_changes_no_result(trial: Trial, case: AheadCase) -> None:
+    """Whatever modules are told to gather ahead in forward and backward, the results are the unsharded model's."""
+    follows(trial, case, routes.AHEAD)
+
+
+@requirement("passes/optimizers", SHARDED, ranks=2)
+@given(case=algorithm_cases())
+def test_optimizers_step_on_sharded_parameters(trial: Trial, case: AlgorithmCase) -> None:
+    """SGD, Adam and AdamW, one by one, foreach or fused, update sharded parameters as they update unsharded ones."""
+    want = expected(case, routes.OPTIMIZERS)
+    for number, got in enumerate(trial.run(walk, case, routes.OPTIMIZERS)):
+        trial.agree(f"rank {number}", got, want[number], tolerance.optimizers)
+
+
+# Methods other than forward.
+
+
+@requirement("passes/forward-methods", SHARDED, Feature.FORWARD_METHOD, ranks=2)
+@given(case=pass_cases())
+def test_registered_methods_gather_as_forward_does(trial: Trial, case: TrainingCase) -> None:
+    """Training through registered methods, in turn with forward, gives the unsharded model's results."""
+    follows(trial, case, routes.METHODS)
+
+
+#: Nothing varies where only a name is wrong.
+SMALL = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear")), sharded=(0,), exact=True)
+
+
+def register_on_a_plain_module(rank: Rank, case: TrainingCase) -> dict[str, bool]:
+    """Register a method, and then one that is not there, on a module that was not sharded."""
+    register, net = rank.implementation.register_forward_method, case.build()
+    assert register is not None
+    for name in ("extra_repr", "no_such_method"):
+        register(net, name)
+    return {"attributes added": bool({"extra_repr", "no_such_method"} & set(vars(net)))}
+
+
+def register_what_is_not_there(rank: Rank, case: TrainingCase) -> None:
+    """Register a name that a sharded module has not got."""
+    fully_shard, register = rank.implementation.fully_shard, rank.implementation.register_forward_method
+    assert fully_shard is not None
+    assert register is not None
+    register(fully_shard(case.build(), mesh=rank.mesh()), "no_such_method")
+
+
+@requirement("passes/forward-methods-elsewhere", SHARDED, Feature.FORWARD_METHOD, ranks=2)
+def test_registering_a_method_of_a_plain_module_does_nothing(trial: Trial) -> None:
+    """Registering a method of a module that is not sharded changes nothing and raises nothing."""
+    for number, got in enumerate(trial.run(register_on_a_plain_module, SMALL)):
+        trial.agree(f"rank {number}", got, {"attributes added": False})
+
+
+@requirement("passes/forward-methods-unknown", SHARDED, Feature.FORWARD_METHOD, ranks=2)
+def test_registering_a_method_that_is_not_there_is_refused(trial: Trial) -> None:
+    """Registering a method that a sharded module has not got raises ValueError that names it."""
+    trial.refuses(register_what_is_not_there, SMALL, ("ValueError", "AttributeError"), "method.*no_such_method")
+
+
+# Roots that share a context.
+
+
+def share_with_a_plain_module(rank: Rank, case: TrainingCase) -> None:
+    """Ask a sharded and a plain module to share."""
+    fully_shard, share = rank.implementation.fully_shard, rank.implementation.share_comm_ctx
+    assert fully_shard is not None
+    assert share is not None
+    net: Any = case.build()
+    share([fully_shard(net[0], mesh=rank.mesh()), net[1]])
+
+
+@requirement("passes/shared-context", SHARDED, Feature.SHARED_CONTEXT, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_roots_that_share_their_context_train_as_others(trial: Trial, case: TrainingCase) -> None:
+    """Three roots that share what they communicate with, one after the other, give the unsharded model's results."""
+    follows(trial, case, routes.SHARING_ROOTS)
+
+
+@requirement("passes/shared-context-refused", SHARDED, Feature.SHARED_CONTEXT, ranks=2)
+def test_a_plain_module_cannot_share_a_context(trial: Trial) -> None:
+    """share_comm_ctx with a module that is not sharded raises ValueError that asks for FSDPModules."""
+    trial.refuses(share_with_a_plain_module, SMALL, "ValueError", "FSDPModule")
+
+
+# Other dims than the first.
+
+
+def last(parameter: nn.Parameter) -> Shard:
+    """Cut along the last dim."""
+    return Shard(parameter.dim() - 1)
+
+
+def walk_cut_along_the_last_dim(rank: Rank, case: TrainingCase) -> list[Any]:
+    """Train with every parameter cut along its last dim."""
+    return walk(rank, case, routes.ONE_PASS, shard_placement_fn=last)
+
+
+def columns(case: TrainingCase, rank: int) -> Cut:
+    """The part of a parameter that a rank holds of the last dim."""
+    return lambda name, full: shard(full, case.world_size, rank, full.dim() - 1)
+
+
+@requirement("passes/last-dim", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
+@given(case=pass_cases(dim=4))
+def test_parameters_cut_along_their_last_dim_train_as_others(trial: Trial, case: TrainingCase) -> None:
+    """With every parameter sharded along its last dim, training gives the unsharded model's results."""
+    want = expected(case, routes.ONE_PASS, cut=lambda rank: columns(case, rank))
+    for number, got in enumerate(trial.run(walk_cut_along_the_last_dim, case)):
+        trial.agree(f"rank {number}", got, want[number])

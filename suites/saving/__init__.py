@@ -1,0 +1,1 @@
+"""Saving and loading with `torch.distributed.checkpoint`: models, optimizers, and changes of layout."""

@@ -1,0 +1,200 @@
+"""Nets that are saved and loaded, and how they lie on ranks. Imports no ``torch.distributed``.
+
+On four ranks as 1 replica × 2 shards × tp 2, rank ``2·shard + tp`` holds of a column-wise weight of eight rows::
+
+    rank 0: rows 0, 1    rank 1: rows 4, 5    rank 2: rows 2, 3    rank 3: rows 6, 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from harness.data.case import Case
+from suites.kit.cases import draw, fill, mixed
+from suites.kit.layout import shard
+
+Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
+#: How many rows a rank's batch has.
+BATCH = 3
+
+
+class Chain(nn.Module):
+    """Linear layers of given widths with tanh between them, so that no gradient is zero everywhere.
+
+    ``tied`` adds two layers that share a weight, ``unused`` one that no forward calls, ``buffer`` an offset.
+    """
+
+    def __init__(self, widths: tuple[int, ...], bias: bool, tied: bool, unused: bool, buffer: bool) -> None:
+        super().__init__()
+        last = widths[-1]
+        self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(widths))
+        self.head = nn.Linear(last, last, bias=False) if tied else None
+        self.again = nn.Linear(last, last, bias=False) if tied else None
+        self.spare = nn.Linear(widths[0], last) if unused else None
+        self.offset: Tensor | None
+        self.register_buffer("offset", torch.zeros(last) if buffer else None)
+        if self.head is not None and self.again is not None:
+            self.again.weight = self.head.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, widths[0])`` to ``(batch, widths[-1])``."""
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        if self.head is not None and self.again is not None:
+            x = x + self.again(torch.tanh(self.head(x)))
+        return x if self.offset is None else x + self.offset
+
+
+@dataclass(frozen=True)
+class ChainNet(Case):
+    """A ``Chain`` as data; of a ``frozen`` one, the first layer takes no gradient."""
+
+    widths: tuple[int, ...]
+    bias: bool = True
+    tied: bool = False
+    frozen: bool = False
+    unused: bool = False
+    buffer: bool = False
+
+    def build(self, dtype: torch.dtype, seed: int) -> Chain:
+        """The net with weights drawn from the seed, then rounded to the dtype."""
+        net = Chain(self.widths, self.bias, self.tied, self.unused, self.buffer).double()
+        fill(net, seed, exact=False)
+        return self._made_of(net, dtype)
+
+    def empty(self, dtype: torch.dtype) -> Chain:
+        """The net on meta."""
+        with torch.device("meta"):
+            return self._made_of(Chain(self.widths, self.bias, self.tied, self.unused, self.buffer), dtype)
+
+    def _made_of(self, net: Chain, dtype: torch.dtype) -> Chain:
+        net.layers[0].requires_grad_(not self.frozen)
+        return net.to(dtype)
+
+
+@dataclass(frozen=True)
+class Layout(Case):
+    """How a net lies on ranks: so many replicas of so many shards, each shard cut again over ``tp`` ranks.
+
+    Of kind ``1-D`` there is one replica and tp is 1; ``unsharded`` and ``replicate`` have replicas alone.
+    """
+
+    kind: Kind
+    replicas: int = 1
+    shards: int = 1
+    tp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks it takes."""
+        return self.batches * self.tp
+
+    @property
+    def batches(self) -> int:
+        """How many batches a training step has: neighbours on the tp axis share one."""
+        return self.replicas * self.shards
+
+    def part(self, number: int, name: str, full: Tensor) -> Tensor:
+        """What rank ``number`` holds of a parameter."""
+        dim = self.cut_by_tp(name)
+        left = full if dim is None else shard(full, self.tp, number % self.tp, dim)
+        return shard(left, self.shards, number // self.tp % self.shards) if self.shards > 1 else left
+
+    def cut_by_tp(self, name: str) -> int | None:
+        """The dim that tensor parallelism cuts: layers go in pairs, the first by columns, the second by rows."""
+        place, _, kind = name.removeprefix("layers.").partition(".")
+        if self.tp == 1 or not name.startswith("layers."):
+            return None
+        if int(place) % 2 == 0:
+            return 0
+        return 1 if kind == "weight" else None
+
+
+@dataclass(frozen=True)
+class CheckpointCase(Case):
+    """A net that is saved as it lies on some ranks, and loaded as it lies on others.
+
+    ``sharded`` are the layers sharded before the whole. ``steps`` are trained before it is saved. With ``meta`` what is
+    loaded into was sharded without memory.
+    """
+
+    net: ChainNet
+    saved: Layout
+    loaded: Layout
+    sharded: tuple[int, ...] = ()
+    dtype: str = "float64"
+    loaded_dtype: str = "float64"
+    optimizer: str = "Adam"
+    steps: int = 1
+    seed: int = 0
+    meta: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks save."""
+        return self.saved.ranks
+
+    def build(self) -> Chain:
+        """The net as it is saved."""
+        return self.net.build(getattr(torch, self.dtype), self.seed)
+
+    def other(self) -> Chain:
+        """The net that is loaded into: other values everywhere."""
+        return self.net.build(getattr(torch, self.loaded_dtype), self.seed + 1)
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        """What the optimizer has kept for each trained parameter when it is saved without training: known numbers."""
+        trained = [(name, p) for name, p in self.build().named_parameters() if p.requires_grad]
+        return {name: self._moments(place, p) for place, (name, p) in enumerate(trained)}
+
+    def _moments(self, place: int, parameter: Tensor) -> dict[str, Tensor]:
+        shape = tuple(parameter.shape)
+        first, second = (draw(shape, mixed(self.seed, 3, place, which), exact=False) for which in (0, 1))
+        step = torch.tensor(float(place + 2))
+        return {"exp_avg": first.to(parameter), "exp_avg_sq": second.square().to(parameter), "step": step}
+
+    def held(self, layout: Layout, number: int, dtype: str) -> dict[str, Any]:
+        """What rank ``number`` must hold of the saved net, and keep for its optimizer."""
+        net, to = self.build(), getattr(torch, dtype)
+        buffers = dict(net.named_buffers())
+
+        def part(name: str, full: Tensor) -> Tensor:
+            return (full.detach() if name in buffers else layout.part(number, name, full.detach())).to(to)
+
+        moments = {
+            name: {key: value if key == "step" else part(name, value) for key, value in entries.items()}
+            for name, entries in self.moments().items()
+        }
+        return {"net": {name: part(name, full) for name, full in net.state_dict().items()}, "optimizer": moments}
+
+    def inputs(self, step: int, place: int) -> Tensor:
+        """One batch of one step."""
+        return draw((BATCH, self.net.widths[0]), mixed(self.seed, 1, step, place), exact=False)
+
+    def loss(self, outputs: Tensor, step: int, place: int) -> Tensor:
+        """A scalar whose gradient has no zeros: the outputs weighted by fixed numbers."""
+        weights = draw(tuple(outputs.shape), mixed(self.seed, 2, step, place), exact=False)
+        return (outputs * weights.to(outputs)).sum()
+
+    def make_optimizer(self, parameters: Iterable[Any], rate: float = 1 / 16) -> torch.optim.Optimizer:
+        """The case's optimizer. Its ``eps`` is large, for the reason given in ``tolerance.py``."""
+        return make_optimizer(self.optimizer, parameters, rate)
+
+    def here(self) -> CheckpointCase:
+        """The case loaded as it was saved."""
+        return replace(self, loaded=self.saved, loaded_dtype=self.dtype)
+
+
+def make_optimizer(kind: str, parameters: Iterable[Any], rate: float) -> torch.optim.Optimizer:
+    """Adam, AdamW with decay, or SGD with momentum; one tensor after the other, as any mix of meshes allows."""
+    if kind == "SGD":
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.5, foreach=False)
+    if kind == "AdamW":
+        return torch.optim.AdamW(parameters, lr=rate, eps=1 / 16, weight_decay=1 / 8, foreach=False)
+    return torch.optim.Adam(parameters, lr=rate, eps=1 / 16, foreach=False)

@@ -1,0 +1,192 @@
+"""Optimizer state: what an optimizer keeps for sharded parameters, by names, and how it comes into another one."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.composition.compose import Composite
+from suites.kit import tolerance
+from suites.kit.strategies import costly, examples_first
+from suites.saving import optimizer_programs as programs
+from suites.saving.chains import ChainNet, CheckpointCase, Layout
+from suites.saving.checkpoint_strategies import checkpoint_cases, kept_cases, layouts
+from suites.saving.optimizer_states import KeptCase, unsharded
+
+SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
+UNITS = KeptCase(2, Composite(3, ("linear", "nested", "nested"), own=True), steps=2)
+RICH = ChainNet((3, 5, 2), tied=True, frozen=True, buffer=True)
+FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), sharded=(0,))
+#: Nothing is trained: what is loaded is what was there, bit for bit.
+HERE = checkpoint_cases(layouts("1-D", at_least=2), layouts("1-D")).map(CheckpointCase.here)
+#: torch's distribute_tensor cuts a whole tensor over two axes only if both divide it
+#: (docs/evidence/torch/full-state-of-uneven-parts.py).
+HERE_2D = checkpoint_cases(layouts("2-D"), layouts("2-D"), net=st.builds(ChainNet, st.just((4, 8, 4)), st.booleans()))
+
+
+@requirement("optimizer-state/by-name", *SHARDED, ranks=2, source="E1")
+@examples_first()
+@example(case=UNITS)
+@given(case=kept_cases())
+def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, case: KeptCase) -> None:
+    """By the parameters' full names, an optimizer keeps the unsharded one's state, laid out as they are, and groups."""
+    want = {**unsharded(case), "strays": []}
+    for number, got in enumerate(trial.run(programs.named, case, "units")):
+        trial.agree(f"rank {number}", got, want, within=tolerance.resumed)
+
+
+@requirement("optimizer-state/plans-agree", *SHARDED, ranks=2, source="E1")
+@examples_first()
+@example(case=UNITS)
+@given(case=kept_cases())
+def test_a_net_sharded_as_a_whole_or_by_units_keeps_the_same(trial: Trial, case: KeptCase) -> None:
+    """Sharded as a whole or unit by unit, a net's optimizer keeps the same for the same names, and the same groups."""
+    agree_with_the_whole(trial, case, "units")
+
+
+@requirement("optimizer-state/by-policy", *SHARDED, Feature.WRAP_POLICY, ranks=2, source="E1")
+@costly()
+@example(case=KeptCase(2, Composite(1, ("linear", "nested", "nested"), bias=False)))
+@given(case=kept_cases())
+def test_a_net_sharded_by_a_policy_keeps_the_same(trial: Trial, case: KeptCase) -> None:
+    """Sharded by a policy that chooses units by their class, a net's optimizer keeps what it keeps for the whole."""
+    agree_with_the_whole(trial, case, "policy")
+
+
+@requirement("optimizer-state/submodules", *SHARDED, ranks=2, source="E2")
+@examples_first()
+@example(case=KeptCase(2, UNITS.net, one_batch=True))
+@given(case=kept_cases(one_batch=True))
+def test_a_net_whose_units_alone_are_sharded_keeps_the_same(trial: Trial, case: KeptCase) -> None:
+    """Where only two submodules are sharded, a net's optimizer keeps what it keeps for the net sharded as a whole."""
+    agree_with_the_whole(trial, case, "alone")
+
+
+@requirement("optimizer-state/into-a-fresh-one", *SHARDED, ranks=2, source="E1 E2")
+@costly()
+@given(case=kept_cases(one_batch=True))
+def test_a_fresh_optimizer_given_the_state_by_names_is_the_original(trial: Trial, case: KeptCase) -> None:
+    """A new optimizer of another rate, given the state by names, has the original's state dict, key by key."""
+    for plan in ("whole", "alone"):
+        for number, got in enumerate(trial.run(programs.reloaded, case, plan)):
+            trial.agree(f"rank {number}, {plan}", got["reloaded"], got["original"])
+
+
+@requirement("optimizer-state/full", *SHARDED, ranks=2)
+@examples_first()
+@example(case=FIXED)
+@given(case=HERE)
+def test_the_full_state_is_on_the_cpu_of_rank_zero_alone(trial: Trial, case: CheckpointCase) -> None:
+    """Asked for on rank 0's CPU, the full state of net and optimizer is the unsharded one there, elsewhere empty."""
+    want = case.held(Layout("unsharded"), 0, case.dtype)
+    for number, got in enumerate(trial.run(programs.on_rank_zero, case)):
+        there = {**want, "kinds": ["Tensor", "cpu"]}
+        trial.agree(f"rank {number}", got, {"net": {}, "optimizer": {}, "kinds": []} if number else there)
+
+
+@requirement("optimizer-state/through-full", *SHARDED, ranks=2)
+@examples_first()
+@example(case=FIXED)
+@given(case=HERE)
+def test_the_full_state_loads_into_shards(trial: Trial, case: CheckpointCase) -> None:
+    """Given the full state on every rank, a net of other values and its optimizer hold the shards that it came from."""
+    for number, got in enumerate(trial.run(programs.through_full, case)):
+        trial.agree(f"rank {number}", got, {**case.held(case.saved, number, case.dtype), "rate": 1 / 16})
+
+
+@requirement("optimizer-state/through-full-2d", *SHARDED, Feature.TENSOR_PARALLEL, ranks=2)
+@costly()
+@given(case=HERE_2D)
+def test_the_full_state_loads_into_shards_that_tensor_parallelism_cuts(trial: Trial, case: CheckpointCase) -> None:
+    """Where tensor parallelism cuts too, net and optimizer given the full state hold the parts that it came from."""
+    case = case.here()
+    for number, got in enumerate(trial.run(programs.through_full, case)):
+        trial.agree(f"rank {number}", got, {**case.held(case.saved, number, case.dtype), "rate": 1 / 16})
+
+
+@requirement("optimizer-state/from-rank-zero", *SHARDED, ranks=2, worlds=("processes",))
+@examples_first()
+@example(case=FIXED)
+@given(case=HERE)
+def test_the_full_state_of_rank_zero_is_broadcast_into_shards(trial: Trial, case: CheckpointCase) -> None:
+    """Given the full state on rank 0 alone, every rank's net and optimizer hold their shards of it, buffers too."""
+    for number, got in enumerate(trial.run(programs.from_rank_zero, case)):
+        trial.agree(f"rank {number}", got, {**case.held(case.saved, number, case.dtype), "rate": 1 / 16})
+
+
+@requirement("optimizer-state/rank-zero-lacks", *SHARDED, ranks=2, worlds=("processes",))
+def test_a_name_that_rank_zero_lacks_is_refused_everywhere(trial: Trial) -> None:
+    """A full state that rank 0 alone has, and in which a name is missing, is refused on all ranks."""
+    trial.refuses(programs.without_a_key, FIXED, "RuntimeError", match="Missing key")
+
+
+@requirement("optimizer-state/strict", *SHARDED, ranks=2)
+def test_names_that_do_not_fit_are_refused_or_listed(trial: Trial) -> None:
+    """A missing or unknown name is refused on all ranks, or, if loading is not to be strict, listed and left alone."""
+    error = "RuntimeError"
+    trial.refuses(programs.missing, FIXED, error, match="Missing key.*layers.0.weight")
+    trial.refuses(programs.unexpected, FIXED, error, match="Unexpected key.*other")
+    for number, got in enumerate(trial.run(programs.leniently, FIXED)):
+        want = FIXED.held(FIXED.saved, number, FIXED.dtype)["net"]
+        first = FIXED.saved.part(number, "layers.0.weight", dict(FIXED.other().named_parameters())["layers.0.weight"])
+        found = {"missing": ["layers.0.weight"], "unexpected": ["other"], "net": {**want, "layers.0.weight": first}}
+        trial.agree(f"rank {number}", got, found)
+
+
+@requirement("optimizer-state/flat", *SHARDED, ranks=2)
+@costly()
+@given(case=HERE)
+def test_a_flat_state_of_an_optimizer_loads(trial: Trial, case: CheckpointCase) -> None:
+    """Flattened into one dict without dicts inside, the state of an optimizer loads as it was."""
+    for number, got in enumerate(trial.run(programs.through_flat, case)):
+        want = {**case.held(case.saved, number, case.dtype), "rate": 1 / 16, "dicts inside": 0}
+        trial.agree(f"rank {number}", got, want)
+
+
+@requirement("optimizer-state/groups", *SHARDED, ranks=2)
+@costly()
+@given(case=HERE)
+def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: CheckpointCase) -> None:
+    """Several parameter groups, one of them empty, with entries of the user's, load into another optimizer as saved."""
+    first, *rest = (name for name, _ in case.build().named_parameters())
+    for number, got in enumerate(trial.run(programs.in_groups, case)):
+        trial.agree(f"rank {number}, names", got["names"], [[first], rest, []])
+        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+
+
+@requirement("optimizer-state/frozen", *SHARDED)
+@examples_first()
+@example(case=FIXED)
+@given(case=HERE)
+def test_frozen_parameters_can_be_left_out(trial: Trial, case: CheckpointCase) -> None:
+    """A state dict that is to leave frozen parameters out has the names of all others, and of buffers, in order."""
+    frozen = [name for name, p in case.build().named_parameters() if not p.requires_grad]
+    for number, got in enumerate(trial.run(programs.without_frozen, case)):
+        trial.agree(f"rank {number}", got, [name for name in case.build().state_dict() if name not in frozen])
+
+
+@requirement("optimizer-state/never-stepped", *SHARDED)
+@costly()
+@given(case=HERE)
+def test_an_optimizer_that_never_stepped_keeps_zeros(trial: Trial, case: CheckpointCase) -> None:
+    """Asked for before any step, an optimizer's state is zeros laid out as its parameters, and these do not change."""
+    for number, got in enumerate(trial.run(programs.never_stepped, case)):
+        want = case.held(case.saved, number, case.dtype)
+        zeros = {
+            name: {key: torch.zeros_like(value) for key, value in entries.items() if key != "step"}
+            for name, entries in want["optimizer"].items()
+        }
+        trial.agree(f"rank {number}", got, {"net": want["net"], "moments": zeros, "strays": [], "with gradients": []})
+
+
+def agree_with_the_whole(trial: Trial, case: KeptCase, plan: str) -> None:
+    """Require the same of a net sharded by a plan and of one sharded as a whole, and that it is what is right."""
+    whole, want = trial.run(programs.named, case, "whole"), unsharded(case)
+    for number, got in enumerate(trial.run(programs.named, case, plan)):
+        kept, other = ({key: each[key] for key in want} for each in (got, whole[number]))
+        trial.agree(f"rank {number}, {plan} and whole", kept, other, within=tolerance.resumed)
+        trial.agree(f"rank {number}, {plan}", kept, want, within=tolerance.resumed)

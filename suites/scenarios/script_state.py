@@ -1,0 +1,225 @@
+"""What is known of a net in the middle of a script: all that decides which acts are legal next.
+
+Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from suites.generated.nets import skeleton
+from suites.scenarios.scripts import ScriptCase, is_below, owners
+
+#: How the modules of a group see their own parameters; after some acts one cannot say.
+Form = Literal["sharded", "whole", "unknown"]
+#: How many forwards may wait for their backward.
+MOST_PENDING = 2
+#: After more steps sums of integers are not exact any more: see [Note: exact scripts] in ``tolerance.py``.
+MOST_EXACT_STEPS = 2
+
+
+class ScriptState:
+    """What is known of a net in the middle of a script: all that decides what is legal next, and what must show."""
+
+    def __init__(self, case: ScriptCase) -> None:
+        self.case = case
+        self.owners = owners(case)
+        self.saved = False
+        self.moved = False  # parameters and momenta are not what was saved
+        self.steps = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A net that has just been sharded."""
+        settings = {group.modules[0]: group.reshard_after_forward for group in self.case.groups}
+        self.forms: dict[str, Form] = dict.fromkeys(settings, "sharded")
+        self.stays_whole = {group: value is False or (value is None and not group) for group, value in settings.items()}
+        self.keeps_in_backward = False
+        self.training = {name for name, p in skeleton(self.case.net).named_parameters() if p.requires_grad}
+        self.pending = 0  # forwards that wait for their backward
+        self.gradients = False
+        self.unreduced = False  # gradients that are not in the parameters' yet
+        self.coming: set[str] = set()  # gathers under way
+        self.begun = False  # gathers that nobody has waited for, under way or used already
+        self.stale: set[str] = set()  # whole, and not what the shards are any more
+
+    # What is asked.
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is half done: parameters may change."""
+        return not (self.pending or self.unreduced or self.coming)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether all parameters are registered sharded."""
+        return set(self.forms.values()) == {"sharded"}
+
+    @property
+    def may_step(self) -> bool:
+        """Whether there is something to step by, and results stay exact if they are."""
+        return self.gradients and self.is_settled and (not self.case.exact or self.steps < MOST_EXACT_STEPS)
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether a forward waits, and backward comes to all that is under way: it passes by what does not train."""
+        return self.pending > 0 and all(self.trains(group) for group in self.coming)
+
+    @property
+    def may_save(self) -> bool:
+        """Whether there is anything new to save, or anything that saving might disturb."""
+        return not self.coming and (not self.saved or self.moved or not (self.is_settled and self.is_sharded))
+
+    @property
+    def may_load(self) -> bool:
+        """Whether there is a state that is another than that of now."""
+        return self.saved and self.moved
+
+    def keeps(self, after: str) -> bool:
+        """Whether some of what is gathered stays whole after forward, or after backward."""
+        return self.keeps_in_backward if after == "backward" else any(self.stays_whole.values())
+
+    def frees(self, after: str) -> bool:
+        """Whether some of what is gathered is freed after forward, or after backward."""
+        return not self.keeps_in_backward if after == "backward" else not all(self.stays_whole.values())
+
+    def trains(self, group: str) -> bool:
+        """Whether some of a group's parameters train."""
+        return group in {self.owners[name] for name in self.training}
+
+    @property
+    def may_change_gradients(self) -> bool:
+        """Whether there are gradients, and none that would be added later."""
+        return self.gradients and not self.unreduced
+
+    def may_freeze(self, module: str) -> bool:
+        """Whether some of a module trains, and something else; flags are of sharded parameters."""
+        below = self.below(module)
+        return self.is_settled and self.is_sharded and bool(below & self.training) and bool(self.training - below)
+
+    def may_thaw(self, module: str) -> bool:
+        """Whether some of a module does not train."""
+        return self.is_settled and self.is_sharded and not self.below(module) <= self.training
+
+    def below(self, module: str) -> set[str]:
+        """The parameters in a module's tree."""
+        return {name for name in self.owners if is_below(name, module)}
+
+    def registered(self) -> dict[str, Form]:
+        """How each parameter is registered, where that is known."""
+        forms = {name: self.forms[group] for name, group in self.owners.items()}
+        return {name: form for name, form in forms.items() if form != "unknown"}
+
+    def readable(self) -> list[str]:
+        """The parameters that are registered whole, and with the values that they must have."""
+        whole = [name for name, form in self.registered().items() if form == "whole"]
+        return [name for name in whole if self.owners[name] not in self.stale]
+
+    # What is done.
+
+    def gather(self, group: str) -> None:
+        """A group is gathered by hand."""
+        self.forms[group] = "whole"
+        self.coming.discard(group)
+
+    def gather_later(self, group: str) -> None:
+        """A group's gather is started by hand."""
+        self.forms[group] = "unknown"
+        self.coming.add(group)
+        self.begun = True
+
+    def wait(self, _: str) -> None:
+        """All that is under way is there; what has been used already stays as it is."""
+        self.arrive()
+        self.begun = False
+
+    def arrive(self) -> None:
+        """All that was under way is there."""
+        self.forms.update(dict.fromkeys(self.coming, "whole"))
+        self.coming.clear()
+
+    def free(self, group: str) -> None:
+        """One group is freed, or all if none is named."""
+        for each in [group] if group else list(self.forms):
+            self.forms[each] = "sharded"
+            self.stale.discard(each)
+
+    def look(self, _: str) -> None:
+        """A forward that has no backward."""
+        self.coming.clear()
+        self.forms = {group: "whole" if stays else "sharded" for group, stays in self.stays_whole.items()}
+
+    def go(self, _: str) -> None:
+        """A forward that waits for its backward."""
+        self.look("")
+        self.pending += 1
+
+    def go_back(self, which: str) -> None:
+        """A backward through one forward, or through all that wait; it reduces whatever was not reduced."""
+        self.pending = 0 if which == "all" else self.pending - 1
+        self.leave_backward()
+        self.gradients, self.unreduced = True, False
+
+    def accumulate(self, _: str) -> None:
+        """A forward and a backward whose gradients are not reduced, or among shards only."""
+        self.look("")
+        self.leave_backward()
+        self.unreduced = True
+
+    def leave_backward(self) -> None:
+        """What backward has gathered is freed, unless it is to be kept; what other forwards have left may be."""
+        self.arrive()
+        for group, form in self.forms.items():
+            if self.keeps_in_backward:
+                self.forms[group] = "whole" if form == "whole" or self.trains(group) else "unknown"
+            else:
+                self.forms[group] = "unknown" if form != "sharded" and self.pending else "sharded"
+
+    def step(self, _: str) -> None:
+        """Shards change; what is whole does not know of it."""
+        self.steps += 1
+        self.moved = True
+        self.stale = {group for group, form in self.forms.items() if form != "sharded"}
+
+    def drop(self, _: str) -> None:
+        """Gradients are there no more."""
+        self.gradients = False
+
+    def keep(self, after: str) -> None:
+        """From now on all stays whole after forward, or after backward."""
+        self.set_resharding(after, False)
+
+    def give_up(self, after: str) -> None:
+        """From now on all is freed after forward, or after backward."""
+        self.set_resharding(after, True)
+
+    def set_resharding(self, after: str, value: bool) -> None:
+        """Set one of the two."""
+        if after == "forward":
+            self.stays_whole = dict.fromkeys(self.stays_whole, not value)
+        else:
+            self.keeps_in_backward = not value
+
+    def save(self, _: str) -> None:
+        """Whoever asks for state finds the net sharded."""
+        self.free("")
+        self.saved, self.moved = True, False
+
+    def load(self, _: str) -> None:
+        """So does who gives it; momenta stay what they are."""
+        self.free("")
+
+    def restart(self, _: str) -> None:
+        """Everything is new, but for the values."""
+        self.begin()
+
+    def freeze(self, module: str) -> None:
+        """What is in a module trains no more."""
+        self.training -= self.below(module)
+
+    def thaw(self, module: str) -> None:
+        """It trains, and all of it."""
+        self.training |= self.below(module)
+
+    def nothing(self, _: str) -> None:
+        """Nothing changes of what is known."""

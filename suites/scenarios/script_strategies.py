@@ -1,0 +1,128 @@
+"""Scripts as Hypothesis draws them: a walk through what is legal, led by wishes.
+
+Each draw is a wish for one act, whatever has gone before; acts that lead to it come first. Then some acts are left out,
+with those that are not legal without them. So every script is legal, and when it shrinks, acts go one by one while the
+others stay what they are::
+
+    wishes      step                               unshard blocks.0    look
+    acts        forward    backward all    step    unshard blocks.0    look
+    left out               backward all
+    script      forward                            unshard blocks.0    look
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from suites.generated.net_cases import GeneratedCase
+from suites.generated.net_strategies import generated_cases, leaves, nets_with
+from suites.generated.nets import Block, Net
+from suites.kit.hsdp import hsdp_meshes
+from suites.kit.strategies import world_sizes
+from suites.scenarios.script_acts import Play
+from suites.scenarios.scripts import ScriptCase, owners
+
+#: Acts by what they are about. ``group#1`` stands for the second of the case's groups, or, if there is none, for the
+#: first again; so the same wishes fit any net.
+TRAINING = ("forward", "backward oldest", "step", "forward", "backward newest", "drop", "backward all", "zero")
+LOOKING = ("look", "evaluate")
+SETTING = ("rate 0.0625", "rate 0.125", "clip 0.125")
+GATHERING = ("unshard group#0", "begin group#0", "wait", "reshard", "unshard group#1", "begin group#1")
+KEEPING = ("keep forward", "free forward", "keep backward", "free backward")
+STATE = ("save", "load full", "load sharded", "recall full", "recall sharded")
+META = ("restart full", "restart sharded")
+FREEZING = ("freeze module#0", "thaw module#0", "freeze module#1", "thaw module#1", "freeze module#2")
+ACCUMULATING = ("accumulate",)
+IN_SHARDS = ("accumulate shards",)
+#: How many wishes a script comes of, and how many acts at most.
+WISHES, ACTS = 8, 10
+#: Which acts of a script count: most. Shrinking tries to do without each.
+COUNTS = st.lists(st.integers(0, 15), min_size=ACTS, max_size=ACTS)
+
+LINEAR = Block("linear")
+#: Two linear layers one after the other at most, since results must stay exact.
+PLAIN = (
+    (LINEAR,),
+    (LINEAR, LINEAR),
+    (Block("sequence", (LINEAR, LINEAR)),),
+    (LINEAR, Block("residual", (LINEAR,))),
+    (Block("residual", (LINEAR,)), Block("sequence", (LINEAR,))),
+    (LINEAR, LINEAR),
+)
+
+
+@cache
+def small_nets(*kinds: str) -> st.SearchStrategy[Net]:
+    """One or two blocks of few parameters, of which one at most has blocks in it; these kinds come besides."""
+    every = ("linear", "mlp", "root parameters", *kinds)
+    return nets_with(leaves(every), kinds=every)
+
+
+@cache
+def small_cases(*kinds: str) -> st.SearchStrategy[GeneratedCase]:
+    """Such nets, and their plans."""
+    return generated_cases(nets=small_nets(*kinds), batch=1)
+
+
+plain_nets = st.builds(Net, st.integers(1, 3), st.sampled_from(PLAIN), plain=st.just(True))
+
+
+def act_of(case: ScriptCase, wish: str) -> str:
+    """A wish in words that fit the case: ``unshard group#1`` may be ``unshard blocks.0``, or ``unshard``, the root."""
+    kind, _, what = wish.partition(" ")
+    word, _, number = what.partition("#")
+    if not number:
+        return wish
+    named = sorted(set(owners(case).values())) if word == "group" else modules(case)
+    return f"{kind} {named[int(number) % len(named)]}".strip()
+
+
+def modules(case: ScriptCase) -> list[str]:
+    """The blocks, and all modules but the root that are sharded by themselves."""
+    blocks = {f"blocks.{place}" for place in range(len(case.net.blocks))} if isinstance(case.net, Net) else set()
+    return sorted(blocks | set(owners(case).values()) - {""})
+
+
+def walk(case: ScriptCase, wishes: list[str]) -> tuple[str, ...]:
+    """What becomes of wishes: see the top of this file."""
+    play = Play(case)
+    return tuple(act for wish in wishes if wish for act in play.pursue(act_of(case, wish)))[:ACTS]
+
+
+def without(case: ScriptCase, done: tuple[str, ...], counts: list[int]) -> tuple[str, ...]:
+    """The acts that count, and of those the ones that are legal without the others."""
+    play = Play(case)
+    return tuple(act for act, count in zip(done, counts, strict=False) if count and play.does(act))
+
+
+@cache
+def wishes(*kinds: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+    """Wishes of these kinds, of one that is given twice twice as many. They shrink to none."""
+    return st.lists(st.sampled_from(("", *sum(kinds, ()))), min_size=WISHES, max_size=WISHES)
+
+
+@st.composite
+def scripts(
+    draw: st.DrawFn, cases: st.SearchStrategy[GeneratedCase], /, *kinds: tuple[str, ...], **fixed: Any
+) -> ScriptCase:
+    """Nets and plans as ``cases`` draw them, and acts of these kinds; ``fixed`` are other fields."""
+    wished, counts = draw(wishes(*kinds)), draw(COUNTS)
+    case = ScriptCase(**{**vars(draw(cases)), "steps": 0, **fixed})
+    return replace(case, acts=without(case, walk(case, wished), counts))
+
+
+def exact_scripts(*kinds: tuple[str, ...], replicas: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:
+    """The same on plain nets, whose results are exact; on replicas of shards, if asked for."""
+    return scripts(plain_cases(replicas), *kinds, **{"dtype": "float64", **fixed})
+
+
+@st.composite
+def plain_cases(draw: st.DrawFn, replicas: bool) -> GeneratedCase:
+    """Plain nets and their plans."""
+    mesh = draw(hsdp_meshes(2, power_of_two=True)) if replicas else ()
+    ranks = mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True))
+    return draw(generated_cases(nets=plain_nets, batch=1, mesh=mesh, world_size=ranks))

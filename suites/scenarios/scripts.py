@@ -1,0 +1,81 @@
+"""Scripts as data: a net, a plan, and acts in an order that is legal, as a person would write them down.
+
+The root is meant where no module is named::
+
+    ScriptCase(2, net, groups, acts=("forward", "backward oldest", "step", "save", "unshard blocks.0", "load full"))
+
+``script_acts.py`` says which acts there are and when each is legal. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.nets import Block, Net, skeleton
+from suites.kit.cases import draw, fill, mixed
+
+
+@dataclass(frozen=True)
+class ScriptCase(GeneratedCase):
+    """A net, a plan, and what is done with it, by SGD with momentum. With a plain net all is exact, on integers.
+
+    ``computed`` is the dtype of computing and reducing, if it is not that of the parameters. ``offloaded`` parameters
+    rest on the CPU.
+    """
+
+    acts: tuple[str, ...] = ()
+    computed: str = ""
+    offloaded: bool = False
+
+    learning_rate = 0.125
+    #: So that the optimizer has something to keep.
+    momentum = 0.5
+
+    @property
+    def exact(self) -> bool:
+        """Whether all numbers are integers, and results to be equal bit for bit."""
+        return isinstance(self.net, Net) and self.net.plain
+
+    def build(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The net with the seed's numbers."""
+        net = super().build(dtype)
+        if self.exact:
+            fill(net, self.seed, exact=True)
+        return net
+
+    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
+        """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
+        return draw(shape, mixed(self.seed, *salt), self.exact)
+
+    def total(self, losses: Tensor) -> Tensor:
+        """One loss of many: the mean, or, since that is not exact, the sum."""
+        return losses.sum() if self.exact else losses.mean()
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """A new optimizer."""
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+
+
+def plain(*acts: str, **changes: Any) -> ScriptCase:
+    """A script for two blocks, of which the first is sharded by itself, on two ranks that do not divide their rows."""
+    block = Block("linear")
+    net, groups = Net(3, (block, block), plain=True), (Group(("blocks.0",)), Group())
+    return replace(ScriptCase(world_size=2, net=net, groups=groups, batch=1), acts=acts, **changes)
+
+
+def owners(case: GeneratedCase) -> dict[str, str]:
+    """Of every parameter the group that has it, by the first of the group's modules: the deepest around it."""
+    first = {module: group.modules[0] for group in case.groups for module in group.modules}
+    names = [name for name, _ in skeleton(case.net).named_parameters()]
+    return {name: first[max((m for m in first if is_below(name, m)), key=len)] for name in names}
+
+
+def is_below(name: str, module: str) -> bool:
+    """Whether a parameter or module is in a module's tree; everything is in the root's."""
+    return not module or name == module or name.startswith(f"{module}.")

@@ -1,0 +1,114 @@
+"""Training while something is in the way: late ranks, garbage collection, memory that holds nothing, failures.
+
+None of it may change a number. Two ranks, rank 1 late before the second layer::
+
+    rank 0: gather 0, forward 0, gather 1 …………… forward 1
+    rank 1: gather 0, forward 0, ……… gather 1, forward 1
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+from torch import nn
+
+from harness.collective_trace.fault_injection import CollectiveFailed
+from harness.worlds.rank import Rank
+from suites.kit.baseline import Trace
+from suites.kit.cases import TrainingCase, as_case
+from suites.kit.programs import apply, steps, train
+from suites.kit.strategies import training_cases
+
+#: How late a rank is, in seconds: longer than a collective of a few numbers takes.
+_LATE = 0.004
+
+
+@dataclass(frozen=True)
+class StressedCase(TrainingCase):
+    """``late`` is the rank that is late before each module, ``rank_order`` the order in which thread ranks run.
+
+    ``fails_at`` is the collective of an iteration that fails on every rank, counted from 0.
+    """
+
+    late: int = 0
+    rank_order: int = 0
+    fails_at: int = 0
+
+
+@st.composite
+def stressed_cases(draw: st.DrawFn, /, **fixed: Any) -> Any:
+    """Exact training; whose numbers do not depend on anything that is in the way."""
+    case = draw(training_cases(exact=True, **fixed))
+    more = {"late": draw(st.integers(0, case.world_size - 1)), "rank_order": draw(st.integers(0, 5))}
+    return as_case(StressedCase, case, **more, fails_at=draw(st.integers(0, 5)))
+
+
+def train_late(rank: Rank, case: StressedCase) -> Trace:
+    """Train; one rank takes its time before every module, in forward and in backward."""
+    return _train_with(rank, case, lambda: time.sleep(_LATE) if rank.number == case.late else None)
+
+
+def train_collecting(rank: Rank, case: StressedCase) -> Trace:
+    """Train; all garbage is collected before every module."""
+    return _train_with(rank, case, gc.collect)
+
+
+def train_on_nothing(rank: Rank, case: StressedCase) -> Trace:
+    """Train; memory that nobody has written holds NaN, not what it held before."""
+    with _memory_of_nan():
+        trace = train(rank, case)
+        dist.barrier()  # what is switched back is switched for all ranks of a thread world
+    return trace
+
+
+def fail_and_go_on(rank: Rank, case: StressedCase) -> dict[str, Any]:
+    """Have one collective of an iteration fail; what was raised, whether shards are as before; then train afresh."""
+    net: Any = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    shards = {name: parameter.to_local().detach() for name, parameter in net.named_parameters()}
+    before = {name: own.clone() for name, own in shards.items()}
+    raised = "nothing"
+    try:
+        with rank.failing(case.fails_at):
+            case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    except CollectiveFailed as error:
+        raised = str(error)
+    dist.barrier()
+    after = {name: own.clone() for name, own in shards.items()}
+    return {"raised": raised, "before": before, "after": after, "trace": train(rank, case)}
+
+
+def _train_with(rank: Rank, case: StressedCase, act: Callable[[], Any]) -> Trace:
+    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+
+    def before(*_: Any) -> None:
+        act()
+
+    for module in _leaves(net):
+        module.register_forward_pre_hook(before)
+        module.register_full_backward_pre_hook(before)
+    return steps(rank, case, net)
+
+
+def _leaves(net: nn.Module) -> list[nn.Module]:
+    return [module for module in net.modules() if not list(module.children())]
+
+
+@contextmanager
+def _memory_of_nan() -> Iterator[None]:
+    filling: Any = torch.utils.deterministic  # its switch is unknown to type checkers
+    before = torch.are_deterministic_algorithms_enabled(), filling.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    filling.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        filling.fill_uninitialized_memory = before[1]

@@ -1,0 +1,166 @@
+"""Scripts: whatever is legal, done in whatever order, leads to what it leads to with the unsharded model.
+
+After every act everything is compared: parameters, gradients, what the optimizer keeps, what trains, in which form each
+parameter is registered, and what the act itself gave: a loss, outputs, a norm, a state. ``suites/scenarios/scripts.py``
+says which acts there are, and when each is legal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import example, given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.generated.net_strategies import checkpointed_cases
+from suites.scenarios.script_baseline import expected
+from suites.scenarios.script_programs import play
+from suites.scenarios.script_strategies import (
+    ACCUMULATING,
+    FREEZING,
+    GATHERING,
+    IN_SHARDS,
+    KEEPING,
+    LOOKING,
+    META,
+    SETTING,
+    STATE,
+    TRAINING,
+    exact_scripts,
+    scripts,
+    small_cases,
+    small_nets,
+)
+from suites.scenarios.scripts import ScriptCase, plain
+
+SHARDED = Feature.FULLY_SHARD
+STATES = (SHARDED, Feature.STATE_DICT)
+
+
+def follows(trial: Trial, case: ScriptCase) -> None:
+    """Play the script on ranks, and compare act by act, so that the first that goes wrong is the one that is named."""
+    want, traces = expected(case), trial.run(play, case)
+    for place, act in enumerate(case.acts):
+        for number, trace in enumerate(traces):
+            due = want.on_rank(place, number)
+            known = {name: {key: trace[place][name].get(key) for key in due[name]} for name in ("registered", "whole")}
+            where = f"rank {number}, after act {place + 1}, {act}"
+            trial.agree(where, {**trace[place], **known}, due, want.within)
+
+
+#: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.
+BASIC = ("forward", "backward oldest", "step")
+FORWARDS = ("forward",) * 3
+
+
+@requirement("scripts/train", SHARDED, ranks=2)
+@example(case=plain("forward", "evaluate", "forward", "backward newest", "look", "backward oldest", "step", "forward"))
+@given(case=scripts(small_cases("embedding", "norms"), TRAINING, FORWARDS, LOOKING, SETTING))
+def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
+    """Forwards, backwards, steps and zeroing in any order, and looking at outputs between, train as unsharded."""
+    follows(trial, case)
+
+
+GO = ("forward", "backward oldest")
+
+
+@requirement("scripts/gather", SHARDED, ranks=2)
+@example(case=plain("unshard blocks.0", *GO, "unshard blocks.0", "step", "reshard", *GO))
+@example(case=plain("keep backward", *GO, "reshard", "free backward", *GO, "look"))
+@example(case=plain("free forward", "forward", "begin", "backward oldest", "begin blocks.0", "wait", "reshard", "look"))
+@given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING))
+def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
+    """Gathering and freeing by hand, and changing when parameters are freed, change no result, whenever it is done."""
+    follows(trial, case)
+
+
+@requirement("scripts/state", *STATES, ranks=2)
+@example(case=plain("keep forward", *GO, "save", "step", "look", "load sharded", "look", "recall full", "load full"))
+@given(case=exact_scripts(BASIC, LOOKING * 2, ("keep forward", "free forward"), STATE, ("load sharded",)))
+def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: ScriptCase) -> None:
+    """State that is taken in the midst of training, and given back later to net or optimizer or both, is as it was."""
+    follows(trial, case)
+
+
+@requirement("scripts/meta", *STATES, Feature.META_DEVICE, ranks=2)
+@example(case=plain(*GO, "step", "save", "restart full", *GO, "step", "restart sharded", "look"))
+@given(case=exact_scripts(TRAINING, LOOKING, META * 2))
+def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) -> None:
+    """A net made on meta that is given the state goes on as the net that it was taken from."""
+    follows(trial, case)
+
+
+@requirement("scripts/freeze", SHARDED, ranks=2)
+@example(case=plain(*GO, "freeze blocks.0", *GO, "step", "drop", "thaw blocks.0", *GO))
+@given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, ("drop", "drop")))
+def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
+    """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
+    follows(trial, case)
+
+
+@requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2)
+@example(case=plain("accumulate", "save", "look", "accumulate", *GO, "step", *GO))
+@given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, ACCUMULATING * 4))
+def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
+    """Gradients of passes without reduction are reduced with the next that reduces, whatever is done in between."""
+    follows(trial, case)
+
+
+@requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
+@example(case=plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)))
+@given(case=exact_scripts(TRAINING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True))
+def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
+    """On replicas of shards scripts lead where they lead unsharded, also where sums stay among shards for a while."""
+    follows(trial, case)
+
+
+#: Computed and reduced in a wider dtype than parameters have, so that all stays exact.
+WIDER: dict[str, Any] = {"dtype": "float32", "computed": "float64"}
+
+
+@requirement("scripts/precision", *STATES, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2)
+@example(case=plain(*GO, "step", "accumulate", "save", "look", *GO, "step", "load full", "look", **WIDER))
+@given(case=exact_scripts(TRAINING, LOOKING, STATE, ACCUMULATING * 2, **WIDER))
+def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCase) -> None:
+    """Where computing and reducing have a dtype of their own, they have it whatever was done before."""
+    follows(trial, case)
+
+
+@requirement("scripts/thawed-precision", SHARDED, Feature.MIXED_PRECISION, ranks=2)
+@example(case=plain("freeze blocks.0", *GO, "step", "thaw blocks.0", *GO, "step", **WIDER))
+@given(case=exact_scripts(TRAINING, LOOKING, FREEZING, **WIDER))
+def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCase) -> None:
+    """What was frozen, even from the first forward on, has the dtypes that the policy asks for once it trains."""
+    follows(trial, case)
+
+
+@requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2)
+@example(case=plain(*GO, "save", "step", "look", "load sharded", "look", "recall full", *GO, offloaded=True))
+@given(case=exact_scripts(BASIC, LOOKING, GATHERING, STATE, offloaded=True))
+def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
+    """With parameters that rest on the CPU, scripts lead where they lead without sharding."""
+    follows(trial, case)
+
+
+AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "keep forward", *GO)
+
+
+@requirement("scripts/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
+@example(case=plain(*AGAIN, "step", checkpointed=("blocks.0", "blocks.1")))
+@given(case=scripts(checkpointed_cases(small_nets("uneven")), TRAINING, FORWARDS, LOOKING, GATHERING, KEEPING))
+def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
+    """With blocks that run again in backward, scripts lead where they lead unsharded."""
+    follows(trial, case)
+
+
+ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3)
+
+
+@requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2)
+@example(case=plain("accumulate", "unshard blocks.0", "reshard", *GO, "freeze blocks.1", "save", "restart full", *GO))
+@given(case=scripts(small_cases("embedding", "uneven", "frozen"), *ALL))
+def test_all_acts_mix(trial: Trial, case: ScriptCase) -> None:
+    """All of this together, in any order that is legal, leads where it leads unsharded."""
+    follows(trial, case)

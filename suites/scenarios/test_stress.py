@@ -1,0 +1,67 @@
+"""Stress: what is in the way of training changes none of its numbers, and a failure is told and over."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import example, given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.base import Program
+from suites.kit import baseline
+from suites.kit.cases import Stack
+from suites.kit.strategies import costly
+from suites.scenarios import stress
+from suites.scenarios.stress import StressedCase, stressed_cases
+
+RICH = StressedCase(2, Stack(5, ("mlp", "linear"), 1), (0, 1), "float64", True, reshard_after_forward=True, late=1)
+
+
+@requirement("stress/late-rank", Feature.FULLY_SHARD, ranks=2)
+@costly(2)
+@example(case=RICH)
+@given(case=stressed_cases())
+def test_a_late_rank_changes_no_number(trial: Trial, case: StressedCase) -> None:
+    """Training is exact if one rank comes late to every layer, and in whatever order ranks come."""
+    is_exact(trial, stress.train_late, case)
+
+
+@requirement("stress/garbage", Feature.FULLY_SHARD, ranks=2)
+@costly(4)
+@example(case=RICH)
+@given(case=stressed_cases())
+def test_collecting_garbage_changes_no_number(trial: Trial, case: StressedCase) -> None:
+    """Training is exact if all garbage is collected before every layer: what is needed is held on to."""
+    is_exact(trial, stress.train_collecting, case)
+
+
+@requirement("stress/memory-of-nan", Feature.FULLY_SHARD, ranks=2)
+@costly(2)
+@example(case=RICH)
+@given(case=stressed_cases())
+def test_memory_that_nobody_wrote_changes_no_number(trial: Trial, case: StressedCase) -> None:
+    """Training is exact if memory holds NaN until it is written: no result comes of what was there before."""
+    is_exact(trial, stress.train_on_nothing, case)
+
+
+@requirement("stress/failed-collective", Feature.FULLY_SHARD, ranks=2)
+@costly(2)
+@example(case=RICH)
+@given(case=stressed_cases())
+def test_a_failed_collective_is_told_and_over(trial: Trial, case: StressedCase) -> None:
+    """A collective's error comes out of the iteration and leaves shards alone, and a fresh model trains right."""
+    oracle = baseline.train(case, torch.float64)
+    for number, got in enumerate(trial.run(stress.fail_and_go_on, case)):
+        wanted = f"collective {case.fails_at} was made to fail"
+        there = ["nothing", wanted] if case.fails_at > 1 else [wanted]  # one gather and one reduction there must be
+        trial.holds(got["raised"] in there, f"rank {number}: expected {wanted!r} to be raised, got {got['raised']!r}")
+        trial.agree(f"rank {number}, shards after it", got["after"], got["before"])
+        trial.agree(f"rank {number}", got["trace"], baseline.on_rank(oracle, number, case.shards))
+
+
+def is_exact(trial: Trial, program: Program, case: StressedCase) -> None:
+    """Compare training, whatever is in its way, with the unsharded model's, bit for bit."""
+    oracle = baseline.train(case, torch.float64)
+    for number, trace in enumerate(trial.run(program, case)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards))

@@ -1,0 +1,269 @@
+"""Small nets and programs for what ``fully_shard`` takes, gives back and refuses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor.placement_types import Shard
+
+from harness.data.case import Case
+from harness.worlds.rank import Rank
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.layout import local
+from suites.passes.passes import Blocks, Found, Pass
+
+
+@dataclass(frozen=True)
+class PlainCase(Case):
+    """Nothing varies but the number of ranks."""
+
+    world_size: int = 2
+
+
+#: Makes a module and the options that it is sharded with.
+Make = Callable[[], tuple[nn.Module, dict[str, Any]]]
+#: What most requirements here are tried with.
+TWO = PlainCase()
+
+
+def linear(rows: int = 3, columns: int = 2, bias: bool = False) -> nn.Linear:
+    """A layer whose weights count from 1: [[1, 2], [3, 4], [5, 6]]."""
+    layer = nn.Linear(columns, rows, bias=bias)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(1.0, 1 + rows * columns).view(rows, columns))
+    return layer
+
+
+def sharder(rank: Rank) -> Callable[..., Any]:
+    """``fully_shard`` over all ranks."""
+    fully_shard = rank.implementation.fully_shard
+    assert fully_shard is not None
+    return lambda module, **options: fully_shard(module, **{"mesh": rank.mesh(), **options})
+
+
+# What is given back.
+
+
+def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """Whether a module, and a list of modules, come back as the objects that they are; and what their classes are."""
+    net: Any = case.build()
+    before = {name: type(module) for name, module in net.named_modules()}
+    kind = rank.implementation.module_class
+    assert kind is not None
+    listed = [net[place] for place in case.sharded]
+    facts: dict[str, Any] = {"list": not listed or sharder(rank)(listed) is listed}
+    facts["module"] = sharder(rank)(net) is net
+    facts["still what it was"] = {name: isinstance(module, before[name]) for name, module in net.named_modules()}
+    facts["sharded"] = [name for name, module in net.named_modules() if isinstance(module, kind)]
+    facts["untouched"] = [name for name, module in net.named_modules() if type(module) is before[name]]
+    return facts
+
+
+def names_after(rank: Rank, case: TrainingCase) -> dict[str, list[str]]:
+    """The names of parameters, buffers and modules, in their order, after sharding by the case's plan."""
+    net: Any = case.build()
+    for module in (*(net[place] for place in case.sharded), net):
+        sharder(rank)(module)
+    return names_of(net)
+
+
+def names_of(net: nn.Module) -> dict[str, list[str]]:
+    """The names of what a net holds."""
+    kinds = {"parameters": net.named_parameters(), "buffers": net.named_buffers(), "modules": net.named_modules()}
+    return {kind: [name for name, _ in named] for kind, named in kinds.items()}
+
+
+def sliced(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """What a slice of a sharded ``Sequential`` is, and whether it holds the very modules."""
+    net, kind = sharder(rank)(case.build()), rank.implementation.module_class
+    assert kind is not None
+    part = net[:-1]
+    same = [one is other for one, other in zip(part, net, strict=False)]
+    return {"is sharded": isinstance(part, kind), "is a Sequential": isinstance(part, nn.Sequential), "same": same}
+
+
+def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
+    """Which modules of a list become sharded ones, where one lies within another; the list may name the inner first."""
+    facts, kind = {}, rank.implementation.module_class
+    assert kind is not None
+    for order in ("outer first", "inner first"):
+        outer, beside = nn.Sequential(linear(), nn.Sequential(linear(2, 3))), linear(2, 2)
+        given = [outer, outer[1], beside] if order == "outer first" else [outer[1], outer, beside]
+        sharder(rank)(given)
+        found = {"outer": outer, "inner": outer[1], "beside": beside}
+        facts.update({f"{order}: {name}": isinstance(module, kind) for name, module in found.items()})
+    return facts
+
+
+class ListWithForward(nn.ModuleList):
+    """A list of modules that can run."""
+
+    def forward(self, x: Tensor) -> Any:
+        """One after the other."""
+        for module in self:
+            x = module(x)
+        return x
+
+
+class DictWithForward(nn.ModuleDict):
+    """Named modules that can run."""
+
+    def forward(self, x: Tensor) -> Any:
+        """One after the other."""
+        for module in self.values():
+            x = module(x)
+        return x
+
+
+def outputs_of_containers(rank: Rank, case: PlainCase) -> list[Tensor]:
+    """What sharded containers with a forward of their own give for ones."""
+    containers = [ListWithForward([linear(), linear(2, 3)]), DictWithForward({"a": linear(), "b": linear(2, 3)})]
+    return [sharder(rank)(each)(torch.ones(1, 2, device=rank.device)).detach() for each in containers]
+
+
+def ranks_of_the_default_mesh(rank: Rank, case: PlainCase) -> list[Any]:
+    """The ranks of the mesh that a parameter lies on where none was given."""
+    fully_shard = rank.implementation.fully_shard
+    assert fully_shard is not None
+    return [parameter.device_mesh.mesh.tolist() for parameter in fully_shard(linear()).parameters()]
+
+
+class WithEmpty(Blocks):
+    """Before every block, a module without parameters."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks = nn.ModuleList(module for block in self.blocks for module in (nn.ReLU(), block))
+
+
+def run_with_empty(p: Pass) -> Found:
+    """Gather and wait by hand where there is nothing to gather, then train."""
+    p.tell(p.net.blocks[0], "unshard")
+    p.tell(p.net.blocks[0], "reshard")
+    if p.implementation is not None:
+        p.net.blocks[0].unshard(async_op=True).wait()
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
+def needs_gradients(rank: Rank, case: TrainingCase) -> dict[str, bool]:
+    """Whether each sharded parameter needs a gradient, of a net in which every other one does."""
+    net = case.build()
+    for place, parameter in enumerate(net.parameters()):
+        parameter.requires_grad_(place % 2 == 0)
+    return {name: parameter.requires_grad for name, parameter in sharder(rank)(net).named_parameters()}
+
+
+# What is refused.
+
+
+def shard_twice(rank: Rank, case: PlainCase) -> None:
+    """Shard one module two times."""
+    sharder(rank)(sharder(rank)(linear()))
+
+
+def shard_a_list_of_modules(rank: Rank, case: PlainCase) -> None:
+    """Shard a ``ModuleList``."""
+    sharder(rank)(nn.ModuleList([linear()]))
+
+
+def shard_named_modules(rank: Rank, case: PlainCase) -> None:
+    """Shard a ``ModuleDict``."""
+    sharder(rank)(nn.ModuleDict({"a": linear()}))
+
+
+def copy_deeply(rank: Rank, case: PlainCase) -> None:
+    """Copy a sharded module with all that it holds."""
+    copy.deepcopy(sharder(rank)(linear()))
+
+
+def shard_a_scalar(rank: Rank, case: PlainCase) -> None:
+    """Shard a module that has a parameter without dims."""
+    module = linear()
+    module.scale = nn.Parameter(torch.tensor(1.0))
+    sharder(rank)(module)
+
+
+def shard_over_nameless_axes(rank: Rank, case: PlainCase) -> None:
+    """Shard over a mesh of two axes without names."""
+    sharder(rank)(linear(), mesh=rank.mesh((1, rank.size)))
+
+
+def place_beyond_the_dims(rank: Rank, case: PlainCase) -> None:
+    """Ask for dim 1 of a bias."""
+    sharder(rank)(linear(2, 2, bias=True), shard_placement_fn=lambda parameter: Shard(1))
+
+
+def place_by_a_number(rank: Rank, case: PlainCase) -> None:
+    """Answer with a number where a placement is asked for."""
+    sharder(rank)(linear(), shard_placement_fn=lambda parameter: 0)
+
+
+def run_a_list_as_root(rank: Rank, case: PlainCase) -> None:
+    """Run a module of a list that was sharded together, with no root above."""
+    first, second = sharder(rank)([linear(), linear(2, 3)])
+    second(first(torch.ones(1, 2, device=rank.device)))
+
+
+# What may be refused, but must not go wrong.
+
+
+def keeps_or_refuses(
+    rank: Rank, case: PlainCase, make: Callable[[], tuple[nn.Module, dict[str, Any]]]
+) -> dict[str, Any]:
+    """Shard what ``make`` makes and take a pass; either what came of it, or what was raised."""
+    module, options = make()
+    try:
+        net = sharder(rank)(module.to(rank.device), **options)
+        full = [parameter.full_tensor().detach().clone() for parameter in net.parameters()]
+        outputs = net(torch.ones(1, 2, device=rank.device))
+        outputs.sum().backward()
+        grads = [local(p.grad.full_tensor()) for p in net.parameters()]
+    except Exception as error:
+        return {"raised": [cls.__name__ for cls in type(error).__mro__], "message": str(error)}
+    return {"parameters": full, "outputs": outputs.detach().double(), "gradients": grads}
+
+
+def transposed_weight() -> tuple[nn.Module, dict[str, Any]]:
+    """A layer whose weight is not contiguous."""
+    layer = linear(3, 2)
+    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
+    return layer, {}
+
+
+def uneven_columns() -> tuple[nn.Module, dict[str, Any]]:
+    """A layer whose three columns are cut over two ranks."""
+    return nn.Sequential(linear(3, 2), linear(2, 3)), {"shard_placement_fn": lambda parameter: Shard(1)}
+
+
+class TwoDtypes(nn.Module):
+    """A float32 and a float64 layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = linear(2, 2), linear(2, 2).double()
+
+    def forward(self, x: Tensor) -> Any:
+        """The sum of both."""
+        return self.one(x) + self.other(x.double())
+
+
+def two_dtypes() -> tuple[nn.Module, dict[str, Any]]:
+    """Both layers are to be sharded together."""
+    return TwoDtypes(), {}
+
+
+def expected_pass(make: Make) -> dict[str, Any]:
+    """What comes of it without sharding."""
+    net, _ = make()
+    outputs = net(torch.ones(1, 2))
+    outputs.sum().backward()
+    named = list(net.parameters())
+    grads = [p.grad.contiguous() for p in named if p.grad is not None]
+    return {"parameters": [p.detach() for p in named], "outputs": outputs.detach().double(), "gradients": grads}

@@ -1,0 +1,138 @@
+"""Lazy initialisation: which module becomes the root, and what the first forward settles for all others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import example, given
+from torch import nn
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature, GroupState, Introspection
+from harness.worlds.rank import Rank
+from suites.kit.cases import Stack
+from suites.kit.programs import shard_tree
+from suites.kit.strategies import trees
+from suites.kit.trees import TreeCase, groups, names
+
+SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)
+
+
+def window(rank: Rank) -> Introspection:
+    """The implementation's introspection."""
+    assert rank.implementation.introspection is not None
+    return rank.implementation.introspection
+
+
+def initialised(rank: Rank, case: TreeCase) -> list[tuple[str, GroupState]]:
+    """Shard, initialise the root; the name and state of every sharded module, in the root's own order."""
+    net = shard_tree(rank, case)
+    window(rank).lazy_init(net)
+    called = names(net)
+    return [(called[id(state.module)], state) for state in window(rank).states(net)]
+
+
+def roots(rank: Rank, case: TreeCase) -> dict[str, bool]:
+    """Whether each sharded module is the root, by name in alphabetic order."""
+    return dict(sorted((name, state.is_root) for name, state in initialised(rank, case)))
+
+
+def order(rank: Rank, case: TreeCase) -> list[str]:
+    """The names of the sharded modules as the root lists them."""
+    return [name for name, _ in initialised(rank, case)]
+
+
+def module_names(rank: Rank, case: TreeCase) -> dict[str, str | None]:
+    """What each sharded module with parameters of its own is told that it is called."""
+    return {
+        name: state.module_name for name, state in sorted(initialised(rank, case), key=_name) if state.parameter_names
+    }
+
+
+def parameter_names(rank: Rank, case: TreeCase) -> dict[str, list[str]]:
+    """What the parameters of each sharded module are called."""
+    return {name: sorted(state.parameter_names) for name, state in sorted(initialised(rank, case), key=_name)}
+
+
+def _name(pair: tuple[str, GroupState]) -> str:
+    return pair[0]
+
+
+def initialise_a_child_first(rank: Rank, case: TreeCase) -> None:
+    """Initialise the child that was sharded first, and then the root."""
+    net = shard_tree(rank, case)
+    window(rank).lazy_init(net.get_submodule(case.plan[0]))
+    window(rank).lazy_init(net)
+
+
+def run_a_child_first(rank: Rank, case: TreeCase) -> None:
+    """Run forward through the child that was sharded first, and then through the root."""
+    net = shard_tree(rank, case)
+    child = net.get_submodule(case.plan[0])
+    width = child.in_features if isinstance(child, nn.Linear) else case.net.dim
+    child(torch.ones(2, width, device=rank.device))
+    net(torch.ones(2, case.net.dim, device=rank.device))
+
+
+@requirement("lazy-init/one-root", *SEEN, source="C10")
+@given(case=trees(fewest_sharded=1))
+def test_the_module_that_runs_first_is_the_only_root(trial: Trial, case: TreeCase) -> None:
+    """After lazy initialisation through the outermost module, it is a root and no sharded module below it is."""
+    agrees(trial, case, roots, {name: name == "" for name in sorted(expected(case))})
+
+
+@requirement("lazy-init/order", *SEEN, source="C10")
+@given(case=trees(fewest_sharded=1))
+def test_the_root_lists_sharded_modules_in_module_order(trial: Trial, case: TreeCase) -> None:
+    """The root lists every sharded module of its tree once: itself first, then the others in module order."""
+    agrees(trial, case, order, list(expected(case)))
+
+
+@requirement("lazy-init/module-names", *SEEN, source="C11")
+@example(
+    case=TreeCase(
+        1, Stack(2, ("linear", "mlp"), multiplier=1, bias=False), (("1.in_proj.weight", "0.weight"),), ("1.out_proj",)
+    )
+)
+@given(case=trees(fewest_sharded=1))
+def test_modules_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
+    """Each sharded module that manages parameters has its qualified name in the root; the root's own is empty."""
+    agrees(trial, case, module_names, {name: name for name, own in sorted(expected(case).items()) if own})
+
+
+@requirement("lazy-init/parameter-names", *SEEN, source="C11")
+@given(case=trees(fewest_sharded=1))
+def test_parameters_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
+    """Each sharded module knows the parameters it manages, and only them, by their qualified names in the root."""
+    agrees(trial, case, parameter_names, dict(sorted(expected(case).items())))
+
+
+@requirement("lazy-init/child-first", *SEEN, source="C12")
+@given(case=trees(fewest_sharded=1))
+def test_a_child_initialised_before_the_root_is_refused_by_name(trial: Trial, case: TreeCase) -> None:
+    """Lazy initialisation of the root after that of a child raises RuntimeError naming the child and the remedy."""
+    child = re.escape(case.plan[0])
+    match = rf"(?s)already been lazily initiali[sz]ed.*\b{child}\b.*root module first"
+    trial.refuses(initialise_a_child_first, case, error="RuntimeError", match=match)
+
+
+@requirement("lazy-init/child-runs-first", Feature.FULLY_SHARD, source="C12")
+@given(case=trees(fewest_sharded=1))
+def test_running_a_child_before_its_root_is_refused(trial: Trial, case: TreeCase) -> None:
+    """Forward through the root, after a forward through a sharded child of it, raises RuntimeError about the root."""
+    trial.refuses(run_a_child_first, case, error="RuntimeError", match="root")
+
+
+def expected(case: TreeCase) -> dict[str, list[str]]:
+    """The sharded modules in module order, each with the names of its parameters."""
+    return groups(case.build(), case)
+
+
+def agrees(trial: Trial, case: TreeCase, program: Callable[[Rank, TreeCase], Any], want: Any) -> None:
+    """Run a program and compare what each rank returned."""
+    for number, got in enumerate(trial.run(program, case)):
+        trial.agree(f"rank {number}", got, want)

@@ -1,0 +1,1 @@
+"""Model state dicts: what they hold, whose memory it is, and what loading does."""

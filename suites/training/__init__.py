@@ -1,0 +1,1 @@
+"""Training gives what the unsharded model gives: parity, mixed precision, offload and resharding."""

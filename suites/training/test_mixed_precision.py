@@ -1,0 +1,220 @@
+"""Mixed precision: computed in one dtype, reduced in another, kept in the parameters' own."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.kit import baseline, precision, tolerance
+from suites.kit.cases import Stack
+from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
+from suites.kit.precision_programs import (
+    LOW,
+    NotingCase,
+    dtypes_kept,
+    expected_notes,
+    low,
+    noted,
+    noting_cases,
+    precision_cases,
+    rounding_cases,
+    train,
+)
+from suites.training.mixed_nets import TableCase, on_rank, seen_with_table, table_cases
+from suites.training.precision_values import (
+    BufferCase,
+    Holding,
+    alike_cases,
+    assign,
+    buffer_cases,
+    buffers_of,
+    buffers_seen,
+    expected_transforms,
+    policies,
+    transformed,
+)
+from suites.training.structures import MAKE, CarriedCase, StructureCase, expected, given_and_returned, structure_cases
+
+MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
+TWO_LAYERS = Stack(3, ("linear", "linear"))
+TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtype="bfloat16", reduce_dtype="float32")
+ALIKE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
+
+
+def follows(trial: Trial, case: PrecisionCase) -> None:
+    """Compare each rank's trace with its rows of what training by hand gives, bit for bit."""
+    want = precision.train(case)
+    for number, trace in enumerate(trial.run(train, case)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+
+
+#: One weight, in low precision where it computes.
+ONE_WEIGHT = PrecisionCase(
+    2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
+)
+
+
+@requirement("precision/exact", *MIXED, ranks=2)
+@example(case=ONE_WEIGHT)
+@given(case=precision_cases())
+def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: PrecisionCase) -> None:
+    """Losses and gradients are those of parameters cast to param_dtype, and updates fall on the uncast parameters."""
+    follows(trial, case)
+
+
+@requirement("precision/reduce-dtype", *MIXED, ranks=2)
+@example(
+    case=RoundingCase(
+        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, reduce_dtype="bfloat16"
+    )
+)
+@given(case=rounding_cases())
+def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
+    """Sums over ranks are rounded as reduce_dtype, or else param_dtype, rounds, whatever dtype the net was born in."""
+    follows(trial, case)
+
+
+@requirement("precision/hsdp", *MIXED, Feature.HSDP, ranks=2)
+@given(case=rounding_cases(replicas=True))
+def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
+    """On a 2-D mesh sums over either axis are rounded as reduce_dtype, or else param_dtype, rounds."""
+    follows(trial, case)
+
+
+@requirement("precision/general", *MIXED, ranks=2)
+@example(case=RoughCase(2, TWO_LAYERS, (0,), param_dtype="bfloat16", reduce_dtype="float32", steps=3))
+@given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3))
+def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -> None:
+    """Training that low precision rounds everywhere follows training by hand in the same dtypes, beyond one step."""
+    oracle = baseline.train(case, torch.float64)
+    coarsest = max((case.compute, case.reduction, case.torch_dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    within = tolerance.parity(case, oracle, precision.train(case), torch.finfo(coarsest).eps / 2)
+    for number, trace in enumerate(trial.run(train, case)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards), within)
+
+
+@requirement("precision/layers", *MIXED, ranks=2)
+@given(case=noting_cases("plan"))
+def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
+    """When a layer runs, its input and its parameters are in param_dtype, and so is what unshard() registers."""
+    named = case.build().named_parameters()
+    unsharded = {name: low(p, case) for name, p in named}
+    for number, got in enumerate(trial.run(noted, case)):
+        trial.agree(f"rank {number} in forward", got["forward"], [[each] for each in expected_notes(case)])
+        trial.agree(f"rank {number} after unshard", got["unsharded"], unsharded)
+
+
+@requirement("precision/groups", *MIXED, ranks=2)
+@given(case=noting_cases("grouped"))
+def test_every_module_of_a_list_has_its_inputs_cast(trial: Trial, case: NotingCase) -> None:
+    """Of modules sharded as one list each has its own inputs cast, also where what lies between them was not."""
+    for number, got in enumerate(trial.run(noted, case)):
+        trial.agree(f"rank {number}", got["forward"], [[each] for each in expected_notes(case)])
+
+
+@requirement("precision/recomputed", *MIXED, ranks=2, source="B3")
+@given(case=noting_cases("recomputed"))
+def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> None:
+    """A module that is run again in backward sees inputs and parameters cast as in forward, and has its gradients."""
+    want = precision.train(case)[0]
+    for number, got in enumerate(trial.run(noted, case)):
+        trial.agree(f"rank {number} in backward", got["backward"], [[each] for each in expected_notes(case)])
+        right = baseline.on_rank([want], number, case.shards)[0]
+        trial.agree(f"rank {number}, gradients", got["gradients"], right["gradients"])
+
+
+@requirement("precision/kept-dtypes", *MIXED, ranks=2)
+@example(case=ONE_WEIGHT)
+@given(case=precision_cases(steps=1))
+def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
+    """Parameters, gradients, optimizer state and state dict have the dtype that the parameters had."""
+    want = {name: str(p.dtype) for name, p in case.build().named_parameters()}
+    for number, got in enumerate(trial.run(dtypes_kept, case)):
+        trial.agree(f"rank {number}", got, dict.fromkeys(got, want))
+
+
+@requirement("precision/inputs", *MIXED)
+@example(
+    case=StructureCase(
+        1, ((("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict",))),), (), "float16"
+    )
+)
+@given(case=structure_cases())
+def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) -> None:
+    """A module is given floating tensors in param_dtype, by place or by name, nested or not, and all else as it is."""
+    for number, got in enumerate(trial.run(given_and_returned, case)):
+        trial.agree(f"rank {number}", got["given"], expected(case)["given"])
+
+
+@requirement("precision/uncast-inputs", *MIXED)
+@given(case=structure_cases(cast=False))
+def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: StructureCase) -> None:
+    """With cast_forward_inputs=False a module is given its inputs as they are."""
+    for number, got in enumerate(trial.run(given_and_returned, case)):
+        trial.agree(f"rank {number}", got["given"], expected(case)["given"])
+
+
+@requirement("precision/outputs", *MIXED)
+@given(case=st.sampled_from([None, *LOW, "float64"]).flatmap(lambda dtype: structure_cases(output_dtype=dtype)))
+def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
+    """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""
+    for number, got in enumerate(trial.run(given_and_returned, case)):
+        trial.agree(f"rank {number}", got["returned"], expected(case)["returned"])
+
+
+@requirement("precision/structures-between", *MIXED, ranks=2)
+@given(case=st.sampled_from(sorted(MAKE)).flatmap(
+    lambda kind: precision_cases(CarriedCase, net=TWO_LAYERS, kind=kind)))  # fmt: skip
+def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedCase) -> None:
+    """Modules that hand each other tensors in nested dicts, tuples, dataclasses and named tuples train as any other."""
+    follows(trial, case)
+
+
+@requirement("precision/buffers", *MIXED)
+@given(case=buffer_cases())
+def test_buffers_are_never_cast(trial: Trial, case: BufferCase) -> None:
+    """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""
+    want = buffers_of(Holding(case))
+    for number, got in enumerate(trial.run(buffers_seen, case)):
+        output = f"torch.{case.param_dtype}"
+        trial.agree(f"rank {number}", got, {"forward": want, "afterwards": want, "output": output})
+
+
+@requirement("precision/other-dtypes", *MIXED, ranks=2)
+@given(case=table_cases(low=True))
+def test_what_is_not_floating_is_never_cast(trial: Trial, case: TableCase) -> None:
+    """A parameter of integers is sharded and gathered as it is beside floating ones, which are cast."""
+    for number, got in enumerate(trial.run(seen_with_table, case)):
+        trial.agree(f"rank {number}", got, on_rank(case, number))
+
+
+@requirement("precision/policy", *MIXED)
+@given(case=alike_cases())
+def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None:
+    """A policy asks for nothing but the cast of inputs unless told, and training leaves it as it was."""
+    made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
+    want = {"default": ["None", "None", "None", "True"], "before": made, "after": made}
+    for number, got in enumerate(trial.run(policies, case)):
+        trial.agree(f"rank {number}", got, want)
+
+
+@requirement("precision/frozen-policy", *MIXED)
+def test_a_policy_cannot_be_changed(trial: Trial) -> None:
+    """To assign to a field of a policy raises an error."""
+    trial.refuses(assign, ALIKE, ("AttributeError", "TypeError"), "reduce_dtype|assign|frozen")
+
+
+# Levels of forward-mode differentiation are the process': ranks that are threads would be within each other's.
+@requirement("precision/transforms", *MIXED, ranks=2, worlds=("processes",))
+def test_function_transforms_go_through_sharded_modules(trial: Trial) -> None:
+    """torch.func's jvp and vmap of a sharded net give the unsharded net's values, derivatives and gradients."""
+    case = TRANSFORMED
+    [step] = precision.train(case)
+    for number, got in enumerate(trial.run(transformed, case)):
+        grads = baseline.on_rank([step], number, case.shards)[0]["gradients"]
+        want = {**expected_transforms(case, number), "gradients of jvp": grads, "gradients of vmap": grads}
+        trial.agree(f"rank {number}", dict(sorted(got.items())), dict(sorted(want.items())))

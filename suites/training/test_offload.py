@@ -1,0 +1,108 @@
+"""CPU offload: parameters, gradients and optimizer state rest on the CPU, and training is what it was."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import example, given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.worlds.base import Program
+from suites.kit import baseline, precision
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.layout import shard
+from suites.kit.precision import PrecisionCase
+from suites.kit.precision_programs import precision_cases
+from suites.training import offloading
+from suites.training.offloading import plain_cases, replicated_cases
+
+OFFLOAD = (Feature.FULLY_SHARD, Feature.CPU_OFFLOAD)
+PINNED = ("pinned memory",)
+FIXED = TrainingCase(2, Stack(3, ("mlp", "linear")), (0,), "float64", exact=True)
+
+
+def follows(trial: Trial, program: Program, case: TrainingCase, *args: bool) -> None:
+    """Compare each rank's trace with its rows of the unsharded model's, bit for bit."""
+    want = baseline.train(case, torch.float64)
+    for number, trace in enumerate(trial.run(program, case, *args)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+
+
+@requirement("offload/exact", *OFFLOAD, ranks=2)
+@example(case=FIXED)
+@given(case=plain_cases)
+def test_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
+    """With parameters that rest on the CPU training is the unsharded model's, gradients complete after backward."""
+    follows(trial, offloading.train, case)
+
+
+@requirement("offload/pinned", *OFFLOAD, ranks=2, limits=PINNED)
+@given(case=plain_cases)
+def test_training_with_pinned_memory_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
+    """With pinned memory training is the unsharded model's, and gradients are complete when backward returns."""
+    follows(trial, offloading.train, case, True)
+
+
+@requirement("offload/hsdp", *OFFLOAD, Feature.HSDP, ranks=2)
+@given(case=replicated_cases)
+def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
+    """On replicas of shards that rest on the CPU training is the unsharded model's."""
+    follows(trial, offloading.train, case)
+
+
+@requirement("offload/mixed-precision", *OFFLOAD, Feature.MIXED_PRECISION, ranks=2)
+@given(case=precision_cases())
+def test_offload_and_mixed_precision_go_together(trial: Trial, case: PrecisionCase) -> None:
+    """What rests on the CPU in full precision computes in low precision as it would without offload."""
+    want = precision.train(case)
+    for number, trace in enumerate(trial.run(offloading.train, case)):
+        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+
+
+@requirement("offload/from-meta", *OFFLOAD, Feature.META_DEVICE, ranks=2)
+@given(case=plain_cases)
+def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCase) -> None:
+    """A net that is sharded without memory, and given memory on the CPU, trains as the unsharded model does."""
+    follows(trial, offloading.train_from_meta, case)
+
+
+@requirement("offload/update-in-backward", *OFFLOAD, ranks=2)
+@given(case=plain_cases)
+def test_hooks_see_finished_gradients(trial: Trial, case: TrainingCase) -> None:
+    """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
+    want = baseline.train(case, torch.float64)[-1].parameters
+    for number, got in enumerate(trial.run(offloading.train_in_backward, case)):
+        trial.agree(f"rank {number}", got, {name: shard(p, case.shards, number) for name, p in want.items()})
+
+
+@requirement("offload/resting-places", *OFFLOAD, ranks=2)
+@given(case=plain_cases)
+def test_what_rests_lies_on_the_cpu(trial: Trial, case: TrainingCase) -> None:
+    """Parameters, gradients, optimizer state and state dict lie on the CPU; layers run on the device of the rank."""
+    named = [name for name, _ in case.build().named_parameters()]
+    for number, got in enumerate(trial.run(offloading.resting_places, case)):
+        want = {kind: dict.fromkeys(named, "cpu") for kind in got}
+        here = got["the rank"]
+        trial.agree(f"rank {number}", got, {**want, "running": dict.fromkeys(named, here["device"]), "the rank": here})
+
+
+@requirement("offload/pinned-memory", *OFFLOAD, ranks=2, limits=PINNED)
+@given(case=plain_cases)
+def test_pinned_memory_is_pinned(trial: Trial, case: TrainingCase) -> None:
+    """With pin_memory the parameters and their gradients rest in page-locked memory."""
+    for number, got in enumerate(trial.run(offloading.pinned_parts, case)):
+        trial.agree(f"rank {number}, pinned", got, dict.fromkeys(got, True))
+
+
+@requirement("offload/refuses-other-devices", *OFFLOAD, Feature.META_DEVICE, limits=("second device type",))
+def test_memory_on_another_device_is_refused(trial: Trial) -> None:
+    """A forward with offload whose parameters were given memory elsewhere than on the CPU raises RuntimeError."""
+    trial.refuses(offloading.run_on_the_device, FIXED, "RuntimeError", "CPU")
+
+
+@requirement("offload/policies", *OFFLOAD)
+def test_the_policies_mean_what_their_names_say(trial: Trial) -> None:
+    """OffloadPolicy() leaves parameters on the device; CPUOffloadPolicy is a kind of it, and pins memory by default."""
+    for number, got in enumerate(trial.run(offloading.defaults, FIXED)):
+        trial.agree(f"rank {number}", got, dict.fromkeys(got, True))

@@ -1,5 +1,0 @@
-"""A plugin that waits for a driver that never answers."""
-
-import threading
-
-threading.Event().wait()

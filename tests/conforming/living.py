@@ -1,0 +1,34 @@
+"""What a rank does to let habits show: shard, gather, train, ask for state, ask for what is refused, and reduce."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from harness.worlds.rank import Rank
+from tests.conforming.noticing import so_far
+
+
+def lived(rank: Rank) -> dict[str, int]:
+    """How often each habit showed meanwhile, in this rank's process."""
+    before = so_far()
+    subject, net = rank.implementation, nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    assert subject.fully_shard is not None
+    for module in (net[0], net):
+        subject.fully_shard(module, mesh=rank.mesh())
+    _train(rank, net)
+    net.state_dict()
+    with suppress(TypeError, ValueError):
+        net.set_reshard_after_forward("perhaps")  # type: ignore[operator]
+    dist.all_reduce(torch.ones(3))
+    return {habit: count - before.get(habit, 0) for habit, count in so_far().items()}
+
+
+def _train(rank: Rank, net: Any) -> None:
+    net.unshard(async_op=True).wait()
+    net.reshard()
+    net(torch.full((2, 3), float(rank.number))).sum().backward()

@@ -1,0 +1,135 @@
+"""No false blame: subjects that are odd but right pass the requirements that could blame them.
+
+``docs/evidence/odd-but-right.md`` has what whole runs of the suites said of the same subjects.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.pytest_plugin.judged import Judged
+from harness.records.record import Verdict
+from harness.vendor import ON_CPUS, Backend, Feature
+from harness.vendor.load import Subject, load_backend, load_implementation
+from harness.worlds.make import open_world
+from tests.conforming.living import lived
+from tests.mutation.judging import by_id, judged
+from tests.patience import GUARD
+from tests.worlds.helpers import TORCH_ON_GLOO
+
+ADDS = ("parity/general", "reduction/half-range", "communication/backward", "events/reduced")
+GATHERS = ("parity/exact", "registration/unwaited", "communication/forward", "events/waits")
+TALKS = ("communication/forward", "communication/backward", "events/once", "checkpoint/no-more-collectives")
+BYTES = ("collectives/all-gather-in-place", "communication/forward", "events/waits")
+SUMS = ("collectives/average", "communication/backward", "events/replicas")
+#: Each subject, and requirements that might take its habit for a fault.
+TRIED_BY = {
+    "reductions:adds_in_reverse": ADDS,
+    "reductions:adds_pairwise": ADDS,
+    "reductions:adds_in_float64": ADDS,
+    "reductions:always_sums": ("precision/general", "reduction/divide-factor-hsdp", "communication/hsdp"),
+    "gathers:gathers_into_scratch": GATHERS,
+    "gathers:gathers_at_once": GATHERS,
+    "gathers:gathers_asynchronously": (*GATHERS, "prefetch/forward-order"),
+    "gathers:unshards_at_once": ("registration/unwaited", "registration/repeated", "reshard/undoes-unshard"),
+    "gathers:fills_with_nan": ("parity/exact", "sharding/rows", "generated/branches", "memory/in-forward"),
+    "company:meets_first": TALKS,
+    "company:makes_sure": TALKS,
+    "manners:collects": ("reshard/full-in-forward", "registration/hooks-before", "events/freed"),
+    "manners:own_errors": ("refusals/twice", "reshard/refuses-sizes", "communication/refuses-resharding"),
+    "manners:own_classes": ("entry/slices", "entry/given-back", "refusals/deepcopy"),
+    "manners:plain_dicts": ("state-dict/keys", "state-dict/values", "state-dict/load", "composition/state-dict"),
+    "manners:claims_little": ("parity/exact", "state-dict/values"),
+    "backends:adds_in_reverse": SUMS,
+    "backends:all_reduces_in_two_steps": SUMS,
+    "backends:gathers_by_broadcasts": BYTES,
+    "backends:gathers_in_halves": BYTES,
+    "backends:on_another_thread": (*BYTES, "collectives/async"),
+    "backends:slow": (*BYTES, "collectives/async"),
+    "backends:two_ranks": ("parity/exact", "sharding/rows"),
+}
+#: What ``noticed`` is told by each of those whose habit shows in what they do.
+HABITS = {
+    "reductions:adds_in_reverse": "adds in reverse",
+    "reductions:adds_pairwise": "adds pairwise",
+    "reductions:adds_in_float64": "adds in float64",
+    "reductions:always_sums": "sums and divides",
+    "gathers:gathers_into_scratch": "gathers into scratch",
+    "gathers:gathers_at_once": "gathers at once",
+    "gathers:gathers_asynchronously": "waits late",
+    "gathers:unshards_at_once": "unshards at once",
+    "gathers:fills_with_nan": "fills with NaN",
+    "company:meets_first": "meets before forward",
+    "company:makes_sure": "agrees when sharding",
+    "manners:collects": "collects garbage",
+    "manners:own_errors": "raises errors of its own",
+    "manners:own_classes": "has classes of its own",
+    "manners:plain_dicts": "gives plain dicts",
+    "backends:adds_in_reverse": "a backend adds in reverse",
+    "backends:all_reduces_in_two_steps": "a backend all-reduces in two steps",
+    "backends:gathers_by_broadcasts": "a backend gathers by broadcasts",
+    "backends:gathers_in_halves": "a backend gathers in halves",
+    "backends:on_another_thread": "a backend has a thread of its own",
+    "backends:slow": "a backend is slow",
+}
+PAIRS = [(odd, requirement) for odd, requirements in TRIED_BY.items() for requirement in requirements]
+
+
+def subject_of(odd: str) -> Subject:
+    """What is judged: the odd thing, and the usual one at the other end."""
+    where = f"tests.conforming.{odd}"
+    return Subject("torch", where) if odd.startswith("backends") else Subject(where, "gloo")
+
+
+def world_of(odd: str) -> str:
+    """Where: process groups are used by processes only."""
+    return "processes" if odd.startswith("backends") else "threads"
+
+
+@pytest.mark.parametrize(("odd", "requirement"), PAIRS)
+def test_an_odd_subject_is_not_blamed(odd: str, requirement: str) -> None:
+    """What the catalogue of behaviours leaves free, a requirement leaves free too."""
+    end = judged(requirement, subject_of(odd), world_of(odd))
+    assert end.verdict is Verdict.PASS, end
+
+
+@pytest.mark.parametrize("odd", sorted(HABITS))
+def test_an_odd_subject_has_its_habit(odd: str) -> None:
+    """A subject lives out its habit on every rank, and no other subject's: else its passing would prove nothing."""
+    with open_world(world_of(odd), 2, subject_of(odd)) as world:
+        outcomes = world.run(lived, deadline=GUARD)
+    for outcome in outcomes:
+        assert [habit for habit, count in (outcome.value or {}).items() if count] == [HABITS[odd]], outcome
+
+
+def test_a_usual_subject_has_no_habit() -> None:
+    """Of torch on gloo nothing is noticed."""
+    with open_world("threads", 2, TORCH_ON_GLOO) as world:
+        assert [outcome.value for outcome in world.run(lived, deadline=GUARD)] == [{}, {}]
+
+
+def test_what_is_not_claimed_is_no_fault() -> None:
+    """Of a subject that claims little, a requirement of more is not tried, whatever its reason is written in."""
+    odd = Judged(subject_of("manners:claims_little"), ())
+    verdict, reason = odd.why_not(by_id()["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
+    assert verdict is Verdict.NOT_CLAIMED
+    assert load_implementation("tests.conforming.manners:claims_little").not_claimed[Feature.FORCE_SUM] in reason
+
+
+def test_a_backend_on_cpus_lacks_what_cpus_lack() -> None:
+    """One that says nothing is not asked for streams; one that takes a limit back is; one on a device lacks nothing."""
+    silent, device = Backend("silent"), Backend("device", device_type="npu")
+    assert silent.lacks == ON_CPUS
+    assert set(Backend("claims", lacks={"streams": "", "premul_sum": "no"}).lacks) == {*ON_CPUS, "premul_sum"} - {
+        "streams"
+    }
+    assert device.lacks == {}
+
+
+def test_what_a_backend_lacks_is_no_fault() -> None:
+    """Of a backend of two ranks, a requirement of four is not tried, nor one of what it says is missing."""
+    odd = Judged(subject_of("backends:two_ranks"), ())
+    assert load_backend("tests.conforming.backends:two_ranks").ranks == 2
+    for requirement in ("communication/to-group", "collectives/premul-sum"):
+        verdict, _ = odd.why_not(by_id()[requirement].requirement, "processes") or (Verdict.PASS, "")
+        assert verdict is Verdict.NOT_RUN, requirement

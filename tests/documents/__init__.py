@@ -1,0 +1,1 @@
+"""Tests that documents and examples are true."""

@@ -1,8 +1,0 @@
-"""``python -m tests.faulty``: put every faulty subject before the suites, and write the kill table."""
-
-from __future__ import annotations
-
-from tests.detection_run import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Mutants of backends: process groups with one defect."""

@@ -1,0 +1,218 @@
+"""Backends with defects that somebody shipped in a vendor's library: of one operation, size, layout, group or memory.
+
+Right is what gloo does, mended: ranks with [1 2] and [3 6] that reduce-scatter an average get [2] and [4].
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+
+from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.collective_chapter import GATHERS, SCATTERS
+from tests.mutants.backends.collective_groups import IgnoresStrides
+from tests.mutants.backends.fixed import Call, Mended
+
+# What is reduced, and by which scale.
+
+
+class RefusesFactors(Mended):
+    """Has no PREMUL_SUM, and raises where backward asks for it."""
+
+    fewest = 1
+
+    def multiply(self, call: Call) -> None:
+        if self.size() >= self.fewest:
+            raise RuntimeError("PREMUL_SUM is not supported")
+        super().multiply(call)
+
+
+class RefusesFactorsFromThreeRanksOn(RefusesFactors):
+    """Has it on one node: of two ranks, that is."""
+
+    fewest = 3
+
+
+class ForgetsItsOwn(Mended):
+    """Of [1 2] and [3 6] rank 0 gets the sum [3] and rank 1 [2]: each rank lacks what it brings to its own part."""
+
+    def before(self, call: Call) -> None:
+        if call.kind == "reduce_scatter_single":
+            for sent in call.sent:
+                part = sent.numel() // self.size()
+                sent.view(-1)[self.rank() * part : (self.rank() + 1) * part] = 0
+
+
+class AveragesEvenSizesAlone(Mended):
+    """Of an odd number of elements the average is the sum."""
+
+    def after(self, call: Call) -> None:
+        if call.op == "AVG" and call.numel % 2:
+            for result in call.results:
+                result *= self.size()
+
+
+class MultipliesWhatIsRounded(Mended):
+    """Rounds to eight bits, and multiplies then: PREMUL_SUM by 3 of [1.01] is [3.0234] and not [3.03]."""
+
+    def multiply(self, call: Call) -> None:
+        for sent in call.sent:
+            sent.copy_(sent.bfloat16())
+        super().multiply(call)
+
+
+class LosesFactorsInBfloat16(Mended):
+    """Reads a factor of bfloat16 from the wrong half of a number: of a power of two that half is zero."""
+
+    def multiply(self, call: Call) -> None:
+        super().multiply(call)
+        for sent in call.sent:
+            if sent.dtype == torch.bfloat16:
+                sent.zero_()
+
+
+class SumsLargeMessages(Mended):
+    """Another protocol, for large messages, has no average."""
+
+    def after(self, call: Call) -> None:
+        if call.op == "AVG" and call.numel >= 64:
+            for result in call.results:
+                result *= self.size()
+
+
+# Where it lies.
+
+
+class ScattersWhatLiesInMemory(IgnoresStrides):
+    """Reads the input of a reduce-scatter as if it were contiguous: a transposed one in another order."""
+
+    kinds = SCATTERS
+
+
+class WritesNoStridedOutput(Mended):
+    """Writes into a contiguous copy of an output that is not contiguous, and forgets to copy back."""
+
+    def deliver(self, call: Call) -> None:
+        if all(output.is_contiguous() for output in call.outputs):
+            super().deliver(call)
+
+
+class DiesOfNothing(Mended):
+    """Divides by the number of elements: with none, the process is killed."""
+
+    def before(self, call: Call) -> None:
+        if call.kind in GATHERS and not call.numel:
+            os.kill(os.getpid(), signal.SIGFPE)
+
+
+class WritesBesideItsGather(Mended):
+    """Rounds what is gathered up to whole pairs, and writes beyond its output."""
+
+    def deliver(self, call: Call) -> None:
+        super().deliver(call)
+        for output in call.outputs if call.kind in GATHERS else ():
+            end = output.storage_offset() + output.numel()
+            if end < output.untyped_storage().size() // output.itemsize and output.numel() % 2:
+                torch.as_strided(output.data, (1,), (1,), end).zero_()
+
+
+# Who sends, and who gets.
+
+
+class TakesPlacesForRanks(Mended):
+    """In a group, compares the place of the source with its rank in the world: nobody is the source, zero is sent."""
+
+    def before(self, call: Call) -> None:
+        if call.kind == "broadcast" and call.options.rootRank == self.rank() != dist.get_rank():
+            for sent in call.sent:
+                sent.zero_()
+
+
+class KeepsItsOwn(Mended):
+    """A broadcast leaves whoever is not the source as it was."""
+
+    def deliver(self, call: Call) -> None:
+        if call.kind != "broadcast" or call.options.rootRank == self.rank():
+            super().deliver(call)
+
+
+class FailsForEver(Mended):
+    """Does not group the sends of a scatter: whoever is not the root has an error, and so has all that follows."""
+
+    def before(self, call: Call) -> None:
+        self.failed = getattr(self, "failed", False) or (call.kind == "scatter" and not call.sent)
+        self.failed = self.failed or (call.kind == "scatter" and call.options.rootRank != self.rank())
+        if self.failed:
+            raise RuntimeError("unhandled error of the library: invalid usage")
+
+
+class MapsBitsToSums(Mended):
+    """Has no bitwise operations, adds instead, and says nothing."""
+
+    def before(self, call: Call) -> None:
+        if call.op in ("BAND", "BOR", "BXOR"):
+            call.options.reduceOp = dist.ReduceOp.SUM
+
+
+refuses_factors = faulty("rows_refuses_factors", RefusesFactors)
+refuses_factors_when_training = faulty("rows_refuses_factors", RefusesFactors)
+refuses_factors_from_three_ranks_on = faulty("rows_refuses_factors_from_three", RefusesFactorsFromThreeRanksOn)
+forgets_its_own = faulty("rows_forgets_its_own", ForgetsItsOwn)
+averages_even_sizes_alone = faulty("rows_averages_even_sizes", AveragesEvenSizesAlone)
+multiplies_what_is_rounded = faulty("rows_multiplies_what_is_rounded", MultipliesWhatIsRounded)
+loses_factors_in_bfloat16 = faulty("rows_loses_factors_in_bfloat16", LosesFactorsInBfloat16)
+sums_large_messages = faulty("rows_sums_large_messages", SumsLargeMessages)
+scatters_what_lies_in_memory = faulty("rows_scatters_what_lies_in_memory", ScattersWhatLiesInMemory)
+writes_no_strided_output = faulty("rows_writes_no_strided_output", WritesNoStridedOutput)
+dies_of_nothing = faulty("rows_dies_of_nothing", DiesOfNothing)
+writes_beside_its_gather = faulty("rows_writes_beside_its_gather", WritesBesideItsGather)
+takes_places_for_ranks = faulty("rows_takes_places_for_ranks", TakesPlacesForRanks)
+keeps_its_own = faulty("rows_keeps_its_own", KeepsItsOwn)
+fails_for_ever = faulty("rows_fails_for_ever", FailsForEver)
+maps_bits_to_sums = faulty("rows_maps_bits_to_sums", MapsBitsToSums)
+
+CAUGHT_BY = {
+    "refuses_factors": "collectives/premul-sum",
+    "refuses_factors_when_training": "reduction/divide-factor-alone",
+    "refuses_factors_from_three_ranks_on": "collectives/premul-sum",
+    "forgets_its_own": "collectives/exact",
+    "averages_even_sizes_alone": "collectives/average",
+    "multiplies_what_is_rounded": "collectives/premul-sum",
+    "loses_factors_in_bfloat16": "collectives/premul-sum",
+    "sums_large_messages": "collectives/average",
+    "scatters_what_lies_in_memory": "collectives/strided",
+    "writes_no_strided_output": "collectives/strided",
+    "dies_of_nothing": "collectives/unusual",
+    "writes_beside_its_gather": "collectives/untouched",
+    "takes_places_for_ranks": "collectives/sub-groups",
+    "keeps_its_own": "collectives/from-one",
+    "fails_for_ever": "collectives/from-one",
+    "maps_bits_to_sums": "collectives/unusual",
+}
+ALSO_BY = {
+    "refuses_factors_when_training": ("collectives/premul-sum",),
+    "takes_places_for_ranks": ("tensor-parallel/",),  # which trains on groups of some ranks
+}
+RAISES = {
+    "refuses_factors",
+    "refuses_factors_when_training",
+    "refuses_factors_from_three_ranks_on",
+    "dies_of_nothing",
+    "fails_for_ever",
+}
+ORIGIN = {
+    "refuses_factors": "A11 ByteDance-Seed/VeOmni#241",
+    "refuses_factors_when_training": "A8 intel/torch-xpu-ops#1571",
+    "refuses_factors_from_three_ranks_on": "A9 intel/torch-xpu-ops#2903",
+    "forgets_its_own": "A14 meta-pytorch/torchcomms#477",
+    "loses_factors_in_bfloat16": "pytorch/pytorch#190745",
+    "scatters_what_lies_in_memory": "K3, K4 pytorch/pytorch#130251, pytorch/pytorch#128066",
+    "writes_no_strided_output": "K5 pytorch/pytorch#120582",
+    "dies_of_nothing": "K7 pytorch/pytorch#85234",
+    "takes_places_for_ranks": "K9 pytorch/pytorch#130515",
+    "fails_for_ever": "C13 meta-pytorch/torchcomms#712",
+    "maps_bits_to_sums": "A13 meta-pytorch/torchcomms#2082",
+}

@@ -1,0 +1,232 @@
+"""Backends of which one collective is wrong in one way: in rank order, size, dtype, memory, time or group."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.fixed import Call, Mended, Waiting
+
+GATHERS = ("all_gather_single", "all_gather")
+SCATTERS = ("reduce_scatter_single", "reduce_scatter")
+
+
+def rows(call: Call, ranks: int) -> list[Tensor]:
+    """What came from each rank, or goes to it, as views."""
+    if len(call.results) == ranks:
+        return call.results
+    return list(call.results[0].view(ranks, -1)) if call.numel else [call.results[0]] * ranks
+
+
+def turned(call: Call, ranks: int, by: int) -> None:
+    """Put what came from each rank into the place of another."""
+    before = [row.clone() for row in rows(call, ranks)]
+    for place, row in enumerate(rows(call, ranks)):
+        row.copy_(before[(place - by) % ranks])
+
+
+# What arrives, and where.
+
+
+class GathersFromTheNext(Mended):
+    """Ranks that hold [1] and [2] gather [2 1]."""
+
+    def after(self, call: Call) -> None:
+        if call.kind in GATHERS:
+            turned(call, self.size(), 1)
+
+
+class GathersInBfloat16(Mended):
+    """Ranks that hold [1.001] and [2] in float32 gather [1 2]."""
+
+    def after(self, call: Call) -> None:
+        for result in call.results if call.kind in GATHERS else ():
+            if result.dtype == torch.float32:
+                result.copy_(result.bfloat16())
+
+
+class LosesTheTail(Mended):
+    """Odd sizes above one end with zero."""
+
+    def after(self, call: Call) -> None:
+        for row in rows(call, self.size()) if call.kind in GATHERS else ():
+            if row.numel() > 1 and row.numel() % 2:
+                row.view(-1)[-1] = 0
+
+
+class RepeatsAboveFourKibi(Mended):
+    """Another protocol, for large messages, sends the first half twice."""
+
+    def after(self, call: Call) -> None:
+        for row in rows(call, self.size()) if call.kind in GATHERS else ():
+            half = row.numel() // 2
+            if row.numel() >= 4096:
+                row.view(-1)[half : 2 * half] = row.view(-1)[:half].clone()
+
+
+class ClearsItsOutputFirst(Mended):
+    """Gathers zero from a rank whose input lies within its output."""
+
+    def before(self, call: Call) -> None:
+        if call.kind == "all_gather_single":
+            for output, input, sent in zip(call.outputs, call.inputs, call.sent, strict=True):
+                if output.untyped_storage().data_ptr() == input.untyped_storage().data_ptr():
+                    sent.zero_()
+
+
+class BroadcastsFromTheFirst(Mended):
+    """Knows one source."""
+
+    def before(self, call: Call) -> None:
+        if call.kind == "broadcast":
+            call.options.rootRank = 0
+
+
+class ScattersToTheNext(Mended):
+    """A root with [1] and [2] sends [2] to the first rank."""
+
+    def before(self, call: Call) -> None:
+        if call.kind == "scatter" and call.sent:
+            first = call.sent[0].clone()
+            for target, source in itertools.pairwise(call.sent):
+                target.copy_(source)
+            call.sent[-1].copy_(first)
+
+
+class ExchangesNothing(Mended):
+    """Each rank keeps its own."""
+
+    def after(self, call: Call) -> None:
+        if call.kind == "all_to_all_single":
+            kept = call.inputs[0].reshape(-1)[: call.numel]
+            call.results[0].view(-1)[: kept.numel()] = kept
+
+
+# What memory holds, and when.
+
+
+class ForgetsNow(Mended):
+    """Every seventh call gives what the call before it gave."""
+
+    def after(self, call: Call) -> None:
+        self.times = getattr(self, "times", 0) + 1
+        before, self.last = getattr(self, "last", []), [result.clone() for result in call.results]
+        if self.times % 7 == 0 and [old.shape for old in before] == [new.shape for new in call.results]:
+            for old, new in zip(before, call.results, strict=True):
+                new.copy_(old)
+
+
+class AddsIntoItsInput(Mended):
+    """Uses the caller's input as room for partial sums."""
+
+    def after(self, call: Call) -> None:
+        if call.kind == "reduce_scatter_single":
+            for input in call.inputs:
+                input.data.add_(1)
+
+
+class WritesBeyondItsOutput(Mended):
+    """Rounds sizes up to two."""
+
+    def deliver(self, call: Call) -> None:
+        super().deliver(call)
+        for output in call.outputs:
+            end = output.storage_offset() + output.numel()
+            has_room = end < output.untyped_storage().size() // output.itemsize
+            if has_room and call.kind in SCATTERS and output.numel() % 2:
+                torch.as_strided(output.data, (1,), (1,), end).zero_()
+
+
+class NotYet(Waiting):
+    """Does not wait: what was started with ``async_op`` is delivered when the group is used again."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        if not getattr(self.call.options, "asyncOp", False):
+            return super().wait()
+        self.done = True
+        self.group.late.append(self)
+        return True
+
+
+class DoesNotWait(Mended):
+    """Work is done when it says so, and not before."""
+
+    work = NotYet
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.late: list[NotYet] = []
+
+    def before(self, call: Call) -> None:
+        for work in self.late:
+            work.inner.wait()
+            self.deliver(work.call)
+        self.late.clear()
+
+
+class KeepsNoInputs(Mended):
+    """Sends what lies where an input lay that nobody kept."""
+
+    def before(self, call: Call) -> None:
+        call.note, call.inputs = [weakref.ref(input) for input in call.inputs], []
+
+    def after(self, call: Call) -> None:
+        if any(reference() is None for reference in call.note):
+            for result in call.results:
+                result.zero_()
+
+
+class Undecided(Waiting):
+    """Never says that it is done."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+class NeverSaysDone(Mended):
+    """Results are there, and nobody is told."""
+
+    work = Undecided
+
+
+gathers_from_the_next = faulty("moves_gathers_from_the_next", GathersFromTheNext)
+gathers_in_bfloat16 = faulty("moves_gathers_in_bfloat16", GathersInBfloat16)
+loses_the_tail = faulty("moves_loses_the_tail", LosesTheTail)
+repeats_above_four_kibi = faulty("moves_repeats_above_four_kibi", RepeatsAboveFourKibi)
+clears_its_output_first = faulty("moves_clears_its_output_first", ClearsItsOutputFirst)
+broadcasts_from_the_first = faulty("moves_broadcasts_from_the_first", BroadcastsFromTheFirst)
+scatters_to_the_next = faulty("moves_scatters_to_the_next", ScattersToTheNext)
+exchanges_nothing = faulty("moves_exchanges_nothing", ExchangesNothing)
+forgets_now = faulty("moves_forgets_now", ForgetsNow)
+adds_into_its_input = faulty("moves_adds_into_its_input", AddsIntoItsInput)
+writes_beyond_its_output = faulty("moves_writes_beyond_its_output", WritesBeyondItsOutput)
+does_not_wait = faulty("moves_does_not_wait", DoesNotWait)
+keeps_no_inputs = faulty("moves_keeps_no_inputs", KeepsNoInputs)
+never_says_done = faulty("moves_never_says_done", NeverSaysDone)
+
+CAUGHT_BY = {
+    "gathers_from_the_next": "collectives/all-gather",
+    "gathers_in_bfloat16": "collectives/all-gather",
+    "loses_the_tail": "collectives/all-gather",
+    "repeats_above_four_kibi": "collectives/all-gather",
+    "clears_its_output_first": "collectives/all-gather-in-place",
+    "broadcasts_from_the_first": "collectives/from-one",
+    "scatters_to_the_next": "collectives/from-one",
+    "exchanges_nothing": "collectives/all-to-all",
+    "forgets_now": "collectives/fresh",
+    "adds_into_its_input": "collectives/untouched",
+    "writes_beyond_its_output": "collectives/untouched",
+    "does_not_wait": "collectives/async",
+    "keeps_no_inputs": "collectives/async",
+    "never_says_done": "collectives/completed",
+}
+#: What a net gives back is worked out of what was gathered.
+ALSO_BY = {"loses_the_tail": ("entry/",)}
+ORIGIN = {
+    "does_not_wait": "C5 intel/torch-xpu-ops#1504",
+}

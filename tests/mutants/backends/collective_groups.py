@@ -1,0 +1,143 @@
+"""Backends that are right on all ranks, and not in groups, for tools above FSDP, or on tensors out of the common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.collective_chapter import GATHERS, turned
+from tests.mutants.backends.fixed import Call, Mended
+
+# Groups.
+
+
+class PlacesByRankInTheWorld(Mended):
+    """Is right in a group that begins with rank 0."""
+
+    def after(self, call: Call) -> None:
+        if call.kind in GATHERS:
+            turned(call, self.size(), dist.get_rank() - self.rank())
+
+
+class SharesBuffersAmongGroups(Mended):
+    """The n-th call of one group has its results where the n-th call of another has them."""
+
+    shared: ClassVar[dict[tuple[Any, ...], list[Tensor]]] = {}
+
+    def perform(self, call: Call, arguments: list[Any]) -> Any:
+        work = super().perform(call, arguments)
+        work.wait()
+        self.times = getattr(self, "times", 0) + 1
+        call.note = (self.times, *((result.dtype, result.shape) for result in call.results))
+        self.shared[call.note] = [result.clone() for result in call.results]
+        return work
+
+    def after(self, call: Call) -> None:
+        call.results = self.shared[call.note]
+
+
+class Open(dist._Work):
+    """Nothing to wait for."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+class HoldsNobody(Mended):
+    """A barrier that is open."""
+
+    def barrier(self, *_: Any, **__: Any) -> Any:
+        return Open()
+
+
+# Tools above.
+
+
+class SpoilsBytes(Mended):
+    """Long messages of bytes arrive with their middle changed."""
+
+    def after(self, call: Call) -> None:
+        for result in call.results if call.kind in ("broadcast", "all_gather", "scatter") else ():
+            if result.dtype == torch.uint8 and result.numel() > 64:
+                result[result.numel() // 2 :] = 0
+
+
+class HasNoCoalescedForms(Mended):
+    """Trains, and cannot make a DTensor whole."""
+
+    def before(self, call: Call) -> None:
+        if "coalesced" in call.name:
+            raise AttributeError(f"this group has no {call.name}")
+
+
+class CoalescesToTheNextRank(Mended):
+    """Is right in the forms that FSDP uses, and gives other parts in those that a DTensor uses."""
+
+    def after(self, call: Call) -> None:
+        if "coalesced" in call.name and call.kind == "all_gather_single":
+            turned(call, self.size(), 1)
+
+
+# What may be refused.
+
+
+class RefusesOnOneRank(Mended):
+    """Rank 0 does not want empty tensors; the others do not mind."""
+
+    def after(self, call: Call) -> None:
+        if call.kind == "all_gather_single" and not call.numel and self.rank() == 0:
+            raise ValueError("empty tensors are not supported")
+
+
+class IgnoresStrides(Mended):
+    """Takes as many numbers as there are from where a tensor begins."""
+
+    kinds: tuple[str, ...] = GATHERS
+
+    def before(self, call: Call) -> None:
+        for sent, input in zip(call.sent, call.inputs, strict=True):
+            if call.kind in self.kinds:
+                sent.copy_(torch.as_strided(input.data, sent.shape, sent.stride(), input.storage_offset()))
+
+
+class IgnoresStridesInSums(IgnoresStrides):
+    """The same, elsewhere."""
+
+    kinds = ("all_reduce", "scatter", "reduce_scatter")
+
+
+places_by_rank_in_the_world = faulty("moves_places_by_rank_in_the_world", PlacesByRankInTheWorld)
+shares_buffers_among_groups = faulty("moves_shares_buffers_among_groups", SharesBuffersAmongGroups)
+holds_nobody = faulty("moves_holds_nobody", HoldsNobody)
+spoils_bytes = faulty("moves_spoils_bytes", SpoilsBytes)
+has_no_coalesced_forms = faulty("moves_has_no_coalesced_forms", HasNoCoalescedForms)
+coalesces_to_the_next_rank = faulty("moves_coalesces_to_the_next_rank", CoalescesToTheNextRank)
+refuses_on_one_rank = faulty("moves_refuses_on_one_rank", RefusesOnOneRank)
+ignores_strides = faulty("moves_ignores_strides", IgnoresStrides)
+ignores_strides_in_sums = faulty("moves_ignores_strides_in_sums", IgnoresStridesInSums)
+
+CAUGHT_BY = {
+    "places_by_rank_in_the_world": "collectives/sub-groups",
+    "shares_buffers_among_groups": "collectives/two-groups",
+    "holds_nobody": "collectives/barrier",
+    "spoils_bytes": "collectives/objects",
+    "has_no_coalesced_forms": "collectives/dtensor",
+    "coalesces_to_the_next_rank": "collectives/dtensor",
+    "refuses_on_one_rank": "collectives/unusual",
+    "ignores_strides": "collectives/strided",
+    "ignores_strides_in_sums": "collectives/strided-others",
+}
+RAISES = {"spoils_bytes", "has_no_coalesced_forms"}
+ORIGIN = {
+    "spoils_bytes": "C11 ByteDance-Seed/VeOmni#801",
+    "refuses_on_one_rank": "K8 pytorch/pytorch#150928",
+    "ignores_strides": "K2, K12 pytorch/pytorch#159548, Ascend/pytorch@ed40d2c20",
+    "ignores_strides_in_sums": "K1 pytorch/pytorch#192920",
+}

@@ -1,0 +1,178 @@
+"""Backends that reduce wrongly in one way: by another operation, scale, order or precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.fixed import Call, Mended
+
+SCATTERS = ("reduce_scatter_single", "reduce_scatter")
+REDUCING = (*SCATTERS, "all_reduce")
+
+
+class TakesSumsForMaxima(Mended):
+    """Maps an operation that it does not have to one that it has."""
+
+    def before(self, call: Call) -> None:
+        if call.op == "MAX":
+            call.options.reduceOp = dist.ReduceOp.SUM
+
+
+class LosesTheFirstRank(Mended):
+    """Of [1] and [2] the sum is [2]."""
+
+    def before(self, call: Call) -> None:
+        if call.kind == "reduce_scatter_single" and self.rank() == 0:
+            for sent in call.sent:
+                sent.zero_()
+
+
+class AddsInBfloat16(Mended):
+    """Rounds to eight bits what it adds."""
+
+    def before(self, call: Call) -> None:
+        for sent in call.sent if call.kind in REDUCING else ():
+            if sent.is_floating_point():
+                sent.copy_(sent.bfloat16())
+
+
+class Scales(Mended):
+    """Averages are off by a factor that depends on what it is told."""
+
+    def factor(self, call: Call) -> float:
+        return 1.0
+
+    def after(self, call: Call) -> None:
+        if call.op == "AVG":
+            for result in call.results:
+                result *= self.factor(call)
+
+
+class SumsForAverages(Scales):
+    """Of [1] and [3] the average is [4]."""
+
+    def factor(self, call: Call) -> float:
+        return float(self.size())
+
+
+class SumsFromThreeRanksOn(Scales):
+    """Is right on two ranks: another algorithm takes over where there are more."""
+
+    def factor(self, call: Call) -> float:
+        return float(self.size()) if self.size() > 2 else 1.0
+
+
+class DividesTwiceWhenSmall(Scales):
+    """Of [1] and [3] the average is [1]; of most other sizes it is right."""
+
+    def factor(self, call: Call) -> float:
+        return 1 / self.size() if call.numel in (1, 2, 4, 28, 30, 31, 33) else 1.0
+
+
+class DividesByNumel(Scales):
+    """Right where there are as many numbers as ranks."""
+
+    def factor(self, call: Call) -> float:
+        return self.size() / max(1, call.numel)
+
+
+class IgnoresFactors(Mended):
+    """PREMUL_SUM is SUM."""
+
+    def before(self, call: Call) -> None:
+        for sent, input in zip(call.sent, call.inputs, strict=True):
+            if call.kind in REDUCING:
+                sent.copy_(input)
+
+
+class MultipliesItsInput(Mended):
+    """PREMUL_SUM multiplies the caller's tensors."""
+
+    def before(self, call: Call) -> None:
+        for sent, input in zip(call.sent, call.inputs, strict=True):
+            if call.kind in SCATTERS:
+                input.data.copy_(sent)
+
+
+class AddsInAnOrder(Mended):
+    """Gathers, and adds in an order of its own."""
+
+    def order(self) -> list[int]:
+        return list(range(self.size()))
+
+    def perform(self, call: Call, arguments: list[Any]) -> Any:
+        if call.kind != "all_reduce" or call.op not in ("SUM", "AVG"):
+            return super().perform(call, arguments)
+        everybody = [torch.empty_like(call.sent[0]) for _ in range(self.size())]
+        work = self.inner.allgather([everybody], [call.sent[0]])
+        work.wait()
+        total = sum((everybody[rank] for rank in self.order()), torch.zeros_like(everybody[0]))
+        call.results[0].copy_(total / self.size() if call.op == "AVG" else total)
+        return work
+
+
+class AddsItsOwnFirst(AddsInAnOrder):
+    """Ranks round differently."""
+
+    def order(self) -> list[int]:
+        return [(self.rank() + place) % self.size() for place in range(self.size())]
+
+
+class AddsAsTheyCome(AddsInAnOrder):
+    """All ranks round alike, and differently each time."""
+
+    def order(self) -> list[int]:
+        self.times = getattr(self, "times", 0) + 1
+        return [(self.times + place) % self.size() for place in range(self.size())]
+
+
+class SumsIntegersForAverages(Mended):
+    """Averages whole numbers without dividing, and says nothing."""
+
+    def before(self, call: Call) -> None:
+        if call.op == "AVG" and not call.sent[0].is_floating_point():
+            call.options.reduceOp = dist.ReduceOp.SUM
+
+
+takes_sums_for_maxima = faulty("sums_takes_sums_for_maxima", TakesSumsForMaxima)
+loses_the_first_rank = faulty("sums_loses_the_first_rank", LosesTheFirstRank)
+adds_in_bfloat16 = faulty("sums_adds_in_bfloat16", AddsInBfloat16)
+sums_for_averages = faulty("sums_sums_for_averages", SumsForAverages)
+sums_from_three_ranks_on = faulty("sums_sums_from_three_ranks_on", SumsFromThreeRanksOn)
+divides_twice_when_small = faulty("sums_divides_twice_when_small", DividesTwiceWhenSmall)
+divides_by_numel = faulty("sums_divides_by_numel", DividesByNumel)
+ignores_factors = faulty("sums_ignores_factors", IgnoresFactors)
+multiplies_its_input = faulty("sums_multiplies_its_input", MultipliesItsInput)
+adds_its_own_first = faulty("sums_adds_its_own_first", AddsItsOwnFirst)
+adds_as_they_come = faulty("sums_adds_as_they_come", AddsAsTheyCome)
+sums_integers_for_averages = faulty("sums_sums_integers_for_averages", SumsIntegersForAverages)
+
+CAUGHT_BY = {
+    "takes_sums_for_maxima": "collectives/exact",
+    "loses_the_first_rank": "collectives/exact",
+    "adds_in_bfloat16": "collectives/sum",
+    "sums_for_averages": "collectives/average",
+    "sums_from_three_ranks_on": "collectives/average",
+    "divides_twice_when_small": "collectives/average",
+    "divides_by_numel": "collectives/average",
+    "ignores_factors": "collectives/premul-sum",
+    "multiplies_its_input": "collectives/premul-sum",
+    "adds_its_own_first": "collectives/replicas",
+    "adds_as_they_come": "collectives/repeatable",
+    "sums_integers_for_averages": "collectives/unusual",
+}
+ORIGIN = {
+    "takes_sums_for_maxima": "A13 meta-pytorch/torchcomms#2082",
+    "loses_the_first_rank": "A14 meta-pytorch/torchcomms#477",
+    "adds_in_bfloat16": "A17 tenstorrent/tt-mlir#7016",
+    "sums_for_averages": "A1 pytorch/pytorch#162338",
+    "divides_twice_when_small": "A2 intel/torch-xpu-ops#3020",
+    "divides_by_numel": "A4 meta-pytorch/torchcomms#287",
+    "adds_as_they_come": "C14 NVIDIA/nccl#2360",
+    "sums_from_three_ranks_on": "A3 ROCm/rocm-systems#10322",
+    "ignores_factors": "A7 pytorch/pytorch#155915",
+}

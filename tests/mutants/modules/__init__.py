@@ -1,0 +1,1 @@
+"""Mutants that are wrong about modules and parameters."""

@@ -1,0 +1,207 @@
+"""Implementations that change too much of what they are given, refuse what they should take, or take what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.placement_types import Shard
+
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.modules.partial_chapter import lists, one_by_one
+
+assert right.fully_shard is not None
+FullyShard = Callable[..., Any]
+
+
+def before(change: Callable[[Any, dict[str, Any]], None]) -> FullyShard:
+    """A ``fully_shard`` that first changes the module or the options."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        change(module, options)
+        return right.fully_shard(module, **options)
+
+    return fully_shard
+
+
+def unless(what: Callable[[Any], bool]) -> FullyShard:
+    """A ``fully_shard`` that lets modules pass as they are which are such."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        return module if what(module) else right.fully_shard(module, **options)
+
+    return fully_shard
+
+
+def refuse_if(what: Callable[[Any], bool]) -> FullyShard:
+    """A ``fully_shard`` that refuses modules which are such."""
+
+    def change(module: Any, options: dict[str, Any]) -> None:
+        if what(module):
+            raise ValueError("this module cannot be sharded")
+
+    return before(change)
+
+
+def new_list(modules: list[Any], **options: Any) -> Any:
+    """Give another list back."""
+    assert right.fully_shard is not None
+    return list(right.fully_shard(modules, **options))
+
+
+def leaves_a_module(module: Any) -> None:
+    """Put something of its own into the module."""
+    module.add_module("sharded", nn.Identity())
+
+
+def trains_all(module: Any) -> None:
+    """Every parameter needs a gradient."""
+    module.requires_grad_(True)
+
+
+def slices_itself(module: Any) -> None:
+    """A slice of the module is the module."""
+    if isinstance(module, nn.Sequential):
+        kind: Any = type(module)
+        module.__class__ = type(kind.__name__, (kind,), {"__getitem__": lambda self, index: _item(self, index)})
+
+
+def _item(module: Any, index: Any) -> Any:
+    return module if isinstance(index, slice) else nn.Sequential.__getitem__(module, index)
+
+
+def inner_too(modules: list[Any], **options: Any) -> Any:
+    """Of a list, what lies within others is sharded by itself first."""
+    assert right.fully_shard is not None
+    outer = [each for each in modules if not any(each in list(other.children()) for other in modules)]
+    for module in (each for each in modules if each not in outer):
+        right.fully_shard(module, **options)
+    right.fully_shard(outer, **options)
+    return modules
+
+
+def over_two_axes(module: Any, options: dict[str, Any]) -> None:
+    """Without a mesh, make one of two axes."""
+    if "mesh" not in options:
+        size = torch.distributed.get_world_size()
+        options["mesh"] = init_device_mesh("cpu", (1, size), mesh_dim_names=("replicate", "shard"))
+
+
+def bare(module: Any) -> bool:
+    """Whether it is a container without forward."""
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict))
+
+
+def is_sharded(module: Any) -> bool:
+    """Whether it is a sharded module."""
+    assert right.module_class is not None
+    return isinstance(module, right.module_class)
+
+
+def copies_itself(module: Any) -> None:
+    """A deep copy is the module."""
+    module.__deepcopy__ = lambda memo: module
+
+
+def ignores_scalars(module: Any, options: dict[str, Any]) -> None:
+    """Leave parameters without dims alone."""
+    scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}
+    options["ignored_params"] = {*(options.get("ignored_params") or ()), *scalars}
+
+
+def names_axes(module: Any, options: dict[str, Any]) -> None:
+    """Give names to axes that have none."""
+    mesh = options["mesh"]
+    if mesh.ndim == 2 and not mesh.mesh_dim_names:
+        options["mesh"] = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=("a", "b"))
+
+
+def places(read: Callable[[Any, Any], Any]) -> FullyShard:
+    """A ``fully_shard`` that reads what shard_placement_fn says of a parameter in another way."""
+
+    def change(module: Any, options: dict[str, Any]) -> None:
+        asked = options.get("shard_placement_fn")
+        if asked is not None:
+            options["shard_placement_fn"] = lambda parameter: read(parameter, asked(parameter))
+
+    return before(change)
+
+
+def within_dims(parameter: Any, placement: Any) -> Any:
+    """Dims that there are not become the first."""
+    return placement if placement.dim < parameter.dim() else Shard(0)
+
+
+def reads_memory(module: Any, options: dict[str, Any]) -> None:
+    """Read parameters in the order in which they lie in memory."""
+    for owner in module.modules():
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is not None and not parameter.is_contiguous():
+                stride = torch.empty(parameter.shape).stride()
+                owner._parameters[name] = nn.Parameter(parameter.detach().as_strided(parameter.shape, stride).clone())
+
+
+def drops_remainders(module: Any, options: dict[str, Any]) -> None:
+    """Columns beyond what ranks divide are lost."""
+    if "shard_placement_fn" in options:
+        for parameter in module.parameters():
+            parameter.data[..., parameter.size(-1) // 2 * 2 :] = 0
+        del options["shard_placement_fn"]
+
+
+def one_dtype(module: Any, options: dict[str, Any]) -> None:
+    """Convert all parameters to the dtype of the first."""
+    module.to(next(module.parameters()).dtype)
+
+
+gives_new_lists = called_otherwise("gives new lists", lists(new_list))
+adds_a_module = faulty("adds a module", after=leaves_a_module)
+needs_all_gradients = faulty("needs all gradients", after=trains_all)
+slices_are_itself = faulty("slices are itself", after=slices_itself)
+shards_inner_too = called_otherwise("shards inner too", lists(inner_too))
+refuses_containers = called_otherwise("refuses containers", refuse_if(bare))
+shards_over_two_axes = called_otherwise("shards over two axes", before(over_two_axes))
+refuses_empty = called_otherwise("refuses empty", refuse_if(lambda module: not list(module.parameters())))
+shards_again = called_otherwise("shards again", unless(is_sharded))
+passes_containers = called_otherwise("passes containers", unless(bare))
+copies_are_itself = faulty("copies are itself", after=copies_itself)
+leaves_scalars = called_otherwise("leaves scalars", before(ignores_scalars))
+makes_up_names = called_otherwise("makes up names", before(names_axes))
+guesses_dims = called_otherwise("guesses dims", places(within_dims))
+takes_any_placement = called_otherwise(
+    "takes any placement", places(lambda parameter, placement: placement if isinstance(placement, Shard) else None)
+)
+lists_are_no_root = called_otherwise("lists are no root", lists(one_by_one))
+keeps_memory_order = called_otherwise("keeps memory order", before(reads_memory))
+loses_remainders = called_otherwise("loses remainders", before(drops_remainders))
+converts_all = called_otherwise("converts all", before(one_dtype))
+
+CAUGHT_BY = {
+    "gives_new_lists": "entry/given-back",
+    "adds_a_module": "entry/names",
+    "needs_all_gradients": "entry/needs-gradients",
+    "slices_are_itself": "entry/slices",
+    "shards_inner_too": "entry/nested-in-a-list",
+    "refuses_containers": "entry/containers-with-forward",
+    "shards_over_two_axes": "entry/default-mesh",
+    "refuses_empty": "entry/no-parameters",
+    "shards_again": "refusals/twice",
+    "passes_containers": "refusals/containers",
+    "copies_are_itself": "refusals/deepcopy",
+    "leaves_scalars": "refusals/scalars",
+    "makes_up_names": "refusals/nameless-axes",
+    "guesses_dims": "refusals/dims",
+    "takes_any_placement": "refusals/placements",
+    "lists_are_no_root": "refusals/list-as-root",
+    "keeps_memory_order": "refusals/not-contiguous",
+    "loses_remainders": "refusals/uneven-columns",
+    "converts_all": "refusals/two-dtypes",
+}
+#: They refuse what they should take.
+RAISES = ("refuses_containers", "refuses_empty")

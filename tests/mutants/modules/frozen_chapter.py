@@ -1,0 +1,152 @@
+"""Implementations that treat all parameters alike, or some of them as strangers.
+
+Right is: of gradients 1 and 3 on two ranks a trainable parameter has 2, a frozen one none, an ignored one 1 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from tests.mutants.making import CountsRuns, faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.numbers.precision_chapter import makes_all_float, modules_of
+
+
+def before(change: Callable[[Any, dict[str, Any]], None]) -> Callable[..., Any]:
+    """A ``fully_shard`` that changes what it is given, or its options, first."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        options = dict(options)
+        change(module, options)
+        return right.fully_shard(module, **options)
+
+    return fully_shard
+
+
+def unfreezes(module: Any) -> None:
+    """Train what is frozen, if it stands beside what is trained."""
+
+    def unfreeze(module: Any, args: Any) -> None:
+        mine = list(module.parameters())
+        if any(parameter.requires_grad for parameter in mine):
+            for parameter in mine:
+                parameter.requires_grad_(True)
+
+    module.register_forward_pre_hook(unfreeze)
+
+
+def remembers(module: Any) -> None:
+    """Freeze for ever what was frozen the first time."""
+    first: dict[str, bool] = {}
+
+    def restore(module: Any, args: Any) -> None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(first.setdefault(name, parameter.requires_grad))
+
+    module.register_forward_pre_hook(restore)
+
+
+class OfOneCall(CountsRuns):
+    """Gets the gradient of a module that ran once, and zero for one that ran again."""
+
+    def spoil(self, output: Tensor) -> None:
+        if self.runs > 1:
+            output.zero_()
+
+
+def wants_something_to_train(module: Any) -> None:
+    """Look for the dtype of what is trained, and find none."""
+
+    def look(module: Any, args: Any) -> None:
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise RuntimeError("expected at least one parameter that requires a gradient")
+
+    module.register_forward_pre_hook(look)
+
+
+def unties(module: Any, options: dict[str, Any]) -> None:
+    """Give every place a parameter of its own."""
+    seen: list[Tensor] = []
+    for each in [inner for outer in modules_of(module) for inner in outer.modules()]:
+        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
+            if any(parameter is one for one in seen):
+                setattr(each, name, nn.Parameter(parameter.detach().clone()))
+            seen.append(parameter)
+
+
+def unties_lists(module: Any, options: dict[str, Any]) -> None:
+    """The same, between the modules of a list."""
+    if not isinstance(module, nn.Module):
+        unties(module, options)
+
+
+def unties_from_others(module: Any, options: dict[str, Any]) -> None:
+    """Take a copy of what another group has sharded, and say nothing."""
+    for each in module.modules():
+        for name, parameter in list(each.named_parameters(recurse=False)):
+            if getattr(parameter, "was_sharded", False):
+                setattr(each, name, nn.Parameter(parameter.detach().clone()))
+            elif not isinstance(parameter, DTensor):
+                parameter.was_sharded = True
+
+
+def ignores_nothing(module: Any, options: dict[str, Any]) -> None:
+    """Shard what was to be ignored, too."""
+    options.pop("ignored_params", None)
+
+
+def reduces_what_is_ignored(module: Any, options: dict[str, Any]) -> None:
+    """Average the gradients of ignored parameters over ranks."""
+
+    def average(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+    for parameter in options.get("ignored_params") or ():
+        if not hasattr(parameter, "averaged"):
+            parameter.register_post_accumulate_grad_hook(average)
+            parameter.averaged = True
+
+
+trains_what_is_frozen = faulty("trains what is frozen", after=unfreezes)
+reduces_what_is_frozen = faulty("reduces what is frozen", after=unfreezes)
+freezes_for_ever = faulty("freezes for ever", after=remembers)
+one_call = faulty("one call", after=OfOneCall.on)
+something_to_train = faulty("something to train", after=wants_something_to_train)
+untied = called_otherwise("untied", before(unties))
+untied_in_lists = called_otherwise("untied in lists", before(unties_lists))
+untied_across_groups = called_otherwise("untied across groups", before(unties_from_others))
+nothing_ignored = called_otherwise("nothing ignored", before(ignores_nothing))
+averages_what_is_ignored = called_otherwise("averages what is ignored", before(reduces_what_is_ignored))
+one_dtype = called_otherwise("one dtype", makes_all_float)
+
+CAUGHT_BY = {
+    "trains_what_is_frozen": "parameters/frozen",
+    "reduces_what_is_frozen": "parameters/frozen-not-reduced",
+    "freezes_for_ever": "parameters/frozen-by-turns",
+    "one_call": "parameters/called-again",
+    "something_to_train": "parameters/all-frozen",
+    "untied": "parameters/tied",
+    "untied_in_lists": "parameters/tied-in-a-list",
+    "untied_across_groups": "parameters/tied-across-groups",
+    "nothing_ignored": "parameters/ignored-stay",
+    "averages_what_is_ignored": "parameters/ignored",
+    "one_dtype": "parameters/other-dtypes",
+}
+RAISES = {"something_to_train"}
+ALSO_BY = {
+    **dict.fromkeys(("untied_across_groups", "untied"), ("sharding/shared",)),
+    "something_to_train": ("entry/no-parameters",),
+    "one_dtype": ("refusals/two-dtypes",),
+}
+ORIGIN = {
+    "untied_across_groups": "G5 pytorch/pytorch#179532",
+    "untied": "G6 NVIDIA-NeMo/RL#264",
+}

@@ -1,0 +1,199 @@
+"""Implementations that are wrong about what a parameter becomes, or about the mesh they are given.
+
+Right is: rows [1, 2, 3] on two ranks are [1, 2] and [3], on the mesh that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from harness.vendor import Implementation
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants import ON_THE_WHOLE
+from tests.mutants.making import adopt, faulty
+from tests.mutants.numbers.reductions import SumsForAverages
+
+assert right.fully_shard is not None
+
+
+def called_otherwise(name: str, fully_shard: Callable[..., Any]) -> Implementation:
+    """torch's implementation with another ``fully_shard``."""
+    return replace(right, name=name, fully_shard=fully_shard)
+
+
+# What becomes of a parameter.
+
+
+def remakes(remake: Callable[[DTensor], Tensor]) -> Callable[[Any], None]:
+    """A change to each module: every sharded parameter in it becomes what ``remake`` makes of it."""
+
+    def change(module: nn.Module) -> None:
+        made: dict[Tensor, nn.Parameter] = {}
+        for owner in module.modules():
+            for name, parameter in owner.named_parameters(recurse=False):
+                if isinstance(parameter, DTensor) and parameter not in made:
+                    made[parameter] = nn.Parameter(remake(parameter.detach()), parameter.requires_grad)
+                if parameter in made:
+                    owner._parameters[name] = made[parameter]
+        adopt(module, made)
+
+    return change
+
+
+def rebuilt(like: DTensor, local: Tensor, size: Any = None, placements: Any = None) -> DTensor:
+    """A DTensor like ``like`` but for what is given."""
+    size = size or like.size()
+    stride = torch.empty(size, device="meta").stride()
+    placed = placements or like.placements
+    return DTensor.from_local(local, like.device_mesh, placed, run_check=False, shape=torch.Size(size), stride=stride)
+
+
+def padded(parameter: DTensor) -> Tensor:
+    """Its rows with the padding: [1, 2] and [3, 0]."""
+    local, ranks = parameter.to_local(), parameter.device_mesh.size(0)
+    missing = -(-parameter.size(0) // ranks) - local.size(0)
+    return torch.cat([local, local.new_zeros(max(0, missing), *local.shape[1:])])
+
+
+def with_padded_size(parameter: DTensor) -> Tensor:
+    """A parameter of rows 1, 2, 3 on two ranks says it has four rows."""
+    ranks = parameter.device_mesh.size()
+    rows = -(-parameter.size(0) // ranks) * ranks
+    return rebuilt(parameter, parameter.to_local(), size=(rows, *parameter.shape[1:]))
+
+
+def rows_of_the_next_rank(parameter: DTensor) -> Tensor:
+    """[3] and [1, 2]."""
+    ranks, here = parameter.device_mesh.size(), parameter.device_mesh.get_local_rank()
+    chunks = parameter.full_tensor().tensor_split(ranks)
+    return rebuilt(parameter, chunks[(here + 1) % ranks])
+
+
+def says_replicated(parameter: DTensor) -> Tensor:
+    """Forgets that tensor parallelism cut it too."""
+    return rebuilt(parameter, parameter.to_local(), placements=(parameter.placements[0], Replicate()))
+
+
+def says_plainly_sharded(parameter: DTensor) -> Tensor:
+    """Says of rows that tp cut before dp that dp cut them first, which puts them together in another order."""
+    plain = [Shard(p.dim) if hasattr(p, "dim") else p for p in parameter.placements]
+    return rebuilt(parameter, parameter.to_local(), placements=plain)
+
+
+def cut_by_dp_first(parameter: DTensor) -> Tensor:
+    """Cuts rows over dp before tp: rank 1 of four gets row 1 instead of row 2."""
+    if not all(getattr(p, "dim", None) == 0 for p in parameter.placements):
+        return parameter
+    part = parameter.full_tensor()
+    for axis in (0, 1):
+        mesh = parameter.device_mesh
+        part = part.tensor_split(mesh.size(axis))[mesh.get_local_rank(axis)]
+    return rebuilt(parameter, part)
+
+
+def only_if_uneven(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The change for parameters with rows that all ranks together do not divide."""
+    return lambda parameter: change(parameter) if parameter.size(0) % parameter.device_mesh.size() else parameter
+
+
+def only_in_two_axes(remake: Callable[[DTensor], Tensor]) -> Callable[[DTensor], Tensor]:
+    """Remake what lies on a mesh of two axes."""
+    return lambda parameter: remake(parameter) if parameter.device_mesh.ndim == 2 else parameter
+
+
+def unties(module: nn.Module) -> None:
+    """Give each place that shares a parameter one of its own, as an implementation does that copies by place."""
+    seen: set[Tensor] = set()
+    for owner in module.modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            if parameter in seen:
+                owner._parameters[name] = nn.Parameter(parameter.detach().clone())
+            seen.add(parameter)
+
+
+# What is made of the arguments.
+
+
+def over_all_ranks(module: Any, **options: Any) -> Any:
+    """Shard over all ranks, whatever mesh is given."""
+    assert right.fully_shard is not None
+    return right.fully_shard(module, **{**options, "mesh": None})
+
+
+def over_the_first_axis(module: Any, **options: Any) -> Any:
+    """Take the first axis of a mesh that has too many."""
+    assert right.fully_shard is not None
+    mesh = options.pop("mesh", None)
+    return right.fully_shard(module, mesh=mesh["a"] if mesh is not None and mesh.ndim == 3 else mesh, **options)
+
+
+def gathers_tensor_parallel(module: Any, **options: Any) -> Any:
+    """Undo tensor parallelism, and shard the whole parameters over dp alone."""
+    assert right.fully_shard is not None
+    remakes(lambda parameter: parameter.full_tensor() if parameter.device_mesh != options["mesh"] else parameter)(
+        module
+    )
+    return right.fully_shard(module, **options)
+
+
+def sums_over_made_meshes(module: Any, **options: Any) -> Any:
+    """Sum gradients where the mesh is no slice of another, that is, was made from groups."""
+    assert right.fully_shard is not None
+    right.fully_shard(module, **options)
+    if options["mesh"]._get_root_mesh() is options["mesh"] and options["mesh"].size() > 1:
+        module.set_custom_reduce_scatter(SumsForAverages())
+    return module
+
+
+plain_parameters = faulty("plain parameters", after=remakes(lambda parameter: parameter.to_local()))
+ignores_the_mesh = called_otherwise("ignores the mesh", over_all_ranks)
+keeps_the_padding = faulty("keeps the padding", after=remakes(lambda p: rebuilt(p, padded(p))))
+pads_the_size = faulty("pads the size", after=remakes(with_padded_size))
+holds_the_next_ranks_rows = faulty("holds the next rank's rows", after=remakes(rows_of_the_next_rank))
+unties_what_is_shared = faulty("unties what is shared", after=unties)
+pads_the_size_in_two_axes = faulty("pads the size in two axes", after=remakes(only_in_two_axes(with_padded_size)))
+undoes_tensor_parallelism = called_otherwise("undoes tensor parallelism", gathers_tensor_parallel)
+says_tp_replicates = faulty("says tp replicates", after=remakes(only_in_two_axes(says_replicated)))
+says_dp_cut_first = faulty("says dp cut first", after=remakes(only_in_two_axes(says_plainly_sharded)))
+says_dp_cut_first_when_uneven = faulty(
+    "says dp cut first when uneven", after=remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
+)
+cuts_dp_first = faulty("cuts dp first", after=remakes(only_in_two_axes(cut_by_dp_first)))
+takes_any_mesh = called_otherwise("takes any mesh", over_the_first_axis)
+ignores_the_group = called_otherwise("ignores the group", over_all_ranks)
+sums_on_made_meshes = called_otherwise("sums on made meshes", sums_over_made_meshes)
+sums_on_made_hybrid_meshes = called_otherwise("sums on made hybrid meshes", sums_over_made_meshes)
+
+CAUGHT_BY = {
+    "plain_parameters": "sharding/layout",
+    "ignores_the_mesh": "sharding/layout",
+    "keeps_the_padding": "sharding/rows",
+    "holds_the_next_ranks_rows": "sharding/rows",
+    "pads_the_size": "sharding/size-and-stride",
+    "unties_what_is_shared": "sharding/shared",
+    "pads_the_size_in_two_axes": "sharding/2d-size-and-stride",
+    "undoes_tensor_parallelism": "sharding/2d-mesh",
+    "says_tp_replicates": "sharding/2d-placements",
+    "says_dp_cut_first": "sharding/2d-full",
+    "says_dp_cut_first_when_uneven": "sharding/2d-full-uneven",
+    "cuts_dp_first": "sharding/2d-rows",
+    "takes_any_mesh": "arguments/mesh-of-three-axes",
+    "ignores_the_group": "arguments/mesh-from-group",
+    "sums_on_made_hybrid_meshes": "arguments/trains-on-mesh-from-groups",
+    "sums_on_made_meshes": "arguments/trains-on-mesh-from-group",
+}
+#: A forward with other ranks' rows gives other numbers, whoever looks first.
+ALSO_BY = {
+    **dict.fromkeys(("sums_on_made_meshes", "sums_on_made_hybrid_meshes", "ignores_the_group"), ON_THE_WHOLE),
+    "holds_the_next_ranks_rows": ("entry/", "lazy-init/"),
+}
+ORIGIN = {
+    "pads_the_size": "I3 pytorch/pytorch#115310",
+    "says_dp_cut_first": "I1 pytorch/pytorch#129206",
+}

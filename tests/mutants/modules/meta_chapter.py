@@ -1,0 +1,180 @@
+"""Implementations that go wrong between the meta device and training, or with replicas of shards.
+
+Right is: shards stay on meta until ``to_empty``; what is then written into them, on each rank and replica, is trained.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise, padded, rebuilt, remakes, right
+from tests.mutants.numbers.reductions import SumsForAverages
+from tests.mutants.numbers.replicas import mesh_of
+
+
+def on_meta(module: nn.Module) -> bool:
+    """Whether any parameter of the module is on meta."""
+    return any(parameter.is_meta for parameter in module.parameters())
+
+
+def materialize(module: Any) -> None:
+    """Give what is on meta memory."""
+    mesh = mesh_of(module)
+    if mesh is not None and on_meta(module):
+        module.to_empty(device=mesh.device_type)
+
+
+def pads_when_materialized(module: Any) -> None:
+    """``to_empty`` gives the padding, too, to every rank that has some."""
+    to_empty = module.to_empty
+
+    def to_empty_padded(**options: Any) -> Any:
+        to_empty(**options)
+        remakes(lambda parameter: rebuilt(parameter, padded(parameter)))(module)
+        return module
+
+    module.to_empty = to_empty_padded
+
+
+def resets_on_the_first_rank(module: Any) -> None:
+    """``reset_parameters`` does nothing on other ranks."""
+    mesh = mesh_of(module)
+    if mesh is not None and any(mesh.get_coordinate()):
+        for each in module.modules():
+            if hasattr(each, "reset_parameters"):
+                each.reset_parameters = lambda: None
+
+
+def at_first_forward(module: Any, change: Any) -> None:
+    """Do something to the module before all else that its first forward does."""
+
+    def once(*_: Any) -> None:
+        handle.remove()
+        change(module)
+
+    handle = module.register_forward_pre_hook(once, prepend=True)
+
+
+def remakes_parameters(module: Any) -> None:
+    """Register other parameter objects in the first forward than an optimizer was given."""
+    at_first_forward(module, remakes(lambda parameter: rebuilt(parameter, parameter.to_local().clone())))
+
+
+def forgets_odd_rows(module: Any) -> None:
+    """Of what began on meta, lose the last row of parts that are shorter than others."""
+
+    def forget(module: Any) -> None:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if isinstance(parameter, DTensor) and parameter.size(0) % parameter.device_mesh.size(0):
+                    parameter.to_local()[-1:] = 0
+
+    if on_meta(module):
+        at_first_forward(module, forget)
+
+
+def names_all(module: Any) -> None:
+    """Refuse a forward by naming every parameter, also those that have memory."""
+
+    def refuse(module: Any, _: Any) -> None:
+        if on_meta(module):
+            raise RuntimeError(f"still on meta device: {[name for name, _ in module.named_parameters()]}")
+
+    module.register_forward_pre_hook(refuse, prepend=True)
+
+
+def sums_in_two_axes(module: Any) -> None:
+    """Sum gradients of what tensor parallelism has cut."""
+    mesh = mesh_of(module)
+    if mesh is not None and mesh.ndim == 2:
+        module.set_custom_reduce_scatter(SumsForAverages())
+
+
+def over_all_ranks_as_one_axis(module: Any, **options: Any) -> Any:
+    """Make one axis of two: cut over all ranks."""
+    assert right.fully_shard is not None
+    mesh = options["mesh"] if options["mesh"].ndim == 1 else None
+    return right.fully_shard(module, **{**options, "mesh": mesh})
+
+
+def rows_of_the_next_shard(parameter: DTensor) -> Any:
+    """On replicas of shards, hold the rows of the next place on the shard axis."""
+    mesh = parameter.device_mesh
+    chunks = parameter.full_tensor().tensor_split(mesh.size(1))
+    return rebuilt(parameter, chunks[(mesh.get_local_rank(1) + 1) % mesh.size(1)])
+
+
+def hands_out_copies(module: Any) -> None:
+    """What ``to_local`` gives is a copy, and what is written into it is lost."""
+
+    def patch(parameter: Any) -> None:
+        to_local = parameter.to_local
+        parameter.to_local = lambda *args, **options: to_local(*args, **options).clone()
+
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor) and "to_local" not in vars(parameter):
+            patch(parameter)
+
+
+def trains_what_it_was_built_with(module: Any) -> None:
+    """Go back, in the first forward, to the values of when the module was sharded."""
+    built = {name: p.detach().clone() for name, p in module.named_parameters()}
+
+    def go_back(module: Any) -> None:
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if isinstance(parameter, DTensor):
+                    parameter.copy_(built[name])
+
+    at_first_forward(module, go_back)
+
+
+materializes_at_once = faulty("materializes at once", after=materialize)
+materializes_padding = faulty("materializes padding", after=pads_when_materialized)
+first_rank_resets = faulty("first rank resets", after=resets_on_the_first_rank)
+optimizer_is_left_behind = faulty("optimizer is left behind", after=remakes_parameters)
+loses_odd_rows_from_meta = faulty("loses odd rows from meta", after=forgets_odd_rows)
+runs_on_garbage = faulty("runs on garbage", after=lambda module: at_first_forward(module, materialize))
+names_every_parameter = faulty("names every parameter", after=names_all)
+materializes_tensor_parallel_at_once = faulty("materializes tensor parallel at once", after=materialize)
+materializes_tensor_parallel_padding = faulty("materializes tensor parallel padding", after=pads_when_materialized)
+first_rank_resets_tensor_parallel = faulty("first rank resets tensor parallel", after=resets_on_the_first_rank)
+sums_tensor_parallel = faulty("sums tensor parallel", after=sums_in_two_axes)
+flattens_replicas = called_otherwise("flattens replicas", over_all_ranks_as_one_axis)
+holds_the_next_shard = faulty("holds the next shard", after=remakes(rows_of_the_next_shard))
+writes_are_lost = faulty("writes are lost", after=hands_out_copies)
+broadcast_is_lost = faulty("broadcast is lost", after=hands_out_copies)
+forgets_what_was_broadcast = faulty("forgets what was broadcast", after=trains_what_it_was_built_with)
+
+CAUGHT_BY = {
+    "materializes_at_once": "meta/sharding-keeps-meta",
+    "materializes_padding": "meta/to-empty",
+    "first_rank_resets": "meta/reset-parameters",
+    "optimizer_is_left_behind": "meta/step-after-reset",
+    "loses_odd_rows_from_meta": "meta/training",
+    "runs_on_garbage": "meta/forward-is-refused",
+    "names_every_parameter": "meta/refusal-names-parameters",
+    "materializes_tensor_parallel_at_once": "meta/2d-sharding-keeps-meta",
+    "materializes_tensor_parallel_padding": "meta/2d-to-empty",
+    "first_rank_resets_tensor_parallel": "meta/2d-reset-parameters",
+    "sums_tensor_parallel": "meta/2d-training",
+    "flattens_replicas": "hsdp/layout",
+    "holds_the_next_shard": "hsdp/rows",
+    "writes_are_lost": "hsdp/replicas-are-apart",
+    "broadcast_is_lost": "hsdp/broadcast",
+    "forgets_what_was_broadcast": "hsdp/train-after-broadcast",
+}
+#: Parameters that are put in place of others are lost in the same way.
+ALSO_BY = {
+    "forgets_what_was_broadcast": ("registration/replaced",),
+    "broadcast_is_lost": ("entry/no-parameters",),  # which broadcasts, too
+}
+ORIGIN = {
+    "writes_are_lost": "J4 pytorch/pytorch#107081",
+    "broadcast_is_lost": "J4 pytorch/pytorch#107081",
+}

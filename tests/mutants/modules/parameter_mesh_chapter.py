@@ -1,0 +1,172 @@
+"""Implementations that mistake one mesh for another: that of a single parameter, or the axes named for data.
+
+Right is: an expert that ranks 0 and 2 of four have is cut over these two, and its gradients 1 and 3 there average to 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from tests.mutants.making import faulty
+from tests.mutants.modules.extensions_chapter import stale_instead_of_groups
+from tests.mutants.modules.init_chapters import called_otherwise, rebuilt, remakes, right
+from tests.mutants.modules.reshard_chapter import does_not_reshard_by_hand
+from tests.mutants.numbers.parallel_chapter import backwards
+from tests.mutants.numbers.reductions import SumsForAverages
+from tests.mutants.numbers.replicas import never_meet
+
+assert right.fully_shard is not None
+assert right.data_parallel_mesh_dims is not None
+DIMS = "dp_mesh_dims"
+
+
+def over_one_mesh(module: Any, **options: Any) -> Any:
+    """Hear of no mesh in a placement, so that all is cut, and averaged, over all ranks."""
+    assert right.fully_shard is not None
+    return right.fully_shard(module, **{**options, "shard_placement_fn": lambda parameter: Shard(0)})
+
+
+def turned_stacks(parameter: DTensor) -> Tensor:
+    """Holds the rows of every expert in a stack the other way round."""
+    return rebuilt(parameter, parameter.to_local().flip(1)) if parameter.dim() == 3 else parameter
+
+
+def scaled_after(factor: Callable[[DTensor], float]) -> Callable[[nn.Module], None]:
+    """A change to each module: gradients are multiplied once they are reduced."""
+
+    def change(module: nn.Module) -> None:
+        for parameter in module.parameters():
+            if isinstance(parameter, DTensor) and not hasattr(parameter, "scaled_after"):
+                parameter.scaled_after = True
+                parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(factor(p)))
+
+    return change
+
+
+def share_of_all(parameter: DTensor) -> float:
+    """1 / 2 for an expert that two of four ranks have."""
+    return parameter.device_mesh.size() / dist.get_world_size()
+
+
+def share_of_stack(parameter: DTensor) -> float:
+    """1 / 2 for an expert in a stack."""
+    return 0.5 if parameter.dim() == 3 else 1.0
+
+
+def share_of_tp(parameter: DTensor) -> float:
+    """1 / 2 where two tp ranks share a layer."""
+    return 0.5 if "tp" in (parameter.device_mesh.mesh_dim_names or ()) else 1.0
+
+
+def does_nothing(method: str) -> Callable[[Any], None]:
+    """A change to each module: one of its methods has no effect."""
+    return lambda module: setattr(module, method, lambda *_, **__: None)
+
+
+def with_names(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A ``fully_shard`` that is told of other data axes."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        if DIMS not in options:
+            return right.fully_shard(module, **options)
+        if options[DIMS].shard is None:
+            options["reshard_after_forward"] = True
+        return right.fully_shard(module, **{**options, DIMS: change(options[DIMS])})
+
+    return fully_shard
+
+
+def exchanged(dims: Any) -> Any:
+    """To shard what should replicate, and the other way round."""
+    assert right.data_parallel_mesh_dims is not None
+    return right.data_parallel_mesh_dims(shard=dims.replicate, replicate=dims.shard)
+
+
+def some_names(shard: Any = None, replicate: Any = None) -> Any:
+    """Name an axis where none is named."""
+    assert right.data_parallel_mesh_dims is not None
+    return right.data_parallel_mesh_dims(shard=shard if shard or replicate else "dp", replicate=replicate)
+
+
+def takes_plain_parameters(module: nn.Module, **options: Any) -> Any:
+    """Shard plain parameters as if no axes had been named."""
+    assert right.fully_shard is not None
+    if not all(isinstance(parameter, DTensor) for parameter in module.parameters()):
+        options.pop(DIMS, None)
+    return right.fully_shard(module, **options)
+
+
+def ignores_placements(module: nn.Module, **options: Any) -> Any:
+    """Cut nothing, whatever is said of how to."""
+    assert right.fully_shard is not None
+    options.pop("shard_placement_fn", None)
+    return right.fully_shard(module, **options)
+
+
+def replicates_shards(module: nn.Module, **options: Any) -> Any:
+    """Shard, where only replicas can be."""
+    assert right.fully_shard is not None
+    return right.fully_shard(module, **options)
+
+
+one_mesh_for_all = called_otherwise("one mesh for all", over_one_mesh)
+stacks_backwards = faulty("stacks backwards", after=remakes(turned_stacks))
+averages_experts_over_all = faulty("averages experts over all", after=scaled_after(share_of_all))
+averages_stacks_over_all = faulty("averages stacks over all", after=scaled_after(share_of_stack))
+stale_groups_of_meshes = called_otherwise("stale groups of meshes", stale_instead_of_groups)
+experts_stay_full = faulty("experts stay full", after=does_not_reshard_by_hand)
+always_reduces_experts = faulty("always reduces experts", after=does_nothing("set_requires_gradient_sync"))
+takes_two_for_all = called_otherwise("takes two descriptions for all", over_one_mesh)
+forgets_the_gather = faulty("forgets the gather", after=does_nothing("set_custom_all_gather"))
+forgets_the_hook = faulty("forgets the hook", after=does_nothing("set_all_reduce_hook"))
+exchanges_names = called_otherwise("exchanges names", with_names(exchanged))
+exchanges_hybrid_names = called_otherwise("exchanges hybrid names", with_names(exchanged))
+named_tp_backwards = faulty("named tp backwards", after=remakes(backwards))
+two_names_backwards = faulty("two names backwards", after=remakes(backwards))
+sums_over_names = faulty("sums over names", reduce=SumsForAverages)
+named_replicas_never_meet = faulty("named replicas never meet", after=never_meet)
+averages_over_nameless_axes = faulty("averages over nameless axes", after=scaled_after(share_of_tp))
+stale_groups_of_names = called_otherwise("stale groups of names", stale_instead_of_groups)
+leaves_unused_without = faulty("leaves unused without", after=does_nothing("set_reduce_scatter_unused_params"))
+names_an_axis_itself = replace(right, name="names an axis itself", data_parallel_mesh_dims=some_names)
+takes_plain = called_otherwise("takes plain parameters", takes_plain_parameters)
+cuts_no_replicas = called_otherwise("cuts no replicas", ignores_placements)
+replicate_that_shards = replace(right, name="replicate that shards", replicate_fsdp=replicates_shards)
+
+CAUGHT_BY = {
+    "one_mesh_for_all": "parameter-mesh/layout",
+    "stacks_backwards": "parameter-mesh/stacked-layout",
+    "averages_experts_over_all": "parameter-mesh/training",
+    "averages_stacks_over_all": "parameter-mesh/stacked-training",
+    "stale_groups_of_meshes": "parameter-mesh/groups",
+    "experts_stay_full": "parameter-mesh/by-hand",
+    "always_reduces_experts": "parameter-mesh/accumulation",
+    "takes_two_for_all": "parameter-mesh/descriptions",
+    "forgets_the_gather": "parameter-mesh/own-gather",
+    "forgets_the_hook": "parameter-mesh/own-hook",
+    "exchanges_names": "spmd-mesh/layout",
+    "exchanges_hybrid_names": "spmd-mesh/layout-hybrid",
+    "named_tp_backwards": "spmd-mesh/layout-tp",
+    "two_names_backwards": "spmd-mesh/two-names",
+    "sums_over_names": "spmd-mesh/training",
+    "named_replicas_never_meet": "spmd-mesh/training-hybrid",
+    "averages_over_nameless_axes": "spmd-mesh/training-tp",
+    "stale_groups_of_names": "spmd-mesh/groups",
+    "leaves_unused_without": "spmd-mesh/unused",
+    "names_an_axis_itself": "spmd-mesh/refuses-names",
+    "takes_plain": "spmd-mesh/refuses-parameters",
+    "cuts_no_replicas": "spmd-mesh/refuses-placement",
+    "replicate_that_shards": "spmd-mesh/refuses-replicate",
+}
+ALSO_BY = {
+    "forgets_the_gather": ("registration/repeated",),  # counts gathers by one of the user's own
+    "forgets_the_hook": ("reduction/hook",),
+    "averages_over_nameless_axes": ("tensor-parallel/",),  # which trains on axes without names for data
+}

@@ -1,0 +1,94 @@
+"""Implementations that are wrong about modules that were sharded as one list and run apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from tests.mutants.hooking import instead, is_root, outputs, second_call_is_halved, when_alone
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.modules.reshard_chapter import cannot_stay_full
+from tests.mutants.passes.passes_chapter import reduces_unless_alone
+
+assert right.fully_shard is not None
+assert right.mixed_precision_policy is not None
+
+
+def lists(change: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``fully_shard`` that treats lists of modules as ``change(list, **options)`` does."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        return right.fully_shard(module, **options) if isinstance(module, nn.Module) else change(module, **options)
+
+    return fully_shard
+
+
+def one_by_one(modules: list[Any], **options: Any) -> Any:
+    """Each module of a list is sharded by itself."""
+    assert right.fully_shard is not None
+    for module in modules:
+        right.fully_shard(module, **options)
+    return modules
+
+
+def without_output_dtype(modules: list[Any], **options: Any) -> Any:
+    """The policy's output_dtype is forgotten."""
+    assert right.fully_shard is not None
+    if "mp_policy" in options:
+        options["mp_policy"] = replace(options["mp_policy"], output_dtype=None)
+    return right.fully_shard(modules, **options)
+
+
+def checkpoint_twice_as_much(module: Any, **options: Any) -> Any:
+    """Gradients through what is run again count twice."""
+    assert right.checkpoint is not None
+    right.checkpoint(module, **options)
+    outputs(lambda module, output: doubled(output))(module)
+    return module
+
+
+def doubled(output: Any) -> Any:
+    """The output with twice its gradient."""
+    return output * 2 - output.detach()
+
+
+def doubles_what_is_kept(module: Any) -> None:
+    """Gradients that are not reduced at once count twice."""
+    if not is_root(module):
+        return
+    keeps = [False]
+
+    def remember(module: Any, right_method: Any, sync: bool) -> None:
+        keeps[0] = not sync
+        right_method(sync)
+
+    instead("set_requires_gradient_sync", remember)(module)
+    outputs(lambda module, output: doubled(output) if keeps[0] else output)(module)
+
+
+keeps_lone_gradients = faulty("keeps lone gradients", after=when_alone(reduces_unless_alone))
+shards_lists_apart = called_otherwise("shards lists apart", lists(one_by_one))
+checkpoints_count_twice = replace(right, name="checkpoints count twice", checkpoint=checkpoint_twice_as_much)
+kept_counts_twice = faulty("kept counts twice", after=doubles_what_is_kept)
+lists_cannot_be_kept = faulty("lists cannot be kept", after=cannot_stay_full)
+halves_partial_forwards = faulty("halves partial forwards", after=second_call_is_halved(is_root))
+forgets_output_dtype = called_otherwise("forgets output dtype", lists(without_output_dtype))
+
+CAUGHT_BY = {
+    "keeps_lone_gradients": "partial-groups/chunks",
+    "shards_lists_apart": "partial-groups/tied",
+    "checkpoints_count_twice": "partial-groups/checkpointed",
+    "kept_counts_twice": "partial-groups/accumulation",
+    "lists_cannot_be_kept": "partial-groups/stays-full",
+    "halves_partial_forwards": "partial-groups/two-forwards",
+    "forgets_output_dtype": "partial-groups/output-dtype",
+}
+#: What is in a list beside what it is in is sharded twice.
+ALSO_BY = {"shards_lists_apart": ("entry/nested-in-a-list",)}
+#: A weight that two groups share is refused.
+RAISES = ("shards_lists_apart",)

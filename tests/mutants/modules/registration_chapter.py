@@ -1,0 +1,208 @@
+"""Implementations that are wrong about which parameter objects there are, their memory, or what users do to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from tests.mutants import ON_THE_WHOLE
+from tests.mutants.hooking import each_gradient, instead, zero
+from tests.mutants.making import Gather, faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+
+assert right.fully_shard is not None
+assert right.mixed_precision_policy is not None
+
+
+def always_async(module: Any, right_method: Any, async_op: bool = False) -> Any:
+    """Give a handle in any case."""
+    return right_method(True)
+
+
+def kept_if_async(module: Any, right_method: Any, async_op: bool = False) -> Any:
+    """What was gathered so is kept for ever."""
+    module.set_reshard_after_backward(not async_op)
+    return right_method(async_op)
+
+
+def from_the_start(module: Any, right_method: Any, async_op: bool = False) -> Any:
+    """Gather again whatever is there."""
+    module.reshard()
+    return right_method(async_op)
+
+
+class GatherOf(Gather):
+    """A gather that gives zeros when it is told to."""
+
+    zeros = False
+
+    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
+        super().gather(output, input, group)
+        if self.zeros:
+            output.zero_()
+
+
+def forgets_when_resharded(module: Any) -> None:
+    """After a reshard by hand nothing is found again."""
+    gather = GatherOf()
+    module.set_custom_all_gather(gather)
+
+    def reshard(module: Any, right_method: Any) -> None:
+        gather.zeros = True
+        right_method()
+
+    instead("reshard", reshard)(module)
+
+
+class FirstGather(Gather):
+    """A gather that gives what it gave first."""
+
+    first: Tensor | None = None
+
+    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
+        if self.first is None:
+            super().gather(output, input, group)
+            self.first = output.clone()
+        output.copy_(self.first)
+
+
+def new_objects(module: nn.Module) -> None:
+    """After each backward there is another object of the same numbers."""
+    places = [(owner, name) for owner in module.modules() for name in owner._parameters]
+
+    def renew(parameter: Any) -> None:
+        for owner, name in places:
+            if owner._parameters[name] is parameter:
+                owner._parameters[name] = nn.Parameter(parameter.detach())
+
+    each_gradient(renew)(module)
+
+
+def whole_gradient(parameter: Any) -> None:
+    """Every rank gets all rows of the gradient."""
+    full = parameter.grad.full_tensor()
+    parameter.grad = DTensor.from_local(full, parameter.device_mesh, [Replicate()], run_check=False)
+
+
+def gathers_last(module: Any) -> None:
+    """Other hooks come before the gather."""
+    module._forward_pre_hooks.move_to_end(next(iter(module._forward_pre_hooks)))
+
+
+def runs_with_copies(module: nn.Module) -> None:
+    """Layers run with copies of parameters, which autograd has recorded."""
+
+    def copy(module: nn.Module, _: Any) -> None:
+        for owner in module.modules():
+            for name, parameter in owner._parameters.items():
+                if parameter is not None and not isinstance(parameter, DTensor):
+                    vars(owner)["_parameters"][name] = parameter * 1
+
+    module.register_forward_pre_hook(copy)
+
+
+def holds_memory(module: Any) -> None:
+    """Resharding by hand holds on to the memory."""
+    full: dict[Tensor, int] = {}
+
+    def remember(module: Any, _: Any) -> None:
+        full.update({p: p.untyped_storage().nbytes() for p in module.parameters() if not isinstance(p, DTensor)})
+
+    def reshard(module: Any, right_method: Any) -> None:
+        right_method()
+        for parameter, size in full.items():
+            parameter.untyped_storage().resize_(size)
+
+    module.register_forward_pre_hook(remember)
+    instead("reshard", reshard)(module)
+
+
+def remembers_first_numbers(module: Any) -> None:
+    """The first forward runs with the numbers that there were when the module was sharded."""
+    first = {name: p.to_local().clone() for name, p in module.named_parameters() if isinstance(p, DTensor)}
+
+    @torch.no_grad()
+    def restore(module: Any, _: Any) -> None:
+        for name, parameter in module.named_parameters():
+            if name in first and isinstance(parameter, DTensor):
+                parameter.to_local().copy_(first.pop(name))
+
+    module.register_forward_pre_hook(restore, prepend=True)
+
+
+def loses_at(count: int) -> Any:
+    """A change to each module: the ``count``-th conversion to another dtype loses all numbers."""
+
+    def to(module: Any, right_method: Any, dtype: torch.dtype) -> Any:
+        changes = any(parameter.dtype != dtype for parameter in module.parameters())
+        vars(module)["conversions"] = vars(module).get("conversions", 0) + changes
+        right_method(dtype)
+        if changes and vars(module)["conversions"] == count:
+            zero(module)
+        return module
+
+    return instead("to", to)
+
+
+def shares_by_address(module: Any, **options: Any) -> Any:
+    """Parameters whose originals lay at the same place are taken for one."""
+    assert right.fully_shard is not None
+    if isinstance(module, list):
+        return right.fully_shard(module, **options)
+    places = [id(parameter) for parameter in module.parameters() if not isinstance(parameter, DTensor)]
+    right.fully_shard(module, **options)
+    vars(module)["places"] = places
+    below = [place for each in module.modules() for place in vars(each).get("places", ())]
+    if len(set(below)) < len(below):
+        raise ValueError("a parameter is shared with one already managed by another group")
+    return module
+
+
+returns_handles = faulty("returns handles", after=instead("unshard", always_async))
+keeps_async = faulty("keeps async", after=instead("unshard", kept_if_async))
+gathers_again = faulty("gathers again", after=instead("unshard", from_the_start))
+forgets_by_hand = faulty("forgets by hand", after=forgets_when_resharded)
+renews_objects = faulty("renews objects", after=new_objects)
+gradients_lie_whole = faulty("gradients lie whole", after=each_gradient(whole_gradient))
+hooks_first = faulty("hooks first", after=gathers_last)
+copies_for_layers = faulty("copies for layers", after=runs_with_copies)
+memory_is_held = faulty("memory is held", after=holds_memory)
+sees_no_edits = faulty("sees no edits", gather=FirstGather)
+sees_no_replacement = faulty("sees no replacement", after=remembers_first_numbers)
+loses_converted = faulty("loses converted", after=loses_at(1))
+loses_converted_back = faulty("loses converted back", after=loses_at(2))
+has_no_policy = faulty("has no policy", mp_policy=right.mixed_precision_policy())
+tells_by_address = called_otherwise("tells by address", shares_by_address)
+
+CAUGHT_BY = {
+    "returns_handles": "registration/unshard-waits",
+    "keeps_async": "registration/unwaited",
+    "gathers_again": "registration/repeated",
+    "forgets_by_hand": "registration/resharded-between",
+    "renews_objects": "registration/same-objects",
+    "gradients_lie_whole": "registration/gradient-layouts",
+    "hooks_first": "registration/hooks-before",
+    "copies_for_layers": "registration/leaves",
+    "memory_is_held": "registration/frees-what-autograd-saved",
+    "sees_no_edits": "registration/edits",
+    "sees_no_replacement": "registration/replaced",
+    "loses_converted": "registration/converted-first",
+    "loses_converted_back": "registration/converted-and-back",
+    "has_no_policy": "registration/converted-under-policy",
+    "tells_by_address": "registration/layer-by-layer",
+}
+#: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
+ALSO_BY = {
+    **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), ON_THE_WHOLE),
+    "copies_for_layers": ("scripts/",),  # which look at what is registered
+    "has_no_policy": ("scripts/precision",),
+    **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
+}
+#: What is taken for shared is refused.
+RAISES = ("tells_by_address",)
+ORIGIN = {
+    "sees_no_edits": "J4 pytorch/pytorch#107081",
+}

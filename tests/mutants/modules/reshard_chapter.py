@@ -1,0 +1,180 @@
+"""Implementations that reshard when they should not, or do not when they should.
+
+Right is: True shards all after forward, False nothing, unset all but the root, k over groups of k; backward shards all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.numbers.gathers import OwnShardEverywhere
+
+assert right.fully_shard is not None
+SETTING = "reshard_after_forward"
+
+
+def reads(change: Callable[[Any, int], Any]) -> Callable[..., Any]:
+    """A ``fully_shard`` that takes another setting than it is given, which may depend on the number of shards."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        setting = change(options.get(SETTING), options["mesh"].size(-1))
+        return right.fully_shard(module, **{**options, SETTING: setting})
+
+    return fully_shard
+
+
+def is_int(setting: Any) -> bool:
+    """Whether a setting is a size of groups."""
+    return isinstance(setting, int) and not isinstance(setting, bool)
+
+
+def then(change: Callable[[Any], None], where: Callable[[Any], bool]) -> Callable[..., Any]:
+    """A ``fully_shard`` that changes modules whose setting is such."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        right.fully_shard(module, **options)
+        if where(options.get(SETTING)):
+            change(module)
+        return module
+
+    return fully_shard
+
+
+def unshards_without_gradients(module: Any) -> None:
+    """A forward without gradients has no backward that would reshard; and so it never does."""
+    module.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.unshard())
+
+
+def always_recurses(module: Any) -> None:
+    """Set all, also when the root alone was meant."""
+    setter = module.set_reshard_after_forward
+    module.set_reshard_after_forward = lambda value, recurse=True: setter(value, recurse=True)
+
+
+def stays_full_after_backward(module: Any) -> None:
+    """Keep full parameters after backward, and so use them, stale, in the next forward."""
+    module.set_reshard_after_backward(False)
+
+
+def sums(module: Any) -> None:
+    """Gradients are added up, and not averaged."""
+    module.set_gradient_divide_factor(1.0)
+
+
+def cannot_stay_full(module: Any) -> None:
+    """Ignore the wish to keep full parameters after backward."""
+    module.set_reshard_after_backward = lambda *_, **__: None
+
+
+def does_not_reshard_by_hand(module: Any) -> None:
+    """``reshard`` does nothing."""
+    module.reshard = lambda: None
+
+
+def unshards_children(module: Any) -> None:
+    """``unshard`` of a module is that of all below, too."""
+    unshard, below = module.unshard, [each for each in module.modules() if hasattr(each, "unshard")]
+
+    def unshard_all(async_op: bool = False) -> Any:
+        for each in below[1:]:
+            each.unshard()
+        return unshard(async_op)
+
+    module.unshard = unshard_all
+
+
+def drops_empty_gradients(module: Any) -> None:
+    """A rank without rows of a parameter has no gradient of it."""
+
+    def drop(parameter: Any) -> None:
+        if isinstance(parameter, DTensor) and not parameter.to_local().numel():
+            parameter.grad = None
+
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(drop)
+
+
+def keeps_full_memory(module: Any) -> None:
+    """Register sharded parameters, and keep the full ones all the same."""
+    full: dict[Any, int] = {}
+
+    def remember(module: Any, _: Any) -> None:
+        full.update({p: p.untyped_storage().nbytes() for p in module.parameters() if not isinstance(p, DTensor)})
+
+    def keep(*_: Any) -> None:
+        for parameter, size in full.items():
+            parameter.untyped_storage().resize_(size)
+
+    module.register_forward_pre_hook(remember)
+    module.register_forward_hook(keep)
+
+
+def factor_or_true(setting: Any, ranks: int) -> Any:
+    """Read a size that does not fit as True."""
+    fits = not is_int(setting) or (setting > 0 and ranks % setting == 0)
+    return setting if fits else True
+
+
+never_reshards_after_forward = called_otherwise("never reshards after forward", reads(lambda setting, _: False))
+always_reshards_after_forward = called_otherwise("always reshards after forward", reads(lambda setting, _: True))
+reshards_the_root = called_otherwise(
+    "reshards the root", reads(lambda setting, _: True if setting is None else setting)
+)
+without_gradients_stays_full = faulty("without gradients stays full", after=unshards_without_gradients)
+sets_all_later = faulty("sets all later", after=always_recurses)
+reads_groups_as_true = called_otherwise(
+    "reads groups as True", reads(lambda setting, _: True if is_int(setting) else setting)
+)
+reads_one_as_true = called_otherwise(
+    "reads one as True", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)
+)
+stays_full = faulty("stays full", after=stays_full_after_backward)
+groups_stay_full = called_otherwise("groups stay full", then(stays_full_after_backward, is_int))
+cannot_be_kept = faulty("cannot be kept", after=cannot_stay_full)
+no_empty_gradients = faulty("no empty gradients", after=drops_empty_gradients)
+no_reshard_by_hand = faulty("no reshard by hand", after=does_not_reshard_by_hand)
+no_way_back = faulty("no way back", after=does_not_reshard_by_hand)
+unshards_all_below = faulty("unshards all below", after=unshards_children)
+runs_on_its_own_shard = faulty("runs on its own shard", gather=OwnShardEverywhere)
+frees_nothing = faulty("frees nothing", after=keeps_full_memory)
+stale_when_not_resharding = called_otherwise(
+    "stale when not resharding", then(stays_full_after_backward, lambda setting: setting is False)
+)
+stale_in_groups = called_otherwise("stale in groups", then(stays_full_after_backward, is_int))
+sums_in_groups = called_otherwise("sums in groups", then(sums, is_int))
+takes_any_size = called_otherwise("takes any size", reads(factor_or_true))
+takes_any_type = called_otherwise(
+    "takes any type", reads(lambda setting, _: bool(setting) if isinstance(setting, (str, float)) else setting)
+)
+
+CAUGHT_BY = {
+    "never_reshards_after_forward": "reshard/true",
+    "always_reshards_after_forward": "reshard/false",
+    "reshards_the_root": "reshard/default",
+    "without_gradients_stays_full": "reshard/without-gradients",
+    "sets_all_later": "reshard/set-later",
+    "reads_groups_as_true": "reshard/to-group",
+    "reads_one_as_true": "reshard/to-one-or-all",
+    "stays_full": "reshard/after-backward",
+    "groups_stay_full": "reshard/to-group-after-backward",
+    "cannot_be_kept": "reshard/kept-after-backward",
+    "no_empty_gradients": "reshard/gradients",
+    "no_reshard_by_hand": "reshard/by-hand",
+    "unshards_all_below": "reshard/unshard",
+    "no_way_back": "reshard/undoes-unshard",
+    "runs_on_its_own_shard": "reshard/full-in-forward",
+    "frees_nothing": "reshard/frees-memory",
+    "stale_when_not_resharding": "reshard/same-results",
+    "stale_in_groups": "reshard/to-group-same-results",
+    "sums_in_groups": "parity/to-group",
+    "takes_any_size": "reshard/refuses-sizes",
+    "takes_any_type": "reshard/refuses-types",
+}

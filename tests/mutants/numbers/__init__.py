@@ -1,0 +1,1 @@
+"""Mutants that compute wrong numbers."""

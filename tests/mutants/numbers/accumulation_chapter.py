@@ -1,0 +1,120 @@
+"""Implementations that add up micro-batches wrongly, or communicate when they were told not to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.making import faulty
+from tests.mutants.passes.communication import without
+from tests.mutants.passes.prefetch_chapter import sharded_below
+
+
+def parameters_of(module: Any) -> list[Any]:
+    """torch's own records of the parameters of a module and of those below."""
+    state = right.fully_shard.state  # type: ignore[union-attr]
+    return [
+        p for each in (module, *sharded_below(module)) for g in state(each)._fsdp_param_groups for p in g.fsdp_params
+    ]
+
+
+def reaches_all(module: Any, on: bool, *, recurse: bool = True) -> None:
+    """As if recurse were True."""
+    type(module).set_requires_gradient_sync(module, on)
+
+
+def reaches_itself(module: Any, on: bool, *, recurse: bool = True) -> None:
+    """As if recurse were False."""
+    type(module).set_requires_gradient_sync(module, on, recurse=False)
+
+
+def needs_a_tree(module: Any, on: bool, *, recurse: bool = True) -> None:
+    """Only where something is sharded below."""
+    if sharded_below(module):
+        type(module).set_requires_gradient_sync(module, on, recurse=recurse)
+
+
+def scatters_anyway(module: Any, on: bool, *, recurse: bool = True) -> None:
+    """Only all-reduces are switched."""
+    type(module).set_requires_all_reduce(module, on, recurse=recurse)
+
+
+def drops_gradients(module: Any) -> None:
+    """Each forward begins without gradients."""
+
+    def drop(module: Any, _: Any) -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+
+    module.register_forward_pre_hook(drop, prepend=True)
+
+
+def cannot_reshard_again(module: Any, on: bool, *, recurse: bool = True) -> None:
+    """Once resharding after backward is off, it stays off."""
+    if not on:
+        type(module).set_reshard_after_backward(module, on, recurse=recurse)
+
+
+def forgets_the_others(module: Any, is_last: bool) -> None:
+    """What other backwards left is gone before the last one."""
+    type(module).set_is_last_backward(module, is_last)
+    for parameter in module.parameters() if is_last else ():
+        parameter.grad = None
+
+
+def adds_in_low_precision(module: Any) -> None:
+    """Gradients that are not reduced stay in the dtype in which they were computed."""
+    for parameter in parameters_of(module):
+        parameter.to_accumulated_grad_if_needed = lambda: None
+
+
+def sharded_with_a_bad_memory(module: Any, **options: Any) -> Any:
+    """Where parameters rest on the CPU, gradients that were not reduced are lost."""
+    assert right.fully_shard is not None
+    result = right.fully_shard(module, **options)
+    if "offload_policy" in options:
+
+        def switch(on: bool, *, recurse: bool = True) -> None:
+            type(module).set_requires_gradient_sync(module, on, recurse=recurse)
+            for parameter in parameters_of(module) if on else ():
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
+
+        module.set_requires_gradient_sync = switch
+    return result
+
+
+is_never_quiet = without("is never quiet", "set_requires_gradient_sync")
+is_quiet_everywhere = without("is quiet everywhere", "set_requires_gradient_sync", reaches_all)
+blocks_are_never_quiet = without("blocks are never quiet", "set_requires_gradient_sync", needs_a_tree)
+drops_what_is_there = faulty("drops what is there", after=drops_gradients)
+scatters_though_quiet = without("scatters though quiet", "set_requires_gradient_sync", scatters_anyway)
+reduces_replicas_anyway = without("reduces replicas anyway", "set_requires_all_reduce")
+reshards_anyway = without("reshards anyway", "set_reshard_after_backward")
+never_reshards_again = without("never reshards again", "set_reshard_after_backward", cannot_reshard_again)
+forgets_other_backwards = without("forgets other backwards", "set_is_last_backward", forgets_the_others)
+adds_in_the_compute_dtype = faulty("adds in the compute dtype", after=adds_in_low_precision)
+loses_gradients_with_offload = replace(
+    right, name="loses gradients with offload", fully_shard=sharded_with_a_bad_memory
+)
+reaches_only_itself = without("reaches only itself", "set_requires_gradient_sync", reaches_itself)
+
+CAUGHT_BY = {
+    "is_never_quiet": "accumulation/quiet",
+    "is_quiet_everywhere": "accumulation/quiet-root",
+    "blocks_are_never_quiet": "accumulation/quiet-block",
+    "drops_what_is_there": "accumulation/loud",
+    "scatters_though_quiet": "accumulation/hsdp",
+    "reduces_replicas_anyway": "accumulation/hsdp-scatters",
+    "reshards_anyway": "accumulation/gathers-once",
+    "never_reshards_again": "accumulation/pipeline",
+    "forgets_other_backwards": "accumulation/last-backward",
+    "adds_in_the_compute_dtype": "accumulation/reduce-dtype",
+    "loses_gradients_with_offload": "accumulation/offload",
+    "reaches_only_itself": "accumulation/reach",
+}
+ALSO_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}
+ORIGIN = {
+    "is_never_quiet": "B12, D1, D2 NVIDIA/cosmos-framework#162, huggingface/accelerate#3762",
+}

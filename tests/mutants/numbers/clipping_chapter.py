@@ -1,0 +1,77 @@
+"""Implementations whose gradients have right numbers and say the wrong thing of them.
+
+Right is: parts [3, 0] and [4] of one gradient are said to be parts, so that its norm is 5 on both ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from tests.mutants.making import faulty
+
+
+def says(placements: Callable[[int], Sequence[Placement] | None]) -> Callable[[Any], None]:
+    """A change to each module: its gradients say that they are placed so, on a mesh of so many axes."""
+
+    def mislabel(parameter: Any) -> None:
+        gradient, wrong = parameter.grad, placements(parameter.device_mesh.ndim)
+        if wrong is not None:
+            local, mesh, size = gradient.to_local(), gradient.device_mesh, gradient.size()
+            parameter.grad = DTensor.from_local(
+                local, mesh, wrong, run_check=False, shape=size, stride=gradient.stride()
+            )
+
+    return lambda module: each_once(module, mislabel)
+
+
+def each_once(module: Any, hook: Callable[[Any], None]) -> None:
+    """Run a hook whenever a sharded parameter has its gradient."""
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor) and not hasattr(parameter, "hooked"):
+            parameter.register_post_accumulate_grad_hook(hook)
+            parameter.hooked = True
+
+
+def whole(axes: int) -> Sequence[Placement]:
+    """Every rank has all of it."""
+    return [Replicate()] * axes
+
+
+def summands(axes: int) -> Sequence[Placement] | None:
+    """Replicas are yet to be added up."""
+    return [Partial(), Shard(0)] if axes == 2 else None
+
+
+def cuts_off(parameter: Tensor) -> None:
+    """Clip what is large, unasked."""
+    assert parameter.grad is not None
+    parameter.grad.clamp_(-1.0, 1.0)
+
+
+each_its_own_norm = faulty("each its own norm", after=says(whole))
+replicas_count_twice = faulty("replicas count twice", after=says(summands))
+one_rank_is_alone = faulty("one rank is alone", after=says(whole))
+one_rank_steps_alone = faulty("one rank steps alone", after=says(whole))
+large_gradients_are_cut = faulty("large gradients are cut", after=lambda module: each_once(module, cuts_off))
+
+CAUGHT_BY = {
+    "each_its_own_norm": "clipping/one-axis",
+    "replicas_count_twice": "clipping/hsdp",
+    "one_rank_is_alone": "clipping/refuses-infinity",
+    "large_gradients_are_cut": "clipping/scaler",
+    "one_rank_steps_alone": "clipping/scaler-infinity",
+}
+#: Norms go wrong by what gradients say of themselves.
+ALSO_BY = {"": ("registration/gradient-layouts",)}
+#: A rank that goes on alone finds that its gradient is not placed as its parameter.
+RAISES = {"one_rank_steps_alone"}
+ORIGIN = {
+    "each_its_own_norm": "I11 pytorch/pytorch#170862",
+    "replicas_count_twice": "B10 ByteDance-Seed/VeOmni#184",
+    "one_rank_steps_alone": "J17 pytorch/pytorch#115710",
+}

@@ -1,0 +1,226 @@
+"""Implementations that are wrong where nets are not plain stacks: lists, sharing, branches, buffers, several calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor.placement_types import Shard
+
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.making import faulty
+
+
+def wrapped(name: str, change: Callable[[Any, dict[str, Any]], dict[str, Any]], **others: Any) -> Any:
+    """torch's implementation, whose ``fully_shard`` first changes the module, or takes changed options."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        return right.fully_shard(module, **change(module, options))
+
+    return replace(right, name=name, fully_shard=fully_shard, **others)
+
+
+def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
+    """Of modules given as a list, only the first one's gradients are kept."""
+    assert right.fully_shard is not None
+    result = right.fully_shard(module, **options)
+    for other in module[1:] if isinstance(module, list) else []:
+        for parameter in other.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.zero_())
+    return result
+
+
+def widens_dtypes(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Make float32 of what is narrower, so that a group has one dtype."""
+    for parameter in module.parameters() if isinstance(module, nn.Module) else []:
+        if parameter.dtype == torch.float16:
+            parameter.data = parameter.data.float()
+    return options
+
+
+def shards_without_replicas(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Where there is one shard only, forget that there are replicas."""
+    mesh = options["mesh"]
+    alone = mesh.ndim == 2 and mesh["shard"].size() == 1
+    return {**options, "mesh": mesh["shard"] if alone else mesh}
+
+
+#: When each module was sharded.
+order: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def expects_the_order_of_modules(module: Any, **options: Any) -> Any:
+    """Of modules within this one, those that were sharded after a later one beside them are never reduced."""
+    assert right.fully_shard is not None
+    result = right.fully_shard(module, **options)
+    for each in module if isinstance(module, list) else [module]:
+        order[each] = len(order)
+        sharded = [(name, one) for name, one in each.named_modules() if one in order]
+        for (name, one), (other_name, other) in combinations(sharded, 2):
+            if order[one] > order[other] and not f"{other_name}.".startswith(f"{name}." if name else ""):
+                one.set_requires_gradient_sync(False, recurse=False)
+    return result
+
+
+def unties(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Give every place of a shared parameter a copy of its own."""
+    seen: set[int] = set()
+    for each in [m for top in (module if isinstance(module, list) else [module]) for m in top.modules()]:
+        for name, parameter in list(each.named_parameters(recurse=False)):
+            if id(parameter) in seen:
+                setattr(each, name, nn.Parameter(parameter.detach().clone()))
+            seen.add(id(parameter))
+    return options
+
+
+def thaws(module: Any) -> None:
+    """Let all parameters train."""
+    for parameter in module.parameters():
+        parameter.requires_grad_(True)
+
+
+def invents_gradients(module: Any) -> None:
+    """Start every gradient at zero."""
+
+    def start(*_: Any) -> None:
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter.grad is None and hasattr(parameter, "to_local"):
+                parameter.grad = torch.zeros_like(parameter)
+
+    module.register_forward_pre_hook(start)
+
+
+def averages_over_all_but_idle_ranks(module: Any) -> None:
+    """Reduce only what was used: the ranks that did not use a branch are not there when it is reduced."""
+    module.set_reduce_scatter_unused_params = lambda *_, **__: None
+
+
+def forgets_the_first_call(module: Any) -> None:
+    """Where a module is given its own output, only the call that gave the last one has a gradient."""
+    outputs: list[Any] = []
+
+    def cut(module: Any, args: tuple[Any, ...]) -> Any:
+        own = any(args and args[0] is output for output in outputs)
+        return (args[0].detach(), *args[1:]) if own else None
+
+    module.register_forward_pre_hook(cut, prepend=True)
+    module.register_forward_hook(lambda module, args, output: outputs.append(output))
+
+
+def cuts_rows(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Cut by rows, whatever was asked for."""
+    return {**options, "shard_placement_fn": lambda parameter: Shard(0)} if "shard_placement_fn" in options else options
+
+
+def checkpoint_that_detaches(module: nn.Module, **options: Any) -> nn.Module:
+    """Run again on inputs without a past: what lies before has no gradient."""
+    module.register_forward_pre_hook(lambda module, args: tuple(detached(each) for each in args))
+    return module
+
+
+def detached(value: Any) -> Any:
+    """A tensor without its past."""
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def loses_what_is_not_reduced(module: Any) -> None:
+    """Micro-batches that are not reduced at once are lost."""
+    kept = [1.0]
+
+    def set_sync(value: bool, *, recurse: bool = True) -> None:
+        kept[0] = float(value)
+
+    def lose(module: Any, args: Any, output: Any) -> Any:
+        factor = kept[0]
+        if isinstance(output, Tensor) and output.requires_grad and not factor:
+            output.register_hook(lambda gradient: gradient * 0)
+
+    module.set_requires_gradient_sync = set_sync
+    module.register_forward_hook(lose)
+
+
+def keeps_what_was_gathered_ahead(module: Any) -> None:
+    """What was gathered ahead is never given up, and so is stale in the next step."""
+    tell = module.set_modules_to_forward_prefetch
+
+    def told(modules: Any) -> None:
+        tell(modules)
+        for each in modules:
+            each.set_reshard_after_forward(False)
+            each.set_reshard_after_backward(False)
+
+    module.set_modules_to_forward_prefetch = told
+
+
+def averages_statistics(module: Any) -> None:
+    """Make running statistics those of all ranks."""
+
+    def average(module: Any, *_: Any) -> None:
+        for each in module.modules():
+            if isinstance(each, nn.BatchNorm1d) and each.running_mean is not None:
+                total = each.running_mean.clone()
+                dist.all_reduce(total)
+                each.running_mean = total / dist.get_world_size()
+
+    module.register_forward_hook(average)
+
+
+def forgets_buffers(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Make buffers anew that the state dict has not got."""
+    kept = set(module.state_dict()) if isinstance(module, nn.Module) else set()
+    for name, buffer in module.named_buffers() if kept else []:
+        if name not in kept:
+            buffer.zero_()
+    return options
+
+
+keeps_the_first_of_a_list = replace(right, name="keeps the first of a list", fully_shard=forgets_the_rest_of_a_list)
+has_one_dtype = wrapped("has one dtype", widens_dtypes)
+forgets_replicas = wrapped("forgets replicas of one shard", shards_without_replicas)
+knows_one_order = replace(right, name="knows one order", fully_shard=expects_the_order_of_modules)
+makes_copies_of_what_is_shared = wrapped("makes copies of what is shared", unties)
+trains_what_is_frozen = faulty("trains what is frozen", after=thaws)
+invents = faulty("invents gradients", after=invents_gradients)
+skips_unused = faulty("skips what is unused", after=averages_over_all_but_idle_ranks)
+keeps_the_last_call = faulty("keeps the last call", after=forgets_the_first_call)
+always_cuts_rows = wrapped("always cuts rows", cuts_rows)
+detaches_checkpoints = replace(right, name="detaches what is recomputed", checkpoint=checkpoint_that_detaches)
+loses_micro_batches = faulty("loses micro-batches", after=loses_what_is_not_reduced)
+keeps_prefetched = faulty("keeps what was gathered ahead", after=keeps_what_was_gathered_ahead)
+shares_statistics = faulty("shares running statistics", after=averages_statistics)
+resets_buffers = wrapped("resets buffers that are not saved", forgets_buffers)
+
+CAUGHT_BY = {
+    "keeps_the_first_of_a_list": "generated/nets",
+    "has_one_dtype": "generated/stressed",
+    "forgets_replicas": "generated/hybrid",
+    "knows_one_order": "generated/order",
+    "makes_copies_of_what_is_shared": "generated/tied",
+    "trains_what_is_frozen": "generated/frozen",
+    "invents": "generated/branches",
+    "skips_unused": "generated/branches-apart",
+    "keeps_the_last_call": "generated/twice",
+    "always_cuts_rows": "generated/placement",
+    "detaches_checkpoints": "generated/checkpointed",
+    "loses_micro_batches": "generated/accumulation",
+    "keeps_prefetched": "generated/prefetch",
+    "shares_statistics": "generated/buffers",
+    "resets_buffers": "generated/buffers",
+}
+#: Ranks then reduce groups of other sizes than each other.
+RAISES = {"skips_unused"}
+#: What needs gradients needs the same once it is sharded.
+ALSO_BY = {"trains_what_is_frozen": ("entry/needs-gradients",)}
+ORIGIN = {
+    "forgets_replicas": "B1 pytorch/pytorch#154888",
+    "makes_copies_of_what_is_shared": "G6 NVIDIA-NeMo/RL#264",
+    "skips_unused": "F9 pytorch/pytorch#170667",
+    "resets_buffers": "H4 EvolvingLMMs-Lab/lmms-engine#185",
+}

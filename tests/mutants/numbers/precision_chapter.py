@@ -1,0 +1,221 @@
+"""Implementations that cast too much, too little or at the wrong time.
+
+Right is: with param_dtype bfloat16 a weight of 1 + 2**-15 computes as 1 and stays 1 + 2**-15; gradients 1024 and 3
+average to 513.5 with reduce_dtype float32, to 512 with bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from harness.vendor import Implementation
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.numbers.gathers import GathersOnce
+
+assert right.fully_shard is not None
+assert right.mixed_precision_policy is not None
+no_policy = right.mixed_precision_policy()
+
+
+def reads(**fields: Any) -> Callable[..., Any]:
+    """A ``fully_shard`` that takes some fields of every policy for others."""
+    return lambda module, **options: shard_under(module, options, **fields)
+
+
+def shard_under(module: Any, options: dict[str, Any], **fields: Any) -> Any:
+    """Shard with some fields of the policy changed."""
+    assert right.fully_shard is not None
+    return right.fully_shard(module, **{**options, "mp_policy": replace(options.get("mp_policy", no_policy), **fields)})
+
+
+def modules_of(module: Any) -> list[nn.Module]:
+    """What was given, as a list."""
+    return [module] if isinstance(module, nn.Module) else list(module)
+
+
+def rounds_what_rests(module: Any, **options: Any) -> Any:
+    """Keep parameters as they are computed with: 1 + 2**-15 is 1 for good."""
+    assert right.fully_shard is not None
+    result = right.fully_shard(module, **options)
+    low = options.get("mp_policy", no_policy).param_dtype
+    with torch.no_grad():
+        for parameter in [p for each in modules_of(module) for p in each.parameters()]:
+            if isinstance(parameter, DTensor) and low:
+                parameter.to_local().copy_(parameter.to_local().to(low))
+    return result
+
+
+def casts_what_rests(module: Any, **options: Any) -> Any:
+    """The same, with the dtype too."""
+    assert right.fully_shard is not None
+    result = right.fully_shard(module, **options)
+    low = options.get("mp_policy", no_policy).param_dtype
+    return result.to(low) if low else result
+
+
+def casting_inputs(cast: Callable[[Any, Any, torch.dtype], Any], places: slice = slice(None)) -> Callable[..., Any]:
+    """A ``fully_shard`` with another way to cast inputs, and that for some modules of a list only."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        policy = options.get("mp_policy", no_policy)
+        result = shard_under(module, options, cast_forward_inputs=False)
+        for each in modules_of(module)[places]:
+            if policy.param_dtype and policy.cast_forward_inputs:
+                each.register_forward_pre_hook(
+                    lambda module, args, low=policy.param_dtype: cast(module, args, low), prepend=True
+                )
+        return result
+
+    return fully_shard
+
+
+def cast_direct(module: Any, args: Any, low: torch.dtype) -> Any:
+    """Tensors given by place, and nothing that lies within other values."""
+    return tuple(arg.to(low) if isinstance(arg, Tensor) and arg.is_floating_point() else arg for arg in args)
+
+
+def cast_first_time(module: Any, args: Any, low: torch.dtype) -> Any:
+    """What a module is given the first time, and not when it is run again."""
+    if getattr(module, "ran", False):
+        return args
+    module.ran = True
+    return cast_direct(module, args, low)
+
+
+def casts_buffers(module: Any, **options: Any) -> Any:
+    """Cast floating buffers as if they were parameters."""
+    assert right.fully_shard is not None
+    low = options.get("mp_policy", no_policy).param_dtype
+    for each in modules_of(module):
+        for name, buffer in each.named_buffers():
+            if low and buffer.is_floating_point():
+                each.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer.to(low)
+    return right.fully_shard(module, **options)
+
+
+def makes_all_float(module: Any, **options: Any) -> Any:
+    """Turn parameters of other dtypes into float32 first, so that all are alike."""
+    assert right.fully_shard is not None
+    for each in [inner for outer in modules_of(module) for inner in outer.modules()]:
+        for name, parameter in list(each.named_parameters(recurse=False)):
+            if not isinstance(parameter, DTensor) and parameter.dtype != torch.float32:
+                setattr(each, name, nn.Parameter(parameter.float(), requires_grad=parameter.requires_grad))
+    return right.fully_shard(module, **options)
+
+
+def cuts_off_structures(module: Any) -> None:
+    """Rebuild what is not a tensor from detached tensors."""
+
+    def rebuild(module: Any, args: Any, output: Any) -> Any:
+        return detached(output)
+
+    module.register_forward_hook(rebuild)
+
+
+def detached(value: Any) -> Any:
+    """A value within which no tensor has a gradient."""
+    if hasattr(value, "right"):
+        return type(value)(value.left, detached(value.right))
+    if isinstance(value, dict):
+        return type(value)((key, detached(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value)(detached(item) for item in value)
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+class Opaque(torch.autograd.Function):
+    """Hands a tensor on, and says nothing of derivatives forward."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        """``x`` again."""
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        """The gradient again."""
+        return gradients[0]
+
+
+def is_opaque(module: Any) -> None:
+    """Put something between that function transforms cannot pass."""
+    module.register_forward_hook(lambda module, args, output: Opaque.apply(output))
+
+
+@dataclass
+class LoosePolicy:
+    """A policy that anybody may change."""
+
+    param_dtype: Any = None
+    reduce_dtype: Any = None
+    output_dtype: Any = None
+    cast_forward_inputs: bool = True
+
+
+def policies(make: Callable[..., Any], name: str) -> Implementation:
+    """torch's implementation with another policy."""
+    return replace(right, name=name, mixed_precision_policy=make)
+
+
+def reduces_in_float32_by_default(**fields: Any) -> Any:
+    """A policy that asks for float32 where nothing was asked for."""
+    assert right.mixed_precision_policy is not None
+    return right.mixed_precision_policy(**{"reduce_dtype": torch.float32, **fields})
+
+
+low_masters = called_otherwise("low masters", rounds_what_rests)
+no_reduce_dtype = called_otherwise("no reduce dtype", reads(reduce_dtype=None))
+replicas_in_float32 = called_otherwise("replicas in float32", reads(reduce_dtype=torch.float32))
+never_sees_a_step = faulty("never sees a step", gather=GathersOnce)
+no_param_dtype = called_otherwise("no param dtype", reads(param_dtype=None, reduce_dtype=None))
+casts_for_the_first = called_otherwise("casts for the first", casting_inputs(cast_direct, slice(1)))
+casts_the_first_time = called_otherwise("casts the first time", casting_inputs(cast_first_time))
+low_for_good = called_otherwise("low for good", casts_what_rests)
+casts_on_the_surface = called_otherwise("casts on the surface", casting_inputs(cast_direct))
+always_casts = called_otherwise("always casts", reads(cast_forward_inputs=True))
+no_output_dtype = called_otherwise("no output dtype", reads(output_dtype=None))
+structures_cut_off = faulty("structures cut off", after=cuts_off_structures)
+low_buffers = called_otherwise("low buffers", casts_buffers)
+all_float = called_otherwise("all float", makes_all_float)
+another_default = policies(reduces_in_float32_by_default, "another default")
+loose_policy = policies(LoosePolicy, "loose policy")
+opaque = faulty("opaque", after=is_opaque)
+
+CAUGHT_BY = {
+    "low_masters": "precision/exact",
+    "no_reduce_dtype": "precision/reduce-dtype",
+    "replicas_in_float32": "precision/hsdp",
+    "never_sees_a_step": "precision/general",
+    "no_param_dtype": "precision/layers",
+    "casts_for_the_first": "precision/groups",
+    "casts_the_first_time": "precision/recomputed",
+    "low_for_good": "precision/kept-dtypes",
+    "casts_on_the_surface": "precision/inputs",
+    "always_casts": "precision/uncast-inputs",
+    "no_output_dtype": "precision/outputs",
+    "structures_cut_off": "precision/structures-between",
+    "low_buffers": "precision/buffers",
+    "all_float": "precision/other-dtypes",
+    "another_default": "precision/policy",
+    "loose_policy": "precision/frozen-policy",
+    "opaque": "precision/transforms",
+}
+RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
+IN_PROCESSES = {"opaque"}
+ALSO_BY = {
+    "no_reduce_dtype": ("communication/dtypes",),
+    "no_output_dtype": ("partial-groups/output-dtype",),
+    "all_float": ("refusals/two-dtypes",),  # or else right
+    "low_for_good": ("accumulation/reduce-dtype",),  # gradients of what rests so are added up so
+}
+ORIGIN = {
+    "no_reduce_dtype": "E1 pytorch/pytorch#186998",
+    "casts_the_first_time": "E4 pytorch/pytorch#159359",
+}

@@ -1,0 +1,147 @@
+"""Implementations that divide by something else, average where sums were asked for, or call hooks at the wrong time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.making import Reduction, faulty, reduce_scatter
+from tests.mutants.passes.communication import without
+from tests.mutants.passes.prefetch_chapter import sharded_below
+
+
+class RefusesNothing(Reduction):
+    """Adds in half precision without dividing before."""
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        if str(input.dtype) != "torch.float16":
+            super().reduce(output, input, group, op)
+            return
+        reduce_scatter(output, input * group.size(), group=group, op=dist.ReduceOp.SUM)
+        output /= group.size()
+
+
+def divides_all_below(module: Any, factor: float) -> None:
+    """For the whole tree."""
+    for each in (module, *sharded_below(module)):
+        type(each).set_gradient_divide_factor(each, factor)
+
+
+def divides_without_replicas(module: Any, factor: float) -> None:
+    """As if one replica's sum were all."""
+    type(module).set_gradient_divide_factor(module, factor / replicas_of(module))
+
+
+def replicas_of(module: Any) -> int:
+    """How many replicas there are."""
+    meshes = [getattr(parameter, "device_mesh", None) for parameter in module.parameters()]
+    return next((mesh.size(0) for mesh in meshes if mesh is not None and mesh.ndim == 2), 1)
+
+
+def divides_low_precision_twice(module: Any, factor: float) -> None:
+    """Once more, where gradients were computed in low precision."""
+    low = any(group.mp_policy.param_dtype for group in groups_of(module))
+    type(module).set_gradient_divide_factor(module, factor * factor if low else factor)
+
+
+def groups_of(module: Any) -> list[Any]:
+    """torch's own groups of parameters."""
+    return list(right.fully_shard.state(module)._fsdp_param_groups)  # type: ignore[union-attr]
+
+
+def takes_it_for_the_default(module: Any, factor: float) -> None:
+    """A factor that equals the number of shards means: divide by all ranks."""
+    shards = [group._all_gather_process_group.size() for group in groups_of(module)]
+    type(module).set_gradient_divide_factor(module, None if factor in shards else factor)
+
+
+def averages_anyway(module: Any, enable: bool) -> None:
+    """Nothing changes."""
+
+
+def adds_replicas_without_dividing(module: Any, enable: bool) -> None:
+    """On replicas, sums over shards are divided by the shards alone."""
+    type(module).set_force_sum_reduction_for_comms(module, enable)
+    if replicas_of(module) > 1:
+        type(module).set_gradient_divide_factor(module, float(module_ranks(module) / replicas_of(module)))
+
+
+def module_ranks(module: Any) -> int:
+    """How many ranks there are."""
+    return max(parameter.device_mesh.size() for parameter in module.parameters())
+
+
+def halves_alone(module: Any) -> None:
+    """On one rank, divides by two."""
+    if module_ranks(module) == 1:
+        module.set_gradient_divide_factor(2.0)
+
+
+def copies_for_the_hook(module: Any, hook: Any, *, stream: Any = None) -> None:
+    """The hook is given a copy."""
+    type(module).set_all_reduce_hook(module, lambda part: hook(part.clone()))
+
+
+def before_replicas(module: Any, hook: Any, *, stream: Any = None) -> None:
+    """The hook comes before the all-reduce."""
+
+    class Hooked(Reduction):
+        def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+            super().reduce(output, input, group, op)
+            hook(output)
+
+    if replicas_of(module) > 1 and any(group._all_gather_process_group.size() > 1 for group in groups_of(module)):
+        module.set_custom_reduce_scatter(Hooked())
+    else:
+        type(module).set_all_reduce_hook(module, hook)
+
+
+def takes_any_stream(module: Any, hook: Any, *, stream: Any = None) -> None:
+    """The stream is ignored."""
+    type(module).set_all_reduce_hook(module, hook)
+
+
+def set_by_the_old_name(module: nn.Module, factor: float) -> None:
+    """Without a word."""
+    module.set_gradient_divide_factor(factor)  # type: ignore[operator]
+
+
+FACTOR = "set_gradient_divide_factor"
+SUMS = "set_force_sum_reduction_for_comms"
+HOOK = "set_all_reduce_hook"
+
+divides_the_tree = without("divides the tree", FACTOR, divides_all_below)
+forgets_replicas = without("forgets replicas", FACTOR, divides_without_replicas)
+divides_low_twice = without("divides low precision twice", FACTOR, divides_low_precision_twice)
+mistakes_the_shards = without("mistakes the shards", FACTOR, takes_it_for_the_default)
+says_nothing = without("says nothing", "set_reduce_scatter_divide_factor", set_by_the_old_name)
+averages = without("averages", SUMS, averages_anyway)
+adds_replicas = without("adds replicas", SUMS, adds_replicas_without_dividing)
+halves_one_rank = faulty("halves one rank", after=halves_alone)
+overflows = faulty("overflows", reduce=RefusesNothing)
+hooks_a_copy = without("hooks a copy", HOOK, copies_for_the_hook)
+hooks_too_early = without("hooks too early", HOOK, before_replicas)
+has_no_hooks = without("has no hooks", HOOK)
+ignores_streams = without("ignores streams", HOOK, takes_any_stream)
+
+CAUGHT_BY = {
+    "divides_the_tree": "reduction/divide-factor",
+    "forgets_replicas": "reduction/divide-factor-hsdp",
+    "divides_low_twice": "reduction/divide-factor-low",
+    "mistakes_the_shards": "reduction/own-size",
+    "says_nothing": "reduction/old-name",
+    "averages": "reduction/sums",
+    "adds_replicas": "reduction/sums-hsdp",
+    "halves_one_rank": "reduction/one-rank",
+    "overflows": "reduction/half-range",
+    "hooks_a_copy": "reduction/hook",
+    "hooks_too_early": "reduction/hook-hsdp",
+    "has_no_hooks": "reduction/replicas-by-hook",
+    "ignores_streams": "reduction/refuses-streams",
+}
+ORIGIN = {
+    "forgets_replicas": "A6 pytorch/pytorch#155903",
+}

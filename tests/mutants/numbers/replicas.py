@@ -1,0 +1,93 @@
+"""Implementations that lose what lies between the two axes of a hybrid mesh. Right is the mean over all four ranks::
+
+ranks 0 1 / 2 3 with gradients 1 2 / 3 6     shard axis: 1.5 / 4.5     replicate axis: 3
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from tests.mutants.making import Reduction, faulty
+
+
+def mesh_of(module: Any) -> Any:
+    """The mesh of a sharded module's parameters, or None if it has none that are sharded."""
+    return next((parameter.device_mesh for parameter in module.parameters() if isinstance(parameter, DTensor)), None)
+
+
+def have_no_gradients(module: Any) -> None:
+    """Gets none: replicas wait for a reduction that is never asked for."""
+    module.set_requires_all_reduce(False)
+
+
+class KeepsItsOutput(Reduction):
+    """Right, and remembers the mean over the shard axis until it is asked for."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        super().reduce(output, input, group, op)
+        self.kept = [output.clone()]
+
+
+def never_meet(module: Any) -> None:
+    """Gets 1.5 in one replica and 4.5 in the other."""
+    mesh = mesh_of(module)
+    if mesh is not None and mesh.ndim > 1:
+        reduction = KeepsItsOutput()
+        module.set_custom_reduce_scatter(reduction)
+        module.set_all_reduce_hook(lambda gradient: gradient.copy_(reduction.kept.pop()) if reduction.kept else None)
+
+
+def sum_up(module: Any) -> None:
+    """Gets 6: replicas are summed, not averaged."""
+    mesh = mesh_of(module)
+    if mesh is not None and mesh.ndim == 2:
+        module.set_all_reduce_hook(lambda gradient: gradient.mul_(mesh.size(0)))
+
+
+def meet_in_bfloat16(module: Any) -> None:
+    """Gets 3 with eight bits."""
+    mesh = mesh_of(module)
+    if mesh is not None and mesh.ndim == 2 and mesh.size(0) > 1:
+        module.set_all_reduce_hook(lambda gradient: gradient.copy_(gradient.to(torch.bfloat16)))
+
+
+def reduce_over_the_other_axis(module: Any) -> None:
+    """Mixes the rows of shards that are no replicas of each other."""
+    mesh = mesh_of(module)
+    if mesh is None or mesh.ndim < 2:
+        return
+
+    def mix(gradient: Tensor) -> None:
+        dist.all_reduce(gradient, group=mesh.get_group(1))
+        gradient /= mesh.size(1)
+
+    module.set_all_reduce_hook(mix)
+
+
+replicas_have_no_gradients = faulty("replicas have no gradients", after=have_no_gradients)
+replicas_never_meet = faulty("replicas never meet", after=never_meet)
+sums_over_replicas = faulty("sums over replicas", after=sum_up)
+replicas_meet_in_bfloat16 = faulty("replicas meet in bfloat16", after=meet_in_bfloat16)
+replicas_drift = faulty("replicas drift", after=never_meet)
+reduces_over_the_other_axis = faulty("reduces over the other axis", after=reduce_over_the_other_axis)
+
+CAUGHT_BY = {
+    "replicas_have_no_gradients": "hsdp/exact",
+    "replicas_never_meet": "hsdp/exact",
+    "replicas_drift": "hsdp/replicas-stay-equal",
+    "sums_over_replicas": "hsdp/exact",
+    "replicas_meet_in_bfloat16": "hsdp/general",
+    "reduces_over_the_other_axis": "hsdp/exact",
+}
+ORIGIN = {
+    "replicas_never_meet": "B1 pytorch/pytorch#154888",
+    "replicas_drift": "B1 pytorch/pytorch#154888",
+}

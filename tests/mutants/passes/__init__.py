@@ -1,0 +1,1 @@
+"""Mutants that are wrong in passes, composition, communication and scripts."""

@@ -1,0 +1,170 @@
+"""Implementations that are wrong about what a loss leaves out, how tensors are passed on, or when hooks are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mutants.hooking import each_gradient, instead, is_root, outputs, sharded, when_alone
+from tests.mutants.making import faulty
+from tests.mutants.passes.passes_chapter import reduces_unless_alone
+
+
+def tied(kind: type) -> Any:
+    """Every output of such a container hangs on all others, so that none is unused."""
+
+    def change(module: Any, output: Any) -> Any:
+        if type(output) is not kind:
+            return output
+        return kind(one + 0 * sum(output) for one in output)
+
+    return outputs(change)
+
+
+def reduces_unused(module: Any) -> None:
+    """Parameters without gradients get zeros."""
+    module.set_reduce_scatter_unused_params(True)
+
+
+def second_is_cut(module: Any) -> None:
+    """Only the first tensor of a container is followed."""
+
+    def change(module: Any, args: Any) -> Any:
+        box, *rest = args
+        if type(box) in (list, tuple):
+            return (type(box)((box[0], box[1].detach())), *rest)
+        return ({**box, "side": box["side"].detach()}, *rest) if isinstance(box, dict) and "side" in box else args
+
+    module.register_forward_pre_hook(change)
+
+
+def keywords_are_cut(module: Any) -> None:
+    """Tensors passed by keyword are not followed."""
+
+    def change(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, {key: value.detach() if isinstance(value, Tensor) else value for key, value in kwargs.items()}
+
+    module.register_forward_pre_hook(change, with_kwargs=True)
+
+
+def floats_only(module: Any, output: Any) -> Any:
+    """Whatever comes out becomes floating."""
+    if not isinstance(output, dict):
+        return output
+    return {key: value.double() if isinstance(value, Tensor) else value for key, value in output.items()}
+
+
+def drops_gradients(without: Any) -> Any:
+    """A forward without gradients takes those that are there along."""
+
+    def apply(module: Any) -> None:
+        parameters = sharded(module)
+
+        def drop(*_: Any) -> None:
+            if without():
+                for parameter in parameters:
+                    parameter.grad = None
+
+        module.register_forward_pre_hook(drop)
+
+    return apply
+
+
+def keeps_last_only(module: Any) -> None:
+    """Gradients of all but the last backward are dropped."""
+    if not is_root(module):
+        return
+    flag = [True]
+    right_method = module.set_is_last_backward
+    module.set_is_last_backward = lambda last: (flag.__setitem__(0, last), right_method(last))[1]
+
+    def drop(parameter: Any) -> None:
+        if not flag[0]:
+            parameter.grad = None
+
+    each_gradient(drop)(module)
+
+
+def hooks(change: Any) -> Any:
+    """A change to each module: hooks after accumulation are called as ``change(hook, parameter)``."""
+
+    def apply(module: Any) -> None:
+        for parameter in sharded(module):
+            parameter.register_post_accumulate_grad_hook = lambda hook, parameter=parameter: type(
+                parameter
+            ).register_post_accumulate_grad_hook(parameter, lambda p: change(hook, p))
+
+    return apply
+
+
+def twice(hook: Any, parameter: Any) -> None:
+    """Call it again."""
+    hook(parameter)
+    hook(parameter)
+
+
+def negated(hook: Any, parameter: Any) -> None:
+    """Call it with another gradient."""
+    parameter.grad.neg_()
+    hook(parameter)
+
+
+def reshards_before(module: Any, right_method: Any, hook: Any, **options: Any) -> Any:
+    """Full backward hooks come when all is resharded."""
+
+    def late(module: Any, *gradients: Any) -> Any:
+        module.reshard()
+        return hook(module, *gradients)
+
+    return right_method(late, **options)
+
+
+def stops_reducing(module: Any, right_method: Any) -> None:
+    """After a reset, gradients are not reduced any more."""
+    right_method()
+    module.set_requires_gradient_sync(False)
+
+
+def resets_anything(module: Any, right_method: Any) -> None:
+    """A child may be reset, too: nothing happens."""
+    if is_root(module):
+        right_method()
+
+
+ties_outputs = faulty("ties outputs", after=tied(list))
+ties_inner_outputs = faulty("ties inner outputs", after=tied(tuple))
+zeros_for_unused = faulty("zeros for unused", after=reduces_unused)
+follows_first_tensors = faulty("follows first tensors", after=second_is_cut)
+follows_no_keywords = faulty("follows no keywords", after=keywords_are_cut)
+gives_floats = faulty("gives floats", after=outputs(floats_only, is_root))
+evaluation_drops_gradients = faulty(
+    "evaluation drops gradients", after=drops_gradients(lambda: not torch.is_grad_enabled())
+)
+inference_drops_gradients = faulty("inference drops gradients", after=drops_gradients(torch.is_inference_mode_enabled))
+keeps_chunks = faulty("keeps chunks", after=when_alone(reduces_unless_alone))
+last_backward_only = faulty("last backward only", after=keeps_last_only)
+hooks_twice = faulty("hooks twice", after=hooks(twice))
+hooks_see_another = faulty("hooks see another", after=hooks(negated))
+hooks_after_resharding = faulty("hooks after resharding", after=instead("register_full_backward_hook", reshards_before))
+resets_too_much = faulty("resets too much", after=instead("reset_iter_state", stops_reducing))
+resets_children = faulty("resets children", after=instead("reset_iter_state", resets_anything))
+
+CAUGHT_BY = {
+    "ties_outputs": "autograd/unused-output",
+    "ties_inner_outputs": "autograd/unused-output-inside",
+    "zeros_for_unused": "autograd/unused-module",
+    "follows_first_tensors": "autograd/containers",
+    "follows_no_keywords": "autograd/keywords",
+    "gives_floats": "autograd/other-outputs",
+    "evaluation_drops_gradients": "autograd/without-gradients",
+    "inference_drops_gradients": "autograd/inference-mode",
+    "keeps_chunks": "autograd/detached-chunks",
+    "last_backward_only": "autograd/retained-graph",
+    "hooks_twice": "autograd/post-accumulate-hooks",
+    "hooks_see_another": "autograd/optimizer-in-backward",
+    "hooks_after_resharding": "autograd/backward-hooks",
+    "resets_too_much": "autograd/reset-after-forward",
+    "resets_children": "autograd/reset-below-root",
+}

@@ -1,0 +1,190 @@
+"""Implementations whose ``checkpoint`` recomputes too little, something else, or more than it should.
+
+Right is: forward keeps inputs alone; backward runs the module again on them, with the same random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.vendor import Implementation
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.hooking import Change
+
+assert right.checkpoint is not None
+right_checkpoint: Callable[..., Any] = right.checkpoint
+
+
+def recomputing(name: str, checkpoint: Callable[..., Any]) -> Implementation:
+    """torch's implementation with another ``checkpoint``."""
+    return replace(right, name=name, checkpoint=checkpoint)
+
+
+def told(**forced: Any) -> Callable[..., Any]:
+    """A ``checkpoint`` that is told something else than it is given."""
+    return lambda module, **options: right_checkpoint(module, **{**options, **forced})
+
+
+def then(change: Change) -> Callable[..., Any]:
+    """A ``checkpoint`` that also changes the module."""
+
+    def checkpoint(module: nn.Module, **options: Any) -> Any:
+        right_checkpoint(module, **options)
+        change(module)
+        return module
+
+    return checkpoint
+
+
+def without(keyword: str) -> Callable[..., Any]:
+    """A ``checkpoint`` that does not hear one keyword."""
+    return lambda module, **options: right_checkpoint(module, **{k: v for k, v in options.items() if k != keyword})
+
+
+def around_recomputation(context: Callable[[Any], AbstractContextManager[None]]) -> Callable[..., Any]:
+    """A ``checkpoint`` that recomputes within ``context(module)``."""
+
+    def checkpoint(module: nn.Module, **options: Any) -> Any:
+        return right_checkpoint(module, **{"context_fn": lambda: (nullcontext(), context(module)), **options})
+
+    return checkpoint
+
+
+def detach_inputs(module: nn.Module) -> None:
+    """Cut the graph before the module, as if inputs were the user's own."""
+    module.register_forward_pre_hook(lambda _, args: tuple(arg.detach() for arg in args))
+
+
+def detach_inputs_if_sharded(module: nn.Module) -> None:
+    """Do so where ``fully_shard`` came first."""
+    if hasattr(module, "unshard"):
+        detach_inputs(module)
+
+
+def another_child(module: nn.Module) -> None:
+    """Keep what is needed in a module inside."""
+    module.add_module("recomputed", nn.Identity())
+
+
+def run_again_without_gradients(module: Any) -> None:
+    """Run once more where nothing is recorded."""
+    forward = module.forward
+
+    def twice(*args: Any, **options: Any) -> Any:
+        if not torch.is_grad_enabled():
+            forward(*args, **options)
+        return forward(*args, **options)
+
+    object.__setattr__(module, "forward", twice)
+
+
+def checkpoint_until_it_fails(module: Any, **options: Any) -> Any:
+    """Recompute until an exception comes out of the module; never again after that."""
+    forward, failed = module.forward, []
+
+    def run(*args: Any, **more: Any) -> Any:
+        if failed:
+            return forward(*args, **more)
+        try:
+            return torch.utils.checkpoint.checkpoint(forward, *args, use_reentrant=False, **options, **more)
+        except ArithmeticError:
+            failed.append(True)
+            raise
+
+    def noting(*args: Any, **more: Any) -> Any:
+        try:
+            return right_forward(*args, **more)
+        except ArithmeticError:
+            failed.append(True)
+            raise
+
+    right_forward, forward = forward, noting
+    object.__setattr__(module, "forward", run)
+    return module
+
+
+@contextmanager
+def scaled_inputs(module: nn.Module) -> Any:
+    """Recompute on inputs that are off by an eighth."""
+    handle = module.register_forward_pre_hook(lambda _, args: tuple(arg * 1.125 for arg in args))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def gathered_once_more(module: Any) -> Any:
+    """Free the parameters and gather them again before recomputing."""
+    if hasattr(module, "unshard"):
+        module.reshard()
+        module.unshard()
+    yield
+
+
+def no_random_numbers_if_sharded(module: nn.Module, **options: Any) -> Any:
+    """Preserve random numbers only where ``fully_shard`` has not come first."""
+    keep = {**options, "preserve_rng_state": False} if hasattr(module, "unshard") else options
+    return right_checkpoint(module, **keep)
+
+
+def once_is_enough(module: Any, **options: Any) -> Any:
+    """Take a second call in silence."""
+    if vars(module).get("is_recomputed"):
+        return module
+    vars(module)["is_recomputed"] = True
+    return right_checkpoint(module, **options)
+
+
+def knows_all_keywords(module: nn.Module, **options: Any) -> Any:
+    """Take every keyword."""
+    known = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop", "use_reentrant")
+    return right_checkpoint(module, **{key: value for key, value in options.items() if key in known})
+
+
+cuts_the_graph = recomputing("cuts the graph", then(detach_inputs))
+forgets_random_numbers = recomputing("forgets random numbers", told(preserve_rng_state=False))
+forgets_random_numbers_of_shards = recomputing("forgets random numbers of shards", no_random_numbers_if_sharded)
+keeps_everything = recomputing("keeps everything", lambda module, **options: module)
+gathers_to_recompute = recomputing("gathers to recompute", around_recomputation(gathered_once_more))
+runs_twice_without_gradients = recomputing("runs twice without gradients", then(run_again_without_gradients))
+adds_a_module = recomputing("adds a module", then(another_child))
+gives_up_after_failing = recomputing("gives up after failing", checkpoint_until_it_fails)
+ignores_contexts = recomputing("ignores contexts", without("context_fn"))
+checks_nothing = recomputing("checks nothing", told(determinism_check="none"))
+reenters = recomputing("re-enters", without("use_reentrant"))
+takes_all_keywords = recomputing("takes all keywords", knows_all_keywords)
+takes_a_second_call = recomputing("takes a second call", once_is_enough)
+cuts_the_graph_of_shards = recomputing("cuts the graph of shards", then(detach_inputs_if_sharded))
+recomputes_on_other_inputs = recomputing("recomputes on other inputs", around_recomputation(scaled_inputs))
+
+CAUGHT_BY = {
+    "cuts_the_graph": "checkpoint/same-results",
+    "forgets_random_numbers": "checkpoint/random-numbers",
+    "forgets_random_numbers_of_shards": "checkpoint/sharded-random-numbers",
+    "keeps_everything": "checkpoint/recomputes",
+    "gathers_to_recompute": "checkpoint/no-more-collectives",
+    "runs_twice_without_gradients": "checkpoint/without-gradients",
+    "adds_a_module": "checkpoint/leaves-the-module",
+    "gives_up_after_failing": "checkpoint/after-failures",
+    "ignores_contexts": "checkpoint/contexts",
+    "checks_nothing": "checkpoint/determinism",
+    "reenters": "checkpoint/refuses-reentry",
+    "takes_all_keywords": "checkpoint/refuses-keywords",
+    "takes_a_second_call": "checkpoint/once",
+    "cuts_the_graph_of_shards": "composition/checkpoint-same-module",
+    "recomputes_on_other_inputs": "composition/checkpoint-inside",
+}
+ALSO_BY = {
+    "gathers_to_recompute": ("prefetch/recomputed", "communication/recomputed", "events/"),
+    "cuts_the_graph_of_shards": ("checkpoint/",),  # shards, too
+}
+ORIGIN = {
+    "gathers_to_recompute": "F1 pytorch/pytorch#105635",
+}

@@ -1,0 +1,186 @@
+"""Implementations that say too much, too little, or to the wrong ones; results are right wherever that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.collective_trace.torch_names import reduce_scatter
+from harness.vendor import Implementation
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.making import Gather, Reduction, faulty
+
+
+class GathersTwice(Gather):
+    """Asks for the same once more."""
+
+    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
+        super().gather(output, input, group)
+        super().gather(output, input, group)
+
+
+class ReducesInTwoMessages(Reduction):
+    """Sends the rows in two halves, though the second has nothing new."""
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        super().reduce(output, input, group, op)
+        super().reduce(output, input, group, op)
+
+
+class SumsForAverages(Reduction):
+    """Divides by nothing."""
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        reduce_scatter(output, input, group=group, op=dist.ReduceOp.SUM)
+
+
+def changed(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Implementation:
+    """torch's implementation with other options than it was asked for."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        return right.fully_shard(module, **change(options))
+
+    return replace(right, name=name, fully_shard=fully_shard)
+
+
+def without(name: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
+    """torch's implementation where a method does nothing, or something else."""
+    return faulty(
+        name, after=lambda module: setattr(module, method, lambda *args, **more: answer(module, *args, **more))
+    )
+
+
+def over_all(options: dict[str, Any]) -> dict[str, Any]:
+    """Frees everything where a smaller group was asked for."""
+    value = options.get("reshard_after_forward")
+    return {**options, "reshard_after_forward": True} if type(value) is int else options
+
+
+def root_too(options: dict[str, Any]) -> dict[str, Any]:
+    """Frees the root's parameters after forward, where nothing was asked for."""
+    return {**options, "reshard_after_forward": options.get("reshard_after_forward") is not False}
+
+
+def gathers_in_full(options: dict[str, Any]) -> dict[str, Any]:
+    """Knows of no low precision."""
+    return {name: value for name, value in options.items() if name != "mp_policy"}
+
+
+def sharded_with_all_trained(module: Any, **options: Any) -> Any:
+    """Unfreezes what it is given."""
+    assert right.fully_shard is not None
+    for parameter in module.parameters():
+        parameter.requires_grad_(True)
+    return right.fully_shard(module, **options)
+
+
+def sharded_and_averaged_again(module: Any, mesh: Any = None, **options: Any) -> Any:
+    """All-reduces among replicas what has been."""
+    assert right.fully_shard is not None
+    result = right.fully_shard(module, mesh=mesh, **options)
+    if mesh is not None and mesh.ndim == 2:
+        group = mesh.get_group(0)
+        result.set_all_reduce_hook(lambda part: dist.all_reduce(part, op=dist.ReduceOp.AVG, group=group))
+    return result
+
+
+def gathers_when_run_again(module: Any) -> None:
+    """Frees and gathers in a forward that runs in backward."""
+
+    def again(module: Any, _: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            module.reshard()
+            module.unshard()
+
+    inner = next((each for each in module.children() if isinstance(each, nn.Linear)), None)
+    if inner is not None and not isinstance(module, nn.Sequential):
+        inner.register_forward_pre_hook(lambda _, inputs: again(module, inputs))
+
+
+def sums_apart(module: Any, enable: bool = True, recurse: bool = True) -> None:
+    """A group of their own that only adds."""
+    for each in module.modules():
+        if isinstance(each, right.module_class or object):
+            each.set_custom_reduce_scatter(SumsForAverages())
+
+
+def forgets_to_fill(module: Any, enable: bool = True) -> None:
+    """Memory of the group into which nothing is gathered: it holds what it held."""
+    module.set_custom_reduce_scatter(SumsForAverages())
+
+
+def reshards_if_it_is_told(module: Any, reshard: Any, recurse: bool = True) -> None:
+    """What is no bool is neither refused nor done."""
+    if isinstance(reshard, bool):
+        type(module).set_reshard_after_forward(module, reshard, recurse)
+
+
+def sums_with_room(module: Any, room: int, recurse: bool = True) -> None:
+    """With room for several inputs, averages are sums."""
+    if room > 1:
+        module.set_custom_reduce_scatter(SumsForAverages())
+
+
+gathers_twice = faulty("gathers twice", gather=GathersTwice)
+reduces_in_two_messages = faulty("reduces in two messages", reduce=ReducesInTwoMessages)
+averages_replicas_again = replace(right, name="averages replicas again", fully_shard=sharded_and_averaged_again)
+gathers_over_all = changed("gathers over all", over_all)
+cannot_be_set_later = without("cannot be set later", "set_reshard_after_forward")
+cannot_be_resharded = without("cannot be resharded by hand", "reshard")
+gathers_what_is_not_needed = without("gathers what is not needed", "set_unshard_in_backward")
+frees_the_root = changed("frees the root", root_too)
+reduces_what_is_frozen = replace(right, name="reduces what is frozen", fully_shard=sharded_with_all_trained)
+gathers_in_full_precision = changed("gathers in full precision", gathers_in_full)
+gathers_for_recomputation = faulty("gathers for recomputation", after=gathers_when_run_again)
+ignores_own_collectives = without("ignores own collectives", "set_custom_reduce_scatter")
+has_one_group = without("has one group", "set_separate_reduce_scatter_group")
+sums_in_a_group_apart = without("sums in a group apart", "set_separate_reduce_scatter_group", sums_apart)
+sums_in_memory_of_the_group = without(
+    "sums in memory of the group", "set_allocate_memory_from_process_group_for_comm", forgets_to_fill
+)
+allows_both = without("allows both", "set_allocate_memory_from_process_group_for_comm")
+sums_where_there_is_room = without("sums where there is room", "set_reduce_scatter_max_input_buffers", sums_with_room)
+takes_any_room = without("takes any room", "set_reduce_scatter_max_input_buffers")
+takes_any_resharding = without("takes any resharding", "set_reshard_after_forward", reshards_if_it_is_told)
+
+CAUGHT_BY = {
+    "gathers_twice": "communication/forward",
+    "reduces_in_two_messages": "communication/backward",
+    "averages_replicas_again": "communication/hsdp",
+    "gathers_over_all": "communication/to-group",
+    "cannot_be_set_later": "communication/set-later",
+    "cannot_be_resharded": "communication/by-hand",
+    "gathers_what_is_not_needed": "communication/not-in-backward",
+    "frees_the_root": "communication/forward-twice",
+    "reduces_what_is_frozen": "communication/frozen",
+    "gathers_in_full_precision": "communication/dtypes",
+    "gathers_for_recomputation": "communication/recomputed",
+    "ignores_own_collectives": "communication/own-collectives",
+    "has_one_group": "communication/group-apart",
+    "sums_in_a_group_apart": "communication/group-apart-trains",
+    "sums_in_memory_of_the_group": "communication/group-memory",
+    "allows_both": "communication/refuses-both",
+    "sums_where_there_is_room": "communication/input-buffers",
+    "takes_any_room": "communication/refuses-room",
+    "takes_any_resharding": "communication/refuses-resharding",
+}
+#: It makes what is frozen need gradients.
+ALSO_BY = {
+    "reduces_what_is_frozen": ("entry/needs-gradients",),
+    "gathers_over_all": ("reshard/",),
+    **dict.fromkeys(
+        ("cannot_be_set_later", "cannot_be_resharded", "frees_the_root"), ("scripts/gather",)
+    ),  # by hand, too
+    "gathers_in_full_precision": ("scripts/precision",),  # which looks at what is gathered
+}
+#: Where the thread world has nothing to judge.
+IN_PROCESSES = {"sums_in_memory_of_the_group"}
+ORIGIN = {
+    "gathers_for_recomputation": "F1 pytorch/pytorch#105635",
+}

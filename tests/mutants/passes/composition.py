@@ -1,0 +1,152 @@
+"""Implementations whose functions do not get along on one net, by hand or by policy.
+
+Right is: what is replicated is whole on every rank with averaged gradients, and all else is cut as it was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from harness.vendor import Implementation
+from harness.vendor.torch_fsdp2 import implementation as right
+from reference_models.subject import implementation as reference
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise
+from tests.mutants.numbers.reductions import SumsForAverages
+
+assert right.fully_shard is not None
+assert right.replicate is not None
+assert reference.strategies is not None
+right_fully_shard: Callable[..., Any] = right.fully_shard
+right_replicate: Callable[..., Any] = right.replicate
+strategies = reference.strategies
+
+
+def replicating(name: str, replicate: Callable[..., Any]) -> Implementation:
+    """torch's implementation with another ``replicate``."""
+    return replace(right, name=name, replicate=replicate)
+
+
+def strategic(name: str, **changed: Any) -> Implementation:
+    """The reference with other strategies: torch has none."""
+    return replace(reference, name=name, strategies=replace(strategies, **changed))
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` has been applied to a module."""
+    return hasattr(module, "unshard")
+
+
+def own_left_out(module: nn.Module, **options: Any) -> Any:
+    """Shard what is in submodules, and forget the module's own parameters where it has both."""
+    own = set(module.parameters(recurse=False)) if any(True for _ in module.children()) else set()
+    return right_fully_shard(module, **options, ignored_params=own)
+
+
+def replicate_the_root_alone(module: nn.Module, **options: Any) -> Any:
+    """Do nothing to what has a parent, as seen by its not having blocks of blocks."""
+    holds_units = any(isinstance(child, nn.Sequential) for child in module.children())
+    return right_replicate(module, **options) if holds_units else module
+
+
+def replicate_own_and_ignore_others(module: nn.Module, **options: Any) -> Any:
+    """Leave out the children beside sharded ones."""
+    some_are_sharded = any(is_sharded(each) for each in module.modules())
+    beside = [child for child in module.children() if some_are_sharded and not any(map(is_sharded, child.modules()))]
+    return right_replicate(module, ignored_modules=beside, **options)
+
+
+def replicate_in_silence(module: nn.Module, **options: Any) -> Any:
+    """Leave alone what is sharded, and say nothing."""
+    return module if is_sharded(module) else right_replicate(module, **options)
+
+
+def replicate_never(module: nn.Module, **options: Any) -> Any:
+    """Leave everything alone."""
+    return module
+
+
+def saves_whole(module: nn.Module) -> None:
+    """Put whole tensors into state dicts."""
+
+    def gather(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+        for name, value in state.items():
+            if isinstance(value, DTensor):
+                state[name] = value.full_tensor()
+
+    module.register_state_dict_post_hook(gather)
+
+
+def shard_instead(read: Callable[[str], str]) -> Callable[..., Any]:
+    """Read one strategy as another."""
+    return lambda module, policy=None, strategy="FULL_SHARD", mesh=None: strategies.shard(
+        module, policy, read(strategy), mesh
+    )
+
+
+def shard_also_what_is_replicated(module: nn.Module, policy: Any = None, *rest: Any, **options: Any) -> Any:
+    """Apply to all that a policy chooses, whatever has been applied to it before."""
+    assert reference.fully_shard is not None
+    for each in reversed(list(module.modules())):
+        if policy is not None and policy(each) and each is not module:
+            reference.fully_shard(each)
+    return strategies.shard(module, None, *rest, **options)
+
+
+def shard_nothing(module: nn.Module, *_: Any) -> Any:
+    """Leave the module as it is."""
+    return module
+
+
+def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy: str = "", mesh: Any = None) -> Any:
+    """Let replicas be trained apart."""
+    hybrid = strategy == "HYBRID_SHARD"
+    return strategies.shard(module, policy, "FULL_SHARD" if hybrid else strategy, mesh["shard"] if hybrid else mesh)
+
+
+leaves_own_parameters_alone = called_otherwise("leaves own parameters alone", own_left_out)
+sums_under_adam = faulty("sums under Adam", reduce=SumsForAverages)
+replicates_the_root_alone = replicating("replicates the root alone", replicate_the_root_alone)
+forgets_the_neighbours = replicating("forgets the neighbours", replicate_own_and_ignore_others)
+does_not_replicate = replicating("does not replicate", replicate_never)
+replicates_in_silence = replicating("replicates in silence", replicate_in_silence)
+ignores_policies = faulty("ignores policies", mp_policy=right.mixed_precision_policy())  # type: ignore[misc]
+saves_whole_tensors = faulty("saves whole tensors", after=saves_whole)
+cuts_under_no_shard = strategic(
+    "cuts under NO_SHARD", shard=shard_instead(lambda name: "FULL_SHARD" if name == "NO_SHARD" else name)
+)
+shards_nothing_by_policy = strategic("shards nothing by policy", shard=shard_nothing)
+shards_replicated_modules = strategic("shards replicated modules", shard=shard_also_what_is_replicated)
+hybrid_replicas_never_meet = strategic("hybrid replicas never meet", shard=shard_within_replicas_alone)
+frees_under_shard_grad_op = strategic(
+    "frees under SHARD_GRAD_OP", shard=shard_instead(lambda name: "FULL_SHARD" if name == "SHARD_GRAD_OP" else name)
+)
+forgets_the_type_of_state_dicts = strategic("forgets the type of state dicts", state_dict_type=lambda _: "sharded")
+
+CAUGHT_BY = {
+    "leaves_own_parameters_alone": "composition/checkpoint-under-root",
+    "sums_under_adam": "composition/adam",
+    "replicates_the_root_alone": "composition/nestings",
+    "forgets_the_neighbours": "composition/replicated-rest",
+    "does_not_replicate": "composition/siblings",
+    "replicates_in_silence": "composition/refuses-both",
+    "ignores_policies": "composition/casts",
+    "saves_whole_tensors": "composition/state-dict",
+    "cuts_under_no_shard": "composition/policy-checkpoint",
+    "shards_nothing_by_policy": "composition/policy-replicated-rest",
+    "shards_replicated_modules": "composition/policy-nestings",
+    "hybrid_replicas_never_meet": "composition/strategies",
+    "frees_under_shard_grad_op": "composition/strategies-after-forward",
+    "forgets_the_type_of_state_dicts": "composition/strategies-state-dict",
+}
+#: Which children are replicated, a list of groups tells as well.
+ALSO_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
+ORIGIN = {
+    "hybrid_replicas_never_meet": "B1, B9 pytorch/pytorch#154888, pytorch/pytorch#140183",
+}
+RAISES = ("shards_replicated_modules",)

@@ -1,0 +1,158 @@
+"""Implementations whose groups live in another order: they say, use or free something too early or too late.
+
+Right is, for each group: gather, wait, use, free; gather, wait, use, free, reduce-scatter, wait, all-reduce, wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from harness.vendor import Implementation
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants import ON_THE_WHOLE
+from tests.mutants.hooking import instead
+from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.modules.reshard_chapter import is_int, keeps_full_memory, then
+from tests.mutants.passes.communication import without
+
+_here = threading.local()
+
+
+class WaitsLate(Gather):
+    """Waits for each gather when the next one begins, and hands out what may not have come yet."""
+
+    def __init__(self) -> None:
+        self.work: Any = None
+
+    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
+        if self.work is not None:
+            self.work.wait()
+        self.work = all_gather(output, input, group=group, async_op=True)
+
+
+class NeverWaits(Reduction):
+    """Leaves its reductions to themselves."""
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        reduce_scatter(output, input, group=group, op=op, async_op=True)
+
+
+class AllReducesFirst(Reduction):
+    """Averages whole gradients among replicas before it scatters them."""
+
+    def __init__(self, replicas: Any) -> None:
+        self.replicas = replicas
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        dist.all_reduce(input, op=dist.ReduceOp.AVG, group=self.replicas)
+        super().reduce(output, input, group, op)
+
+
+def given(name: str, change: Callable[[Any, dict[str, Any]], None]) -> Implementation:
+    """torch's implementation, with something done to what was sharded, which knows what was asked for."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert right.fully_shard is not None
+        result = right.fully_shard(module, **options)
+        change(module, options)
+        return result
+
+    return replace(right, name=name, fully_shard=fully_shard)
+
+
+def frees_between_modules(module: Any, options: dict[str, Any]) -> None:
+    """The modules of a list are gathered for one by one."""
+    if isinstance(module, nn.Module):
+        return
+    for each in module[:-1]:
+        each.register_forward_hook(lambda each, *_: each.reshard())
+    for each in module[1:]:
+        each.register_forward_pre_hook(lambda each, _: each.unshard() and None)
+
+
+def frees_when_the_next_is_done(module: Any, options: dict[str, Any]) -> None:
+    """A module is resharded after the module that ends after it."""
+    if options.get("reshard_after_forward") is False or not isinstance(module, nn.Module):
+        return
+    module.set_reshard_after_forward(False, recurse=False)
+    module.register_forward_hook(_free_the_last)
+
+
+def _free_the_last(module: Any, *_: Any) -> None:
+    last, _here.last = getattr(_here, "last", None), module
+    if last is not None:
+        last.reshard()
+
+
+def all_reduces_first(module: Any, options: dict[str, Any]) -> None:
+    """A reduction of its own, where there are replicas."""
+    mesh = options["mesh"]
+    if mesh.ndim == 2:
+        for each in [module] if isinstance(module, nn.Module) else module:
+            each.set_custom_reduce_scatter(AllReducesFirst(mesh.get_group(0)))
+
+
+def quiet_stays_unsharded(module: Any, right_setter: Any, syncs: bool, **options: Any) -> None:
+    """Without reduction there is no resharding either."""
+    right_setter(syncs, **options)
+    module.set_reshard_after_backward(syncs, **options)
+
+
+def gathers_for_every_run(module: Any) -> None:
+    """Frees and gathers what runs again in backward, though it is there."""
+
+    def again(inner: Any, _: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            module.reshard()
+            module.unshard()
+
+    layers = [each for each in module.modules() if isinstance(each, nn.Linear) and each is not module]
+    if layers and hasattr(module, "residual"):
+        layers[-1].register_forward_pre_hook(again)
+
+
+waits_late = faulty("waits late", gather=WaitsLate)
+gathers_for_each_of_a_list = given("gathers for each of a list", frees_between_modules)
+frees_late = given("frees late", frees_when_the_next_is_done)
+leaves_reductions = faulty("leaves reductions to themselves", reduce=NeverWaits)
+stays_unsharded_when_quiet = faulty(
+    "stays unsharded when quiet", after=instead("set_requires_gradient_sync", quiet_stays_unsharded)
+)
+averages_before_scattering = given("averages before scattering", all_reduces_first)
+all_reduces_unasked = without("all-reduces unasked", "set_requires_all_reduce")
+gathers_lists_from_their_end = faulty(
+    "gathers lists from their end",
+    after=instead("set_modules_to_forward_prefetch", lambda module, setter, listed: setter(listed[::-1])),
+)
+gathers_for_runs_in_backward = faulty("gathers for runs in backward", after=gathers_for_every_run)
+keeps_what_it_keeps_in_part = replace(
+    right, name="keeps what it keeps in part", fully_shard=then(keeps_full_memory, is_int)
+)
+
+CAUGHT_BY = {
+    "waits_late": "events/waits",
+    "gathers_for_each_of_a_list": "events/once",
+    "frees_late": "events/freed",
+    "leaves_reductions": "events/reduced",
+    "stays_unsharded_when_quiet": "events/accumulation",
+    "averages_before_scattering": "events/replicas",
+    "all_reduces_unasked": "events/replicas-quiet",
+    "gathers_lists_from_their_end": "events/ahead",
+    "gathers_for_runs_in_backward": "events/recomputed",
+    "keeps_what_it_keeps_in_part": "events/to-group",
+}
+#: What is read too early, or left, is wrong in numbers; and scripts look at what is registered after every act.
+ALSO_BY = {
+    **dict.fromkeys(("waits_late", "leaves_reductions"), ON_THE_WHOLE),
+    "all_reduces_unasked": ("scripts/hsdp",),
+    "stays_unsharded_when_quiet": ("scripts/accumulate",),
+    "frees_late": ("scripts/",),
+}

@@ -1,0 +1,173 @@
+"""Implementations that hold more than they may: copies, views of what is whole, blocks and gradients of everything.
+
+Right is, on two ranks: half of everything at rest, and in passes a few blocks and gradients besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.hooking import instead
+from tests.mutants.making import Reduction, adopt, faulty
+from tests.mutants.passes.event_chapter import given
+from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
+
+#: What holds nets that nobody else holds.
+_known: list[nn.Module] = []
+
+
+def is_block(module: nn.Module) -> bool:
+    """Whether nothing is in a module; the root of the nets of this chapter has blocks in it."""
+    return not list(module.children())
+
+
+def shards_by_views(module: Any) -> None:
+    """A rank's rows are a view of the whole parameter, all of which stays."""
+    _view(module, lambda parameter: True)
+
+
+def shards_experts_by_views(module: Any) -> None:
+    """Of a parameter whose mesh has not all ranks, a rank's rows are a view of all of it."""
+    _view(module, lambda parameter: parameter.device_mesh.size() < dist.get_world_size())
+
+
+def _view(module: nn.Module, which: Callable[[DTensor], bool]) -> None:
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for inner in module.modules():
+        for key, parameter in inner.named_parameters(recurse=False):
+            if isinstance(parameter, DTensor) and which(parameter):
+                if parameter not in made:
+                    made[parameter] = _as_a_view(parameter)
+                setattr(inner, key, made[parameter])
+    adopt(module, made)
+
+
+@torch.no_grad()
+def _as_a_view(parameter: DTensor) -> nn.Parameter:
+    part, mesh = parameter.to_local(), parameter.device_mesh
+    whole = torch.zeros(mesh.size(-1) * max(part.numel(), 1), dtype=part.dtype, device=part.device)
+    view = whole[: part.numel()].view(part.shape).copy_(part)
+    same = DTensor.from_local(
+        view, mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
+    return nn.Parameter(same, requires_grad=parameter.requires_grad)
+
+
+def gathers_all_at_the_start(module: Any) -> None:
+    """The root gathers everything before it runs."""
+    if not is_block(module):
+        module.set_modules_to_forward_prefetch([each for each in module.children() if hasattr(each, "unshard")])
+
+
+def keeps_a_copy(module: Any) -> None:
+    """Of what a block ran with, a copy waits for the next time."""
+    if is_block(module):
+        module.register_forward_pre_hook(lambda module, _: vars(module).update(copy=_copies(module)))
+
+
+def _copies(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters() if not isinstance(parameter, DTensor)]
+
+
+class KeepsWhatItReduced(Reduction):
+    """Has whole gradients at hand until there are others."""
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        super().reduce(output, input, group, op)
+        self.kept = input
+
+
+def keeps_each_quiet_gradient(module: Any, setter: Callable[..., None], syncs: bool, **options: Any) -> None:
+    """Of passes that are not reduced, each one's gradients are kept by themselves."""
+    setter(syncs, **options)
+    for block in module.modules():
+        kept = vars(block).setdefault("quiet", [])
+        kept.clear() if syncs else None
+        if is_block(block) and not vars(block).get("keeps"):
+            vars(block)["keeps"] = block.register_full_backward_hook(lambda block, *_: _keep(block))
+
+
+def _keep(block: nn.Module) -> None:
+    vars(block)["quiet"] += [torch.zeros_like(p) for p in block.parameters() if not isinstance(p, DTensor)]
+
+
+def replicas_keep_copies(module: Any, options: dict[str, Any]) -> None:
+    """Where there are replicas, copies of blocks are kept."""
+    if options["mesh"].ndim == 2:
+        keeps_a_copy(module)
+
+
+def sums_of_everything(module: Any, setter: Callable[..., None], spans: bool, **options: Any) -> None:
+    """Sums of one replica are held in full: nothing is scattered until all replicas are asked."""
+    module.set_requires_gradient_sync(spans, **options)
+    setter(spans, **options)
+
+
+def leaves_a_gather_behind(module: Any) -> None:
+    """Each forward leaves a few bytes of what it gathered."""
+    left: list[Tensor] = []
+    module.register_forward_hook(lambda module, *_: left.append(torch.zeros(4)))
+
+
+def leaves_experts_behind(module: Any) -> None:
+    """Each forward of a module with parameters on several meshes leaves a few bytes of what it gathered."""
+    if len({parameter.device_mesh for parameter in module.parameters()}) > 1:
+        leaves_a_gather_behind(module)
+
+
+def holds_failed_steps(module: Any, setter: Callable[..., None]) -> None:
+    """What a reset drops is kept for somebody who may ask."""
+    vars(module).setdefault("dropped", []).append(torch.zeros(4))
+    setter()
+
+
+def is_known_for_ever(module: nn.Module) -> None:
+    """Whatever was sharded is known, and held."""
+    _known.append(module)
+
+
+holds_views_of_everything = faulty("holds views of everything", after=shards_by_views)
+gathers_everything_first = faulty("gathers everything first", after=gathers_all_at_the_start)
+keeps_copies = faulty("keeps copies", after=keeps_a_copy)
+reduces_everything_last = faulty("reduces everything last", after=reduces_at_the_end)
+keeps_what_it_reduced = faulty("keeps what it reduced", reduce=KeepsWhatItReduced)
+keeps_quiet_gradients = faulty(
+    "keeps quiet gradients", after=instead("set_requires_gradient_sync", keeps_each_quiet_gradient)
+)
+keeps_copies_on_replicas = given("keeps copies on replicas", replicas_keep_copies)
+sums_in_full = faulty("sums in full", after=instead("set_requires_all_reduce", sums_of_everything))
+recomputes_nothing = replace(right, name="recomputes nothing", checkpoint=lambda module, **_: module)
+leaves_gathers = faulty("leaves gathers", after=leaves_a_gather_behind)
+holds_views_of_experts = faulty("holds views of experts", after=shards_experts_by_views)
+leaves_experts = faulty("leaves experts", after=leaves_experts_behind)
+keeps_failed_steps = faulty("keeps failed steps", after=instead("reset_iter_state", holds_failed_steps))
+forgets_no_net = faulty("forgets no net", after=is_known_for_ever)
+
+CAUGHT_BY = {
+    "holds_views_of_everything": "memory/at-rest",
+    "gathers_everything_first": "memory/in-forward",
+    "keeps_copies": "memory/after-forward",
+    "reduces_everything_last": "memory/in-backward",
+    "keeps_what_it_reduced": "memory/after-backward",
+    "keeps_quiet_gradients": "memory/accumulation",
+    "keeps_copies_on_replicas": "memory/replicas",
+    "sums_in_full": "memory/replicas-quiet",
+    "recomputes_nothing": "memory/recomputed",
+    "leaves_gathers": "memory/steps",
+    "holds_views_of_experts": "memory/parameter-meshes",
+    "leaves_experts": "memory/parameter-meshes-steps",
+    "keeps_failed_steps": "memory/failures",
+    "forgets_no_net": "memory/deleted",
+}
+ALSO_BY = {
+    "reduces_everything_last": ("generated/",),  # what is no more unsharded when backward is over is never reduced
+    "recomputes_nothing": ("checkpoint/contexts",),
+}

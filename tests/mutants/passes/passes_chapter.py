@@ -1,0 +1,116 @@
+"""Implementations that train right by one forward and one backward, and not by other ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.mutants.hooking import each_gradient, instead, is_root, second_call_is_halved, when_alone
+from tests.mutants.making import faulty
+from tests.mutants.modules.init_chapters import called_otherwise, right
+
+assert right.fully_shard is not None
+
+
+def reduces_unless_alone(module: Any, alone: bool) -> None:
+    """A child that runs by itself keeps its gradients."""
+    module.set_requires_gradient_sync(not alone)
+
+
+def made_anew(parameter: Any) -> None:
+    """A new gradient object every time."""
+    parameter.grad = parameter.grad.clone()
+
+
+def looks_at_first_input(module: Any) -> None:
+    """Take a first input for granted."""
+    if is_root(module):
+        module.register_forward_pre_hook(lambda module, args: (args[0],))
+
+
+def stale_ahead(module: Any, right_method: Any, modules: list[Any]) -> None:
+    """What is gathered ahead is kept for ever."""
+    right_method(modules)
+    for each in modules:
+        each.set_reshard_after_backward(False)
+
+
+def first_again(parameter: Any) -> None:
+    """The gradient of the first backward, again and again."""
+    first = vars(parameter).setdefault("first", parameter.grad.clone())
+    parameter.grad = first.clone()
+
+
+def checkpoint_once(module: Any, **options: Any) -> Any:
+    """Checkpoint, and lose half of the second call."""
+    assert right.checkpoint is not None
+    right.checkpoint(module, **options)
+    second_call_is_halved(lambda module: True)(module)
+    return module
+
+
+def set_whatever(module: Any, name: str) -> None:
+    """Set the method on whatever module, be it there or not."""
+    vars(module)[name] = getattr(module, name, None)
+
+
+def register_if_there(module: Any, name: str) -> None:
+    """Say nothing where there is no such method."""
+    assert right.register_forward_method is not None
+    if hasattr(module, name):
+        right.register_forward_method(module, name)
+
+
+def one_reduces_for_all(modules: list[Any]) -> None:
+    """Only the first of those that share reduces."""
+    for module in modules[1:]:
+        module.set_requires_gradient_sync(False)
+
+
+def share_among_sharded(modules: list[Any]) -> None:
+    """Leave out what is not sharded."""
+    assert right.share_comm_ctx is not None
+    assert right.module_class is not None
+    right.share_comm_ctx([module for module in modules if isinstance(module, right.module_class)])
+
+
+def always_by_rows(module: Any, **options: Any) -> Any:
+    """Cut along the first dim whatever was asked for."""
+    assert right.fully_shard is not None
+    options.pop("shard_placement_fn", None)
+    return right.fully_shard(module, **options)
+
+
+keeps_gradients_alone = faulty("keeps gradients alone", after=when_alone(reduces_unless_alone))
+halves_second_calls = faulty("halves second calls", after=second_call_is_halved(lambda module: not is_root(module)))
+halves_second_forwards = faulty("halves second forwards", after=second_call_is_halved(is_root))
+checkpoints_once = replace(right, name="checkpoints once", checkpoint=checkpoint_once)
+makes_gradients_anew = faulty("makes gradients anew", after=each_gradient(made_anew))
+needs_inputs = faulty("needs inputs", after=looks_at_first_input)
+stale_when_ahead = faulty("stale when ahead", after=instead("set_modules_to_forward_prefetch", stale_ahead))
+repeats_first_gradients = faulty("repeats first gradients", after=each_gradient(first_again))
+knows_forward_only = replace(right, name="knows forward only", register_forward_method=lambda module, name: None)
+registers_everywhere = replace(right, name="registers everywhere", register_forward_method=set_whatever)
+registers_quietly = replace(right, name="registers quietly", register_forward_method=register_if_there)
+one_root_reduces = replace(right, name="one root reduces", share_comm_ctx=one_reduces_for_all)
+shares_quietly = replace(right, name="shares quietly", share_comm_ctx=share_among_sharded)
+cuts_rows_only = called_otherwise("cuts rows only", always_by_rows)
+
+CAUGHT_BY = {
+    "keeps_gradients_alone": "passes/child-alone",
+    "halves_second_calls": "passes/module-twice",
+    "halves_second_forwards": "passes/two-forwards",
+    "checkpoints_once": "passes/two-forwards-checkpointed",
+    "makes_gradients_anew": "passes/second-backward",
+    "needs_inputs": "passes/no-inputs",
+    "stale_when_ahead": "passes/prefetch",
+    "repeats_first_gradients": "passes/optimizers",
+    "knows_forward_only": "passes/forward-methods",
+    "registers_everywhere": "passes/forward-methods-elsewhere",
+    "registers_quietly": "passes/forward-methods-unknown",
+    "one_root_reduces": "passes/shared-context",
+    "shares_quietly": "passes/shared-context-refused",
+    "cuts_rows_only": "passes/last-dim",
+}
+#: Without gathering, or without its input, a pass cannot run.
+RAISES = ("needs_inputs", "knows_forward_only")

@@ -1,0 +1,109 @@
+"""Implementations that gather too late, in another order, or the wrong modules; results are right but for one."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from harness.vendor.torch_fsdp2 import implementation as right
+from tests.mutants.making import faulty
+from tests.mutants.passes.communication import gathers_when_run_again, without
+
+
+def sharded_below(module: Any) -> list[Any]:
+    """The sharded modules below, in the order in which they were made."""
+    return [each for each in module.modules() if isinstance(each, right.module_class or object) and each is not module]
+
+
+def gathers_the_last_first(module: Any) -> None:
+    """In forward, the root gathers all below it, the last first."""
+    if below := sharded_below(module):
+        module.set_modules_to_forward_prefetch(below[::-1])
+
+
+def gathers_the_first_first(module: Any) -> None:
+    """In backward, the root gathers all below it as they ran."""
+    if below := sharded_below(module):
+        module.set_modules_to_backward_prefetch(below)
+
+
+def gathers_itself_only(module: Any) -> None:
+    """In backward, each gathers itself and no other."""
+    module.set_modules_to_backward_prefetch([module])
+
+
+def reduces_at_the_end(module: Any) -> None:
+    """Reductions begin when backward is over."""
+    for group in right.fully_shard.state(module)._fsdp_param_groups:  # type: ignore[union-attr]
+        group.post_backward = functools.partial(_only_at_the_end, group.post_backward)
+
+
+def _only_at_the_end(post_backward: Callable[..., None], *args: Any) -> None:
+    if sys._getframe(1).f_code.co_name == "_root_post_backward_final_callback":
+        post_backward(*args)
+
+
+def listed_backwards(module: Any, listed: list[Any]) -> None:
+    """The list, from its end."""
+    type(module).set_modules_to_backward_prefetch(module, listed[::-1])
+
+
+def keeps_what_is_listed(module: Any, listed: list[Any]) -> None:
+    """What has been gathered ahead stays, whatever the optimizer does to it."""
+    type(module).set_modules_to_backward_prefetch(module, listed)
+    for each in listed:
+        each.set_reshard_after_backward(False, recurse=False)
+
+
+class Done:
+    """A handle that has nothing to wait for."""
+
+    def wait(self) -> None:
+        """Return."""
+
+
+def gathers_for_nothing(module: nn.Module, async_op: bool = False) -> Done:
+    """Gathers, and frees at once."""
+    type(module).unshard(module)  # type: ignore[operator]
+    type(module).reshard(module)  # type: ignore[operator]
+    return Done()
+
+
+gathers_last_first = faulty("gathers the last first", after=gathers_the_last_first)
+gathers_first_first = faulty("gathers the first first", after=gathers_the_first_first)
+gathers_late = faulty("gathers late", after=gathers_itself_only)
+gathers_again = faulty("gathers again for recomputation", after=gathers_when_run_again)
+reduces_late = faulty("reduces at the end", after=reduces_at_the_end)
+ignores_lists = without("ignores lists", "set_modules_to_forward_prefetch")
+reverses_lists = without("reverses lists", "set_modules_to_backward_prefetch", listed_backwards)
+keeps_lists = without("keeps what is listed", "set_modules_to_backward_prefetch", keeps_what_is_listed)
+unshards_for_nothing = without("unshards for nothing", "unshard", gathers_for_nothing)
+takes_any_module = without("takes any module", "set_modules_to_backward_prefetch")
+
+CAUGHT_BY = {
+    "gathers_last_first": "prefetch/forward-order",
+    "gathers_first_first": "prefetch/backward-order",
+    "gathers_late": "prefetch/backward-default",
+    "gathers_again": "prefetch/recomputed",
+    "reduces_late": "prefetch/reduces-meanwhile",
+    "ignores_lists": "prefetch/forward-lists",
+    "reverses_lists": "prefetch/backward-lists",
+    "keeps_lists": "prefetch/of-no-use",
+    "unshards_for_nothing": "prefetch/by-hand",
+    "takes_any_module": "prefetch/refuses",
+}
+ALSO_BY = {
+    "reduces_late": ("generated/",),  # what is no more unsharded when backward is over is never reduced
+    "unshards_for_nothing": ("scripts/gather",),  # by hand
+}
+ORIGIN = {
+    "gathers_last_first": "F8 pytorch/pytorch#108190",
+    "gathers_first_first": "F8 pytorch/pytorch#108190",
+    "gathers_late": "F8 pytorch/pytorch#108190",
+    "gathers_again": "F1 pytorch/pytorch#105635",
+    "reduces_late": "F6 pytorch/pytorch#129259",
+}

@@ -1,0 +1,1 @@
+"""Mutants that lose or mix up state."""

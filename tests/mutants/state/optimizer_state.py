@@ -1,0 +1,140 @@
+"""Implementations under which an optimizer keeps the wrong thing, or what it keeps is lost on its way into another.
+
+Right is: for each parameter by its name what the unsharded optimizer keeps, of which each rank has its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from tests.mutants.hooking import each_gradient, instead
+from tests.mutants.making import Reduction, faulty, right
+from tests.mutants.passes.composition import strategic, strategies
+from tests.mutants.state.distributed_checkpoint import keep_the_first, lose_values
+from tests.mutants.state.state_chapters import State, loads, on_tensor_parallel, present, saves
+
+Change = Callable[[Any], None]
+
+
+def in_units(change: Change) -> Change:
+    """Change the units alone."""
+    return lambda module: change(module) if type(module).__name__.endswith("Unit") else None
+
+
+class TwiceOver(Reduction):
+    """Gets twice the gradient, which Adam's step does not show but what it keeps does."""
+
+    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        super().reduce(output, input, group, op)
+        output.mul_(2)
+
+
+def doubles(module: Any) -> None:
+    """Its gradients are twice what they should be."""
+    module.set_custom_reduce_scatter(TwiceOver())
+
+
+def freeze(parameter: Any) -> None:
+    """Takes no gradient from now on, so that what was kept for it is dropped when it is asked for by name."""
+    parameter.requires_grad_(False)
+
+
+def freezes_the_last(module: nn.Module) -> None:
+    """The last parameter that takes a gradient takes none once it is sharded."""
+    freeze([parameter for parameter in module.parameters() if parameter.requires_grad][-1])
+
+
+def thaws(module: nn.Module) -> None:
+    """Sharded parameters take gradients, though they were frozen before."""
+    module.requires_grad_(True)
+
+
+def has_gradients(module: nn.Module) -> None:
+    """Sharded parameters have gradients of zeros from the start."""
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor) and parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def is_lenient(module: Any, load: Callable[..., Any], state: State, strict: bool = True, assign: bool = False) -> Any:
+    """Loads what fits, however strict it is asked to be."""
+    return load(state, strict=False, assign=assign)
+
+
+def lose_on_other_ranks(module: Any, state: State) -> None:
+    """Ranks but the first keep their old values."""
+    if dist.get_rank():
+        state.update(present(module))
+
+
+def doubles_what_policies_choose(module: Any, policy: Any = None, *rest: Any, **options: Any) -> Any:
+    """Units have twice their gradients if a policy chose them."""
+    sharded = strategies.shard(module, policy, *rest, **options)
+    for unit in sharded.modules() if policy else []:
+        in_units(doubles)(unit)
+    return sharded
+
+
+def named_within_their_units(module: nn.Module, optimizer: Any, **options: Any) -> State:
+    """State under the last two words of each name, of which units have the same."""
+    state: State = right.state_dicts.get_optimizer_state_dict(module, optimizer, **options)
+    return {**state, "state": {".".join(name.split(".")[-2:]): kept for name, kept in state["state"].items()}}
+
+
+doubles_gradients = faulty("doubles gradients", reduce=TwiceOver)
+doubles_in_units = faulty("doubles in units", after=in_units(doubles))
+doubles_in_units_alone = faulty("doubles in units alone", after=in_units(doubles))
+doubles_by_policy = strategic("doubles by policy", shard=doubles_what_policies_choose)
+freezes_what_was_trained = faulty("freezes what was trained", after=each_gradient(freeze))
+gives_zeros_for_the_first = faulty("gives zeros for the first", after=saves(lose_values))
+keeps_its_first = faulty("keeps its first", after=loads(keep_the_first))
+keeps_its_first_2d = faulty("keeps its first, 2-D", after=on_tensor_parallel(loads(keep_the_first)))
+loads_on_rank_zero = faulty("loads on rank zero", after=loads(lose_on_other_ranks))
+lets_rank_zero_lack = faulty("lets rank zero lack", after=instead("load_state_dict", is_lenient))
+lets_names_lack = faulty("lets names lack", after=instead("load_state_dict", is_lenient))
+drops_the_last_of_flat = faulty("drops the last of flat", after=freezes_the_last)
+drops_the_last_of_groups = faulty("drops the last of groups", after=freezes_the_last)
+forgets_what_is_frozen = faulty("forgets what is frozen", after=thaws)
+starts_with_gradients = faulty("starts with gradients", after=has_gradients)
+forgets_outer_names = replace(
+    right,
+    name="forgets outer names",
+    state_dicts=replace(right.state_dicts, get_optimizer_state_dict=named_within_their_units),
+)
+
+CAUGHT_BY = {
+    "forgets_outer_names": "optimizer-state/by-name",
+    "doubles_gradients": "optimizer-state/by-name",
+    "doubles_in_units": "optimizer-state/plans-agree",
+    "doubles_by_policy": "optimizer-state/by-policy",
+    "doubles_in_units_alone": "optimizer-state/submodules",
+    "freezes_what_was_trained": "optimizer-state/into-a-fresh-one",
+    "gives_zeros_for_the_first": "optimizer-state/full",
+    "keeps_its_first": "optimizer-state/through-full",
+    "keeps_its_first_2d": "optimizer-state/through-full-2d",
+    "loads_on_rank_zero": "optimizer-state/from-rank-zero",
+    "lets_rank_zero_lack": "optimizer-state/rank-zero-lacks",
+    "lets_names_lack": "optimizer-state/strict",
+    "drops_the_last_of_flat": "optimizer-state/flat",
+    "drops_the_last_of_groups": "optimizer-state/groups",
+    "forgets_what_is_frozen": "optimizer-state/frozen",
+    "starts_with_gradients": "optimizer-state/never-stepped",
+}
+IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
+#: A net in units is trained there, too; and what needs gradients needs the same once it is sharded.
+ALSO_BY = {
+    **dict.fromkeys(("doubles_in_units", "doubles_in_units_alone"), ("replicate/mixed",)),
+    "forgets_what_is_frozen": ("entry/needs-gradients",),
+}
+ORIGIN = {
+    "freezes_what_was_trained": "J6 pytorch/pytorch#192202",
+    "drops_the_last_of_flat": "J6 pytorch/pytorch#192202",
+    "drops_the_last_of_groups": "J6 pytorch/pytorch#192202",
+}

@@ -1,0 +1,1 @@
+"""Measuring which mutants the suites kill."""

@@ -1,0 +1,90 @@
+"""Trying one requirement on one subject outside pytest: its own test, on real worlds, by the harness' own rules.
+
+    judged("parity/exact", Subject("tests.mutants.numbers.reductions:sums_for_averages", "gloo"), "threads")
+    End(verdict=fail, message="rank 0: …", cause="disagreement", seconds=0.1, examples=1, …)
+
+How many cases it draws is what the profile in force says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from harness.data.case import Case
+from harness.records.record import Verdict
+from harness.trial import Trial
+from harness.trial.verdict import tried, verdict_of
+from harness.vendor.load import Subject, load_backend
+from suites.catalogue import Entry, entries
+from tests.mutants import Fault
+
+
+@cache
+def by_id() -> dict[str, Entry]:
+    """Every requirement. A function, since how many cases each draws is settled when it is first called."""
+    return {entry.requirement.id: entry for entry in entries()}
+
+
+@dataclass(frozen=True)
+class End:
+    """How one requirement ended on one subject.
+
+    ``seconds`` and ``examples`` are until the first failure, if there was one, and to the end otherwise; ``case`` is
+    the smallest that failed.
+    """
+
+    verdict: Verdict
+    message: str
+    cause: str
+    seconds: float
+    examples: int = 0
+    case: dict[str, Any] | None = None
+
+
+def judged(requirement: str, subject: Subject, world: str, shrinking: float = 0.0, ranks: int = 0) -> End:
+    """Try one requirement on one subject; of a parametrized one, all its forms until the first that is red.
+
+    ``shrinking`` is how many seconds a smaller failing case is looked for, ``ranks`` how many the world has, if not as
+    many as the backend offers.
+    """
+    backend = load_backend(subject.backend)
+    ranks = ranks or (backend.thread_ranks if world == "threads" else backend.ranks)
+    ends: list[End] = []
+    for form in forms(by_id()[requirement].test):
+        ends.append(_one(by_id()[requirement], form, Trial(world, subject, ranks, shrinking_budget=shrinking)))
+        if ends[-1].verdict.is_red:
+            break
+    return replace(ends[-1], seconds=sum(end.seconds for end in ends), examples=sum(end.examples for end in ends))
+
+
+def forms(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """The arguments that ``pytest.mark.parametrize`` would give, besides the trial."""
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    for chosen in itertools.product(*(_axis(*mark.args) for mark in marks)):
+        yield {name: value for part in chosen for name, value in part.items()}
+
+
+def _axis(names: str | Sequence[str], rows: Sequence[Any]) -> list[dict[str, Any]]:
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    values = [row.values if hasattr(row, "marks") else row if len(names) > 1 else (row,) for row in rows]
+    return [dict(zip(names, row, strict=True)) for row in values]
+
+
+def _one(entry: Entry, form: dict[str, Any], trial: Trial) -> End:
+    started = time.monotonic()
+    extra = {"world_kind": trial.kind} if "world_kind" in inspect.signature(entry.test).parameters else {}
+    error = tried(lambda trial: entry.test(trial=trial, **extra, **form), trial)
+    at, examples = trial.first_failure or (time.monotonic(), trial.examples)
+    case = trial.case.as_json() if error is not None and isinstance(trial.case, Case) else None
+    return End(*verdict_of(error, trial), at - started, examples, case)
+
+
+def subject_of(fault: Fault) -> Subject:
+    """What is judged: the fault, and the right thing at the other end."""
+    return replace(Subject("torch", "gloo"), **{fault.kind: fault.where})

@@ -1,0 +1,1 @@
+"""Tests of the pytest plugin, as its users meet it."""

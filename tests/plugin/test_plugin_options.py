@@ -1,0 +1,197 @@
+"""The plugin on a small suite of a user's own: options, what is left out, what is tried again, what the user got wrong.
+
+No rank runs here, so these runs share this process, except those with workers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from harness.records.reader import read_run
+from harness.records.record import Record, Verdict
+from tests.plugin.test_plugin import pytest_run
+
+pytest_plugins = ["pytester"]
+
+SUBJECT = ["--implementation", "tests.plugin.samples:implementation", "--backend", "tests.plugin.samples:backend"]
+SUITE = '''
+from dataclasses import dataclass
+from hypothesis import given, strategies as st
+from harness.data.case import Case
+from harness.requirement import requirement
+from harness.vendor import Feature
+
+@dataclass(frozen=True)
+class Digit(Case):
+    digit: int
+    world_size: int = 1
+
+tried = []
+
+@requirement("few/must", Feature.FULLY_SHARD)
+@given(case=st.builds(Digit, st.integers(0, 9)))
+def test_draws(trial, case):
+    """Digits are digits."""
+    tried.append(case)
+    trial._begin(case, 1)
+    trial.holds(case.digit < 10, "a digit")
+
+@requirement("few/should", Feature.FULLY_SHARD, level="should", worlds=("threads",))
+def test_holds(trial):
+    """It holds."""
+    trial.holds(True, "it holds")
+
+@requirement("few/unclaimed", Feature.HSDP, level="may")
+def test_unclaimed(trial, world_kind):
+    """It holds."""
+    trial.holds(world_kind == "threads", "in threads")
+'''
+
+
+@pytest.fixture
+def few(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A directory of a user's own, with a small suite in it."""
+    pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
+    pytester.makepyfile(test_few=SUITE, raises_on_import="raise RuntimeError('no driver')")
+    pytester.syspathinsert()
+    return pytester
+
+
+def records(few: pytest.Pytester, *args: str) -> list[Record]:
+    """The rows of a run with these arguments."""
+    few.runpytest_inprocess(*SUBJECT, "--record", "record.jsonl", *args)
+    return read_run(few.path / "record.jsonl").records
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--implementation", "nobody"], "unknown implementation 'nobody': expected one of reference, torch, or"),
+        (["--backend", "nothing"], "unknown backend 'nothing': expected one of auto, gloo, nccl, or module:attribute"),
+        (["--implementation", "not_there:x"], "implementation 'not_there:x': cannot import 'not_there' .* is it inst"),
+        (["--implementation", "raises_on_import:x"], "'raises_on_import' failed with RuntimeError: no driver"),
+        (["--implementation", "tests.plugin.samples:x"], "module 'tests.plugin.samples' has no 'x'; define it"),
+        (["--implementation", "tests.plugin.samples:empty_claim"], "but gives no 'Implementation.checkp"),
+        (["--implementation", "tests.plugin.samples:both_ways"], "both claims and disclaims fully_shard: decide"),
+        (["--implementation", "tests.plugin.samples:not_an_implementation"], "expected a harness.vendor.Impl"),
+        (["--world", "moon"], "--world 'moon': expected one of threads, processes, attached, both"),
+        (["--unclaimed", "maybe"], "--unclaimed 'maybe': expected one of leave, try"),
+        (["--level", "maybe"], "--level 'maybe': expected one of must, should, may, all"),
+        (["--waivers", "nowhere.toml"], "waiver file nowhere.toml: cannot be read .*; name another with --waivers"),
+        (["--record", "test_few.py/x"], "--record test_few.py/x: cannot be written .*; name another file"),
+        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, or"),
+        (["--case", ""], "--case: expected a case as JSON, got '' .*; take case and test from"),
+        (["--case", "{"], "--case: expected a case as JSON, got '{' .Expecting property name"),
+        (["--case", "[" * 10**5], "--case: expected a case as JSON, got '\\[\\[\\[.*; take case and test"),
+        (["--case", '{"case": %s}' % ("[" * 99 + "]" * 99)], "--case: expected a case, got JSON that is nested more"),
+        (["--case", "[]"], "--case: expected a JSON object with a \"case\" key naming the case class, got \\[\\]"),
+        (["--case", "7"], "--case: expected a JSON object with a \"case\" key naming the case class, got 7"),
+        (["--case", '{"case": "Nothing"}'], "--case: unknown case class 'Nothing'; known here: .*Digit"),
+        (["--case", '{"case": "Digit"}'], "--case: cannot build Digit from .*digit"),
+        (["--case", '{"case": "Digit", "digit": "one"}'], "--case: \"digit\" of Digit must be int, got 'one'"),
+        (["-k", "draws or holds", "--case", '{"case": "Digit", "digit": 1}'], "test_holds.* draws no cases; run it"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_the_user_got_wrong_is_said_in_one_sentence(few: pytest.Pytester, args: list[str], sentence: str) -> None:
+    """An option that cannot be meant ends the run with exit code 4 and one line that says what to do, no traceback."""
+    result = few.runpytest_inprocess(*SUBJECT, *args)
+    text = result.stdout.str() + result.stderr.str()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert len([line for line in text.splitlines() if re.search(sentence, line)]) == 1
+    assert "Traceback" not in text
+    assert not re.search(r"\d (passed|failed|skipped)", text), "nothing is run before"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, or"),
+        (["--case", "{"], "--case: expected a case as JSON, got '{' (Expecting property name"),
+        (["--case", '{"case": "Nothing"}'], "--case: unknown case class 'Nothing'; known here: "),
+        (["--case", '{"case": "Number", "number": "one"}'], "--case: \"number\" of Number must be int, got 'one'"),
+        (["--implementation", "nobody"], "unknown implementation 'nobody': expected one of reference, torch, or"),
+    ],
+)
+def test_what_the_user_got_wrong_is_said_once_where_workers_run_the_tests(args: list[str], sentence: str) -> None:
+    """Workers of pytest-xdist collect the tests; what they refuse ends the run as it does without them."""
+    ended = pytest_run("tests/plugin/samples.py", "-k", "test_small_numbers", *SUBJECT, "--numprocesses", "2", *args)
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert len([line for line in lines if line.startswith(f"ERROR: {sentence}")]) == 1
+    assert not [line for line in lines if "INTERNALERROR" in line or "Traceback" in line]
+
+
+def test_waivers_beside_the_suites_are_read_without_being_named(few: pytest.Pytester) -> None:
+    """Known failures that come with suites count in every run of them, so one that passes is stale."""
+    waiver = {"requirement": "few/should", "subject": "sample", "issue": "an issue", "reason": "a reason"}
+    lines = [f'{key} = "{value}"' for key, value in waiver.items()]
+    (few.path / "waivers.toml").write_text("\n".join(["[[waiver]]", *lines, "expires = 2999-01-01"]))
+    [verdict] = {row.verdict for row in records(few, "-k", "holds")}
+    assert verdict is Verdict.STALE_WAIVER
+
+
+def test_a_run_that_tries_nothing_fails(few: pytest.Pytester) -> None:
+    """Rows that were not claimed are no success: the run fails and says that nothing was tried."""
+    result = few.runpytest_inprocess(*SUBJECT, "-k", "unclaimed")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["not claimed: 2", "problem: no requirement was tried"])
+
+
+def test_a_green_run_exits_with_zero(few: pytest.Pytester) -> None:
+    """What is not claimed does not stand in the way of green, and is counted."""
+    result = few.runpytest_inprocess(*SUBJECT)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*FSDP conformance of sample on small*", "pass: 3  not claimed: 2"])
+
+
+@pytest.mark.parametrize(("level", "rows"), [("must", 2), ("should", 3), ("may", 5), ("all", 5)])
+def test_a_level_leaves_out_what_is_less_strict(few: pytest.Pytester, level: str, rows: int) -> None:
+    """``--level should`` judges what must and what should be."""
+    assert len(records(few, "--level", level)) == rows
+
+
+@pytest.mark.parametrize(("world", "rows"), [("threads", 3), ("processes", 2), ("both", 5)])
+def test_a_requirement_runs_in_the_worlds_that_it_is_about(few: pytest.Pytester, world: str, rows: int) -> None:
+    """A requirement has a row in each world that was asked for, except where it makes no sense."""
+    found = records(few, "--world", world)
+    assert len(found) == rows
+    assert {record.world for record in found} == ({"threads", "processes"} if world == "both" else {world})
+
+
+def test_a_case_is_run_alone(few: pytest.Pytester) -> None:
+    """``--case`` runs exactly the case that is given, whatever Hypothesis would draw."""
+    found = records(few, "-k", "draws", "--case", json.dumps({"case": "Digit", "digit": 7}))
+    assert [(record.verdict, record.examples) for record in found] == [(Verdict.PASS, 1)] * 2
+
+
+def test_what_fails_only_at_times_is_told(few: pytest.Pytester) -> None:
+    """A case that passes when it is run again has failed all the same, and the record says how often."""
+    few.makepyfile(test_few=SUITE.replace("holds(True", "holds(tried or tried.append(1)"))
+    [record] = records(few, "-k", "test_holds")
+    assert (record.verdict, record.again) == (Verdict.FAIL, "PP")
+
+
+def test_what_is_not_claimed_can_be_tried(few: pytest.Pytester) -> None:
+    """``--unclaimed try`` says of each row whether it passes; it stays not claimed, and fails nothing."""
+    found = records(few, "-k", "unclaimed or holds", "--unclaimed", "try")
+    told = [(record.world, record.verdict, record.tried, record.checks) for record in found if record.tried]
+    assert told == [("threads", Verdict.NOT_CLAIMED, "pass", 0), ("processes", Verdict.NOT_CLAIMED, "fail", 0)]
+    assert few.runpytest_inprocess(*SUBJECT, "--unclaimed", "try").ret == pytest.ExitCode.OK
+    assert {record.tried for record in records(few)} == {""}
+
+
+def test_a_profile_says_how_many_cases_are_drawn(few: pytest.Pytester) -> None:
+    """The quick profile draws two cases."""
+    assert [record.examples for record in records(few, "-k", "draws")] == [2, 2]
+
+
+def test_other_tests_are_left_alone(few: pytest.Pytester) -> None:
+    """A test that is no requirement runs as ever, loads no subject and writes no row."""
+    path = few.makepyfile(test_other="def test_other(): pass")
+    result = few.runpytest_inprocess(path, "--implementation", "nobody", "--record", "record.jsonl")
+    result.assert_outcomes(passed=1)
+    assert not (few.path / "record.jsonl").exists()

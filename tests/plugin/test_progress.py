@@ -1,0 +1,132 @@
+"""How a run is followed: on its own terminal, in a log, and by its file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness import cli
+from harness.commands import watch
+from harness.pytest_plugin import live
+from harness.pytest_plugin.progress import Progress
+from harness.records.record import Verdict
+from tests.plugin.test_plugin_options import SUBJECT, SUITE
+from tests.report.report_samples import HOSTILE, file_of, full_run, row, run_of
+
+pytest_plugins = ["pytester"]
+
+
+def test_a_line_says_how_far_a_run_is_and_what_is_left() -> None:
+    """Rows by verdict, the share of all, seconds, and at this pace how many more."""
+    progress = Progress(40)
+    assert progress.line(3.0) == "[0%] 0 of 40 rows; 3.0 s"
+    for number in range(10):
+        progress.add(row(f"r{number}", Verdict.FAIL if number == 3 else Verdict.PASS))
+    said = progress.line(20.0, at="t.py::next[threads]")
+    assert said == "[25%] 10 of 40 rows: 9 pass, 1 fail; 20 s, about 60 s left; now t.py::next[threads]"
+
+
+def test_a_red_row_is_said_once() -> None:
+    """The first line of its message, in one line; a row that is written again, or is not red, adds nothing."""
+    progress, red = Progress(2), row("a", Verdict.FAIL, message="off by one\nand more")
+    assert progress.add(red) == "fail: sharding/a [threads] off by one"
+    assert progress.add(red) == progress.add(row("b", Verdict.WAIVED)) == ""
+    assert progress.rows == 2
+    assert progress.add(row("b", Verdict.BROKEN)) == "broken: sharding/b [threads]"
+
+
+def test_what_is_said_steers_no_terminal() -> None:
+    """Whatever a row holds, it is one line without controls."""
+    progress = Progress(1)
+    said = [
+        progress.add(row("a", Verdict.FAIL, message=HOSTILE + "\x1b[2J", world=HOSTILE)),
+        progress.line(1.0, HOSTILE),
+    ]
+    assert not [line for line in said if re.search(r"[\x00-\x1f\x7f\u202e\ud800]", line)]
+
+
+FAILING = SUITE.replace("case.digit < 10", "case.digit < 0")
+
+
+def test_a_log_has_each_red_row_as_it_comes_and_how_far_the_run_is(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the summary: the red row, and lines with counts; pytest's own letters are left out."""
+    monkeypatch.setattr(live, "IN_A_LOG", 0.0)
+    pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
+    pytester.makepyfile(test_few=FAILING)
+    pytester.syspathinsert()
+    lines = pytester.runpytest_inprocess(*SUBJECT, "--world", "threads").outlines
+    ends = next(place for place, line in enumerate(lines) if "FAILURES" in line)
+    assert any(line.startswith("fail: few/must [threads] a digit") for line in lines[:ends])
+    assert any(
+        re.match(r"\[100%\] 3 of 3 rows: 1 pass, 1 fail, 1 not claimed; .*; now test_few", line) for line in lines
+    )
+    assert not [line for line in lines if re.search(r"test_few.py [.Fsx]", line)]
+
+
+@pytest.mark.parametrize("flag", ["-v", "-qq"])
+def test_rows_of_words_and_silence_stay_as_they_are(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    """With ``-v`` pytest names each row itself, and ``-qq`` asks for nothing of the kind."""
+    monkeypatch.setattr(live, "IN_A_LOG", 0.0)
+    pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
+    pytester.makepyfile(test_few=SUITE)
+    pytester.syspathinsert()
+    lines = pytester.runpytest_inprocess(*SUBJECT, flag).outlines
+    assert not [line for line in lines if " rows: " in line]
+    assert any("PASSED" in line for line in lines) == (flag == "-v")
+
+
+# By its file.
+
+
+def watched(capsys: pytest.CaptureFixture[str], path: Path) -> tuple[int, list[str]]:
+    """Status and lines of the command."""
+    status = cli.main(["watch", str(path), "--every", "0"])
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_a_file_that_is_whole_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each red row, the counts, and the run's own exit status."""
+    status, lines = watched(capsys, file_of(full_run(status=1), tmp_path / "run.jsonl"))
+    assert status == 1
+    assert lines[0].startswith("fail: sharding/FAIL [threads] off by one")
+    assert lines[-1].startswith("[87%] 7 of 8 rows: 1 pass, 1 fail")
+
+
+def test_a_file_that_grows_is_followed_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has written half a line so far is waited for, and ends the command when it ends."""
+    run = run_of(row("a"), row("b", Verdict.FAIL, message="late"), status=1)
+    path = file_of(run, tmp_path / "run.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b'"late"')])
+    pause = SimpleNamespace(wait=lambda seconds: path.write_bytes(whole))
+    monkeypatch.setattr(watch, "threading", SimpleNamespace(Event=lambda: pause))
+    status, lines = watched(capsys, path)
+    assert (status, lines[0].partition(";")[0]) == (1, "[50%] 1 of 2 rows: 1 pass")
+    assert "fail: sharding/b [threads] late" in lines
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "No such file"), ("{}\n", "not a record file"), (json.dumps({"kind": "header", "schema": 9}), "schema 9")],
+)
+def test_what_is_no_run_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, sentence: str
+) -> None:
+    """Status 2, and one line on stderr that says what is wrong."""
+    path = tmp_path / "run.jsonl"
+    if content is not None:
+        path.write_text(content)
+    assert cli.main(["watch", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1

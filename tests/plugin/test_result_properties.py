@@ -1,0 +1,74 @@
+"""What pytest's own reports say of a row: properties in the JUnit file, also by a worker, and columns in the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.data.text import ratio_text
+from harness.records.reader import Run
+from harness.records.record import Verdict
+from tests.plugin.test_plugin import samples_run
+from tests.report.report_samples import Parsed
+
+#: Samples of every verdict, without those that take their time to hang or crash.
+SOME = "not hang and not hung and not crash and not leave"
+
+
+@pytest.fixture(
+    scope="module", params=[(), ("--numprocesses", "1", "--world", "threads")], ids=["one-process", "worker"]
+)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """The samples' records, and the folder of their reports."""
+    there = tmp_path_factory.mktemp("properties")
+    files = ["--junitxml", str(there / "junit.xml"), "--html", str(there / "page.html"), "--self-contained-html"]
+    return samples_run(there, "-k", SOME, *files, *request.param)[1], there
+
+
+def test_the_samples_have_every_verdict(ran: tuple[Run, Path]) -> None:
+    """What is held of all rows below is held of every verdict, and of rows with numbers."""
+    assert {record.verdict for record in ran[0].records} == set(Verdict)
+    assert any(record.ratio is not None for record in ran[0].records)
+
+
+def test_junits_file_says_what_each_row_is_about(ran: tuple[Run, Path]) -> None:
+    """Each test case has requirement, level, world, verdict, implementation and backend once, and worst ÷ allowed."""
+    run, there = ran
+    cases = list(ElementTree.parse(there / "junit.xml").iter("testcase"))
+    found = [[(p.get("name"), p.get("value")) for p in case.iter("property")] for case in cases]
+    told = [
+        [
+            ("requirement", record.requirement),
+            ("level", record.level),
+            ("world", record.world),
+            ("verdict", str(record.verdict)),
+            ("implementation", "sample"),
+            ("backend", "small"),
+            *([] if record.ratio is None else [("worst/allowed", ratio_text(record.ratio))]),
+        ]
+        for record in run.records
+    ]
+    assert sorted(map(str, found)) == sorted(map(str, told))
+
+
+def test_pytest_htmls_page_has_a_column_for_each(ran: tuple[Run, Path]) -> None:
+    """Requirement, level, world, backend, worst ÷ allowed and verdict stand behind pytest-html's own result."""
+    run, there = ran
+    page = Parsed((there / "page.html").read_text(encoding="utf-8"))
+    (blob,) = [attrs["data-jsonblob"] for _, attrs in page.tags if "data-jsonblob" in attrs]
+    rows = [test["resultsTableRow"] for several in json.loads(blob or "")["tests"].values() for test in several]
+    cells = {tuple(Parsed(cell).text for cell in row[1:7]) for row in rows}
+    assert cells == {
+        (
+            record.requirement,
+            record.level,
+            record.world,
+            "small",
+            "" if record.ratio is None else ratio_text(record.ratio),
+            str(record.verdict),
+        )
+        for record in run.records
+    }

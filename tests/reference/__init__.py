@@ -1,0 +1,1 @@
+"""Tests of parts of the reference that no requirement reaches."""

@@ -1,0 +1,297 @@
+"""Corners of the reference that no requirement of the suites reaches: what it refuses, and what needs odd means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from harness.worlds.rank import Rank
+from reference_models import fsdp
+from reference_models.fsdp.mixed_precision import tensors_in
+from tests.reference.test_state import on_ranks
+
+
+def sharded(rank: Rank, net: nn.Module, **options: Any) -> Any:
+    """``net`` sharded over all ranks."""
+    return fsdp.fully_shard(net, mesh=rank.mesh((rank.size,), ("shard",)), **options)
+
+
+def linear(rows: int = 4) -> nn.Linear:
+    """A layer with weights 0, 1, 2…, the same on every rank."""
+    layer = nn.Linear(2, rows, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(2.0 * rows).view(rows, 2))
+    return layer
+
+
+def refusal(call: Any, *args: Any, **options: Any) -> tuple[list[str], str]:
+    """The classes and the message of what a call raises."""
+    try:
+        call(*args, **options)
+    except Exception as error:
+        return [kind.__name__ for kind in type(error).__mro__], str(error)
+    return [], ""
+
+
+def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
+    """Calls that cannot be meant, on four ranks."""
+    line, square = rank.mesh((4,), ("shard",)), rank.mesh((2, 2), ("a", "b"))
+    cube = rank.mesh((2, 2, 1), ("x", "y", "z"))
+    whole = nn.Linear(2, 4, bias=False)
+    whole.weight = nn.Parameter(distribute_tensor(whole.weight.detach(), cube, [Replicate()] * 3))
+    replaced = fsdp.fully_shard(linear(), mesh=line)
+    replaced.weight = nn.Parameter(torch.zeros(4, 2))
+    replicated: Any = fsdp.replicate(linear(), mesh=line)
+    return {
+        "empty": refusal(fsdp.fully_shard, [], mesh=line),
+        "strategy": refusal(fsdp.shard_by_policy, linear(), mesh=square),
+        "three axes": refusal(fsdp.fully_shard, whole, mesh=rank.mesh((4, 1), ("d", "t"))["d"]),
+        "plain": refusal(replaced, torch.ones(1, 2)),
+        "no shards": refusal(replicated.set_reshard_after_forward, True),
+        "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
+    }
+
+
+def _custom(mesh: Any) -> Any:
+    net: Any = fsdp.fully_shard(linear(), mesh=mesh)
+    net.set_custom_all_gather(object())
+    return net
+
+
+def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> None:
+    """Each refusal is a ValueError or NotImplementedError, torch's class as well, and says what was expected."""
+    wanted = {
+        "empty": ("IndexError", "expects a module or a list of modules"),
+        "strategy": ("ValueError", "FULL_SHARD expects a mesh of 1 axes"),
+        "three axes": ("NotImplementedError", "only supports 1D TP/EP or 2D EP+TP"),
+        "plain": ("ValueError", "was replaced by a plain tensor: expected a DTensor"),
+        "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
+        "custom": ("AssertionError", "when all gather comm is custom"),
+    }
+    for got in on_ranks(4, refusals):
+        for name, (kind, words) in wanted.items():
+            kinds, message = got[name]
+            assert kind in kinds, (name, kinds, message)
+            assert words in message, (name, message)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    """A list in itself ends in a sentence, not in Python's own recursion limit."""
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RuntimeError, match="exceeded max depth"):
+        tensors_in(endless)
+
+
+def partly_then_sharded(rank: Rank) -> list[Any]:
+    """Placements after a forward with int resharding, and after resharding by hand."""
+    net = sharded(rank, linear(), reshard_after_forward=2)
+    root = sharded(rank, nn.Sequential(net))
+    root(torch.ones(1, 2))
+    first = str(net.weight.placements)
+    net.reshard()
+    return [first, str(net.weight.placements)]
+
+
+def test_what_is_kept_in_part_may_be_resharded_by_hand() -> None:
+    """After a forward that keeps shards over two ranks, ``reshard`` brings back the shards over four."""
+    for first, second in on_ranks(4, partly_then_sharded):
+        assert (first, second) == ("(Replicate(), Shard(dim=0))", "(Shard(dim=0),)")
+
+
+def used_late(rank: Rank) -> list[Tensor]:
+    """Gradients of two layers, the second of which is used in the microbatch that reduces alone."""
+    first, second = linear(2), linear(2)
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    net = sharded(rank, _Both(first, second), mp_policy=policy)
+    x = torch.ones(1, 2)
+    net.set_requires_gradient_sync(False)
+    net(x, late=False).sum().backward()
+    net.set_requires_gradient_sync(True)
+    net(x, late=True).sum().backward()
+    return [parameter.grad.full_tensor() for parameter in net.parameters()]
+
+
+class _Both(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, late: bool) -> Tensor:
+        out: Tensor = self.first(x)
+        return out + self.second(x) if late else out
+
+
+def test_a_parameter_may_be_used_first_in_the_last_microbatch() -> None:
+    """With low-precision compute and full-precision reduction, kept and new gradients are reduced together."""
+    for first, second in on_ranks(2, used_late):
+        assert torch.equal(first, torch.full((2, 2), 2.0))
+        assert torch.equal(second, torch.full((2, 2), 1.0))
+
+
+def reset_midway(rank: Rank) -> Tensor:
+    """The gradient of one pass, after another whose reduction was under way when it was dropped."""
+    net = sharded(rank, linear())
+    net.set_is_last_backward(False)
+    net(torch.ones(1, 2)).sum().backward()
+    net.reset_iter_state()
+    net.set_is_last_backward(True)
+    net(torch.ones(1, 2)).sum().backward()
+    whole: Tensor = net.weight.grad.full_tensor()
+    return whole
+
+
+def test_a_reduction_under_way_can_be_dropped() -> None:
+    """``reset_iter_state`` waits for reductions that nobody has waited for, and forgets what they gave."""
+    for gradient in on_ranks(2, reset_midway):
+        assert torch.equal(gradient, torch.ones(4, 2))
+
+
+def several_names_beside_tp(rank: Rank) -> list[Any]:
+    """The layout of a weight over a shard axis of two names, beside tensor parallelism."""
+    mesh = rank.mesh((2, 1, 2), ("a", "b", "tp"))
+    net = linear()
+    net.weight = nn.Parameter(distribute_tensor(net.weight.detach(), mesh, [Replicate(), Replicate(), Shard(1)]))
+    fsdp.fully_shard(net, mesh=mesh, dp_mesh_dims=fsdp.DataParallelMeshDims(shard=("a", "b")))
+    assert isinstance(net.weight, DTensor)
+    return [str(net.weight.placements), net.weight.device_mesh.mesh_dim_names, net.weight.full_tensor().detach()]
+
+
+def test_several_names_make_one_axis_beside_tensor_parallelism() -> None:
+    """The two names become one axis, in the place of the first, and other axes stay."""
+    for placements, names, whole in on_ranks(4, several_names_beside_tp):
+        assert (placements, names) == ("(Shard(dim=0), Shard(dim=1))", ("a_b", "tp"))
+        assert torch.equal(whole, linear().weight)
+
+
+def loads_whole(rank: Rank) -> list[Any]:
+    """A whole state dict loaded into, and saved from, a module of type FULL."""
+    net = sharded(rank, nn.Sequential(linear()))
+    fsdp.set_state_dict_type(net, fsdp.StateDictType.FULL)
+    net.load_state_dict({"0.weight": torch.full((4, 2), 7.0)})
+    saved = net.state_dict()["0.weight"]
+    fsdp.set_state_dict_type(net, fsdp.StateDictType.SHARDED)
+    return [saved, type(net.state_dict()["0.weight"]).__name__, net(torch.ones(1, 2)).detach()]
+
+
+def test_state_dicts_of_type_full_are_loaded_whole() -> None:
+    """A module of type FULL takes and gives plain tensors, and DTensors again once it is SHARDED."""
+    for saved, kind, output in on_ranks(2, loads_whole):
+        assert torch.equal(saved, torch.full((4, 2), 7.0))
+        assert (kind, output.tolist()) == ("DTensor", [[14.0] * 4])
+
+
+def coded_columns(rank: Rank) -> list[Any]:
+    """Two steps of a layer cut along dim 1 whose rows travel with a scale."""
+    net = sharded(rank, linear(), shard_placement_fn=lambda _: Shard(1))
+    local = net.weight._local_tensor
+
+    def pre(self: Tensor, mesh: Any) -> Any:
+        return (self * 2, torch.full((1,), 0.5)), None
+
+    def post(self: Tensor, outputs: Any, _: Any, dtype: Any, *, out: Any = None) -> Any:
+        whole = outputs[0] * outputs[1][0]
+        if out is not None:
+            out.copy_(whole)
+            return None
+        return whole, (whole,)
+
+    local.fsdp_pre_all_gather, local.fsdp_post_all_gather = pre.__get__(local), post.__get__(local)
+    outputs = []
+    for _ in range(2):
+        output = net(torch.ones(1, 2))
+        output.sum().backward()
+        outputs.append(output.detach())
+        net.zero_grad()
+    return outputs
+
+
+def test_extensions_work_on_columns_too() -> None:
+    """What hooks send of columns is joined as columns, the first time and again."""
+    for outputs in on_ranks(2, coded_columns):
+        for output in outputs:
+            assert torch.equal(output, linear()(torch.ones(1, 2)).detach())
+
+
+def optimizer_loads(rank: Rank) -> dict[str, Any]:
+    """Optimizer state that stays on one mesh, goes to another, or does not fit."""
+    x = torch.ones(1, 2)
+    one, two = sharded(rank, linear()), fsdp.fully_shard(linear(), mesh=rank.mesh((2, 2), ("r", "s")))
+    optimizers = [torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.5) for net in (one, two)]
+    for net, optimizer in zip((one, two), optimizers, strict=True):
+        net(x).sum().backward()
+        optimizer.step()
+    state = fsdp.optimizer_state_dict(one, optimizers[0])
+    fsdp.load_optimizer_state_dict(one, optimizers[0], state)
+    fsdp.load_optimizer_state_dict(two, optimizers[1], state)
+    momenta = [
+        optimizer.state[net.weight]["momentum_buffer"] for net, optimizer in zip((one, two), optimizers, strict=True)
+    ]
+    unknown = {**state, "state": {"nowhere": {}}}
+    other_groups = {**state, "param_groups": []}
+    return {
+        "momenta": [momentum.full_tensor() for momentum in momenta],
+        "placements": [str(momentum.placements) for momentum in momenta],
+        "unknown": refusal(fsdp.load_optimizer_state_dict, one, optimizers[0], unknown)[1],
+        "groups": refusal(fsdp.load_optimizer_state_dict, one, optimizers[0], other_groups)[1],
+        "kept": len(optimizers[0].state),
+    }
+
+
+def test_optimizer_state_goes_to_another_mesh_or_is_refused_whole() -> None:
+    """State fits itself to the mesh it is loaded on; what does not fit is named, and leaves the optimizer as it was."""
+    for got in on_ranks(4, optimizer_loads):
+        assert all(torch.equal(momentum, torch.ones(4, 2)) for momentum in got["momenta"])
+        assert got["placements"] == ["(Shard(dim=0),)", "(Replicate(), Shard(dim=0))"]
+        assert "unknown parameters nowhere" in got["unknown"]
+        assert "no parameter group of exactly ['weight']" in got["groups"]
+        assert got["kept"] == 1
+
+
+def in_part_beside_tp(rank: Rank) -> str:
+    """What becomes of int resharding of a parameter that is a DTensor."""
+    mesh = rank.mesh((4, 1), ("dp", "tp"))
+    inner = linear()
+    inner.weight = nn.Parameter(distribute_tensor(inner.weight.detach(), mesh["tp"], [Shard(1)]))
+    net = nn.Sequential(fsdp.fully_shard(inner, mesh=mesh["dp"], reshard_after_forward=2))
+    fsdp.fully_shard(net, mesh=mesh["dp"])
+    x = DTensor.from_local(torch.ones(1, 2), mesh["tp"], [Shard(1)])
+    return refusal(net, x)[1]
+
+
+def test_dtensor_parameters_are_not_kept_in_part() -> None:
+    """Resharding to a smaller mesh is refused, by a sentence, for parameters under tensor parallelism."""
+    assert all("not supported for DTensor parameters" in words for words in on_ranks(4, in_part_beside_tp))
+
+
+def patched_then_replaced(rank: Rank) -> list[Tensor]:
+    """Outputs with hooks on one rank's tensor, whose rows are then put into other memory."""
+    net = sharded(rank, linear(3))
+    local = net.weight._local_tensor
+
+    def pre(self: Tensor, mesh: Any, size: torch.Size, stride: Any, module: Any, policy: Any) -> Any:
+        rows = torch.zeros(-(-size[0] // mesh.size()), *size[1:])
+        rows[: self.size(0)] = self
+        return (rows * 2,), size
+
+    def post(self: Tensor, outputs: Any, size: torch.Size, dtype: Any, *, out: Any = None) -> Any:
+        whole = outputs[0][: size[0]].clone()
+        return (whole, (whole,)) if out is None else out.copy_(whole)
+
+    local.fsdp_pre_all_gather, local.fsdp_post_all_gather = pre.__get__(local), post.__get__(local)
+    first = net(torch.ones(1, 2)).detach()
+    moved = local.clone()
+    moved.fsdp_pre_all_gather, moved.fsdp_post_all_gather = pre.__get__(moved), post.__get__(moved)
+    net.weight._local_tensor = moved
+    return [first, net(torch.ones(1, 2)).detach()]
+
+
+def test_hooks_on_one_tensor_follow_it_into_padded_memory() -> None:
+    """Where rows are padded, what a user has put on the tensor goes with its numbers."""
+    for outputs in on_ranks(2, patched_then_replaced):
+        for output in outputs:
+            assert torch.equal(output, 2 * linear(3)(torch.ones(1, 2)).detach())

@@ -1,0 +1,186 @@
+"""The page shows everything the records hold, and nothing in them can be more than text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records.reader import Run
+from harness.records.record import Footer, Header, Record, Verdict
+from harness.report.page import render
+from harness.report.view import page_of
+from tests.report.report_samples import HOSTILE, Parsed, full_run, row, run_of
+
+
+def test_the_page_has_every_panel():
+    """Strip, bars, failures with their cards, table, unproven, claims, waivers, environment, command, limits, hash."""
+    text = Parsed(render([full_run()])).text
+    shown = " ".join(text.split())
+
+    for part in (
+        "DOES NOT CONFORM",
+        "1 MUST row fails, 1 waiver of MUST rows is stale",
+        "1 of 7 pass",
+        "sharding/FAIL fail MUST threads disagreement Rule FAIL holds. off by one",
+        "pytest 't.py::FAIL' --seed 5",
+        '"seed": 77',
+        "sharding: wrong w 1 row of 1 requirement, in threads.",
+        "Run again in fresh worlds: flaky: passed 1 of 3 times that it was run again (FPF).",
+        "By pytestpytest 't.py::FAIL' --seed 5",
+        "fsdp-conformance reproduce run.jsonl 't.py::FAIL[threads]' --script > repro.py && python repro.py",
+        "fsdp-conformance reproduce run.jsonl 't.py::FAIL[threads]' --torchrun",
+        "rank 0'w'[0]321 off, nothing allowed: 8.39e+06 ULP rank 1'w'[1]321 off, 0.5 allowed: 8.39e+06 ULP, 4.19e+06",
+        "Ranks first differ here: rank 0 issued all_gather of 64 B float32, ranks 0, 1 at 0; rank 1 issued all_gather",
+        "3 to 4. 2 steps, all finite ones equal to the unsharded model's; 1 not finite.",
+        "Ranks244 Mesh–2×2–",
+        "sharding 3.1 0 0",
+        "CPU offload1 row of it tried all the same, and it passed",
+        "0raised boom-errorTraceback of rank 0tb-linesLog of rank 0log-lines",
+        "sharding/PASS MUSTRule PASS holds. pass · 0.37gradient of w 41122, 40.00 s",
+        "run.jsonl, line 4: not JSON",
+        "sharding/NOT_RUN MUSTthreadsneeds 4 ranks",
+        "t.py::lost",
+        "sharding/NOT_CLAIMED MUSTthreadsno pinned memory needs CPU offload",
+        "firmware 2.1vendor#7 2026-12-01 10 days left",
+        "driver24.1",
+        "By pytest suites -k sharding",
+        "Performance: nothing here was timed against anything.",
+        "no row of torch 2.13 on gloo ran on more than 4 ranks.",
+        "Convergence:",
+        "ab" * 32 + " run.jsonl",
+    ):
+        assert part in shown, part
+
+
+@pytest.mark.parametrize("size", [10**400, -(10**400), float("inf"), float("nan"), None, "1", []])
+def test_a_difference_without_a_size_is_said_to_have_none(size):
+    """Whatever a record has for a size, the comparison is shown, and no number that is none."""
+    told = {"where": "rank 0", "path": "w", "got": "3", "want": "2", "off": size, "allowed": 1.0}
+    failed = row("a", Verdict.FAIL, message="m", cause="disagreement", differences=[told, told])
+    assert "rank 0w32no bound measures it" in " ".join(Parsed(render([run_of(failed, status=1)])).text.split())
+
+
+def test_the_page_is_made_of_records_alone():
+    """Beside templates, styles and the script, the package of the page has no data."""
+    package = Path(inspect.getfile(render)).parent
+    assert {path.suffix for path in package.rglob("*.*") if path.is_file()} <= {".py", ".pyc", ".j2", ".css", ".js"}
+
+
+def test_an_empty_run_still_makes_a_page():
+    """A run killed before its first row is INCOMPLETE on a page without tables, not an error."""
+    text = Parsed(render([run_of(status=None, plan=["t::a"])])).text
+
+    assert "INCOMPLETE" in text
+    assert "1 planned row never reported" in text
+    assert "No row was written." in text
+
+
+def test_two_runs_stand_side_by_side():
+    """Same requirement, one column group a run, a strip a run, and a mark where the runs differ."""
+    good = run_of(row("a"), row("b", world="processes"))
+    bad = run_of(row("a", Verdict.FAIL), row("b", world="processes"), row("c"), status=1)
+    bad = replace(bad, header=replace(bad.header, implementation="mine", environment={"driver": "7"}))
+
+    page = page_of([good, bad])
+    parsed = Parsed(render([good, bad]))
+
+    assert [row.differs for row in page.chapters[0].rows] == [True, False, True]
+    assert [attrs["colspan"] for tag, attrs in parsed.tags if attrs.get("scope") == "colgroup"] == ["3", "3"]
+    assert sum(attrs.get("class", "").startswith("strip ") for _, attrs in parsed.tags if attrs.get("class")) == 2
+    assert page.environment == (("driver", ("", "7"), True),)
+
+
+def widths(page: str) -> set[int]:
+    """How many columns the rows of the requirement table span, colspan counted."""
+    table = re.search(r'<table class="requirements">.*?</table>', page, re.S)
+    assert table is not None
+    rows = re.findall(r"<tr.*?</tr>", table.group(), re.S)
+    return {sum(int(span or 1) for span in re.findall(r'<t[dh]\b(?:[^>]*?colspan="(\d+)")?', one)) for one in rows}
+
+
+@pytest.mark.parametrize("many", [1, 2, 3])
+def test_every_row_of_the_table_spans_the_same_columns(many):
+    """Heads, chapters and rows of the table line up for any number of runs."""
+    assert len(widths(render([full_run()] * many))) == 1
+
+
+_OF_DIFFERENCES = ("where", "path", "got", "want", "off", "allowed", "ratio")
+
+
+def poisoned(value: Any, poison: str) -> Any:
+    """The JSON value with the poison appended to every string and every key of an open mapping."""
+    if isinstance(value, str):
+        return value + poison
+    if isinstance(value, list):
+        return [poisoned(item, poison) for item in value]
+    if isinstance(value, dict):
+        known = {"rank", "fate", "error", "traceback", "log", "reason", "issue", "expires", *_OF_DIFFERENCES}
+        known |= {"name", "baseline", "ranks", "op", "bytes", "dtype", "reduce", "of"}
+        return {key if key in known else key + poison: poisoned(item, poison) for key, item in value.items()}
+    return value
+
+
+def poisoned_run(poison: str) -> Run:
+    """The full run with the poison in every string that the schema leaves free."""
+    fixed = {"verdict", "level", "kind", "schema"}
+    run = full_run(status=1)
+
+    def spoil(data: dict[str, Any]) -> dict[str, Any]:
+        return {key: value if key in fixed else poisoned(value, poison) for key, value in data.items()}
+
+    header = replace(Header.from_json({**spoil(run.header.as_json()), "schema": 1}), level="must" + poison)
+    records = [Record.from_json(spoil(record.as_json())) for record in run.records]
+    notes = ["damage" + poison]
+    return Run(Path("run.jsonl" + poison.replace("/", "|")), header, records, Footer(poison, 1.0, 1, notes), notes)
+
+
+def test_hostile_strings_stay_text():
+    """Whatever stands in a record, the page has the tags and attributes that it has for harmless strings."""
+    tame, hostile = Parsed(render([poisoned_run("-x")])), Parsed(render([poisoned_run(HOSTILE)]))
+
+    assert [(tag, list(attrs)) for tag, attrs in hostile.tags] == [(tag, list(attrs)) for tag, attrs in tame.tags]
+    assert "<script>alert(1)</script>" in hostile.text
+    assert "{{ 7 * 7 }}&lt;␀⟨U+202E⟩⟨U+D800⟩" in hostile.text
+    render([poisoned_run(HOSTILE)]).encode()  # no lone surrogate is left
+
+
+def test_the_page_reaches_for_nothing_outside_itself():
+    """One script, ours; no handler attributes, no style attributes, and every link leads into the page."""
+    parsed = Parsed(render([poisoned_run(HOSTILE), full_run()]))
+    names = [name for _, attrs in parsed.tags for name in attrs]
+    targets = [attrs[name] for _, attrs in parsed.tags for name in ("href", "src", "action") if name in attrs]
+
+    assert [tag for tag, _ in parsed.tags].count("script") == len(parsed.scripts) == 1
+    assert not [name for name in names if name.startswith("on") or name == "style"]
+    assert targets
+    assert all(target and target.startswith(("#", "data:application/gzip;base64,")) for target in targets)
+    assert not {"link", "img", "iframe", "object", "base"} & {tag for tag, _ in parsed.tags}
+
+
+def test_every_link_has_its_target():
+    """Each fragment that the page links to is an id on the page."""
+    parsed = Parsed(render([full_run(), full_run()]))
+    ids = {attrs["id"] for _, attrs in parsed.tags if "id" in attrs}
+    linked = {attrs["href"] or "" for _, attrs in parsed.tags if "href" in attrs and "download" not in attrs}
+
+    assert {link.removeprefix("#") for link in linked} <= ids
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_only():
+    """The content security policy forbids everything, and names the hashes of what stands on the page."""
+    page = render([full_run()])
+    policy = next(a["content"] for _, a in Parsed(page).tags if a.get("http-equiv") == "Content-Security-Policy") or ""
+
+    assert policy.startswith("default-src 'none';")
+    for tag in ("style", "script"):
+        inside = re.search(f"<{tag}>(.*?)</{tag}>", page, re.S)
+        assert inside is not None
+        digest = base64.b64encode(hashlib.sha256(inside.group(1).encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy

@@ -1,0 +1,1 @@
+"""Tests of whole runs: the command, interruptions, and what cannot start."""

@@ -1,0 +1,1 @@
+"""Tests of the suites: their oracles, strategies and order."""

@@ -1,0 +1,185 @@
+"""Generated cases: valid by construction, the same when they come back from JSON, and with a bound of their own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.data.case import from_json
+from harness.data.comparison import difference
+from reference_models import nets
+from suites.generated import net_baseline, net_tolerance
+from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.net_strategies import (
+    ahead_cases,
+    branched_cases,
+    checkpointed_cases,
+    children_first,
+    closed_together,
+    frozen_nets,
+    generated_cases,
+    nested_cases,
+    nets_with,
+    shared_nets,
+    twices,
+)
+from suites.generated.nets import LEAVES, NAMED, OUTPUTS, Block, Named, Net, skeleton, tensors_in
+from tests.test_layering import reached, users
+
+ANY_CASE = st.one_of(
+    generated_cases(),
+    generated_cases(hybrid=True),
+    generated_cases(nets=shared_nets()),
+    generated_cases(nets=frozen_nets()),
+    generated_cases(nets=nets_with(twices()), lists=False),
+    branched_cases(apart=False),
+    branched_cases(apart=True),
+    checkpointed_cases(),
+    ahead_cases(),
+    nested_cases(),
+)
+
+
+@given(case=ANY_CASE)
+def test_generated_cases_come_back_from_json(case: GeneratedCase) -> None:
+    """A generated case, read back from JSON, equals the case and builds the same numbers."""
+    back = from_json(json.loads(json.dumps(case.as_json())))
+    assert back == case
+    assert isinstance(back, GeneratedCase)
+    ours, theirs = case.build().state_dict(), back.build().state_dict()
+    assert list(ours) == list(theirs)
+    assert all(theirs[name].equal(tensor) for name, tensor in ours.items())
+
+
+@given(case=ANY_CASE)
+def test_plans_can_be_carried_out(case: GeneratedCase) -> None:
+    """A group has all that it shares, a module comes once and before what it lies within, and the root is last."""
+    built, done = skeleton(case.net), []
+    for group in case.groups:
+        modules = [built.get_submodule(name) for name in group.modules]
+        assert group.modules == ("",) or closed_together(built, group.modules)
+        assert not any(isinstance(module, nn.ModuleList) for module in modules)
+        assert not any(inner in set(before.modules()) - {before} for inner in modules for before in done)
+        done += modules
+    assert max(Counter(map(id, done)).values()) == 1
+    assert done[-1] is built
+
+
+@given(case=ANY_CASE)
+def test_some_of_every_generated_net_trains(case: GeneratedCase) -> None:
+    """In every step some parameter has a gradient that is not zero, and every loss is finite."""
+    for step in net_baseline.train(case):
+        assert any(gradient is not None and gradient.any() for gradient in step.gradients.values())
+        assert all(loss.isfinite() for losses in step.losses for loss in losses)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_net_can_be_trained(name: str) -> None:
+    """Each net of ``reference_models.nets`` has inputs that fit it, and outputs with tensors."""
+    case = GeneratedCase(2, Named(name), dtype="float32")
+    outputs = case.build()(**case.inputs(0, 0, 0, torch.float32))
+    assert tensors_in(outputs)
+    assert len(net_baseline.train(case)) == case.steps
+
+
+def test_children_come_first_and_else_the_order_stays() -> None:
+    """What lies within another goes before it; nothing else moves."""
+    assert children_first([("a",), ("c.d",), ("a.b",), ("c",)]) == [("c.d",), ("a.b",), ("a",), ("c",)]
+
+
+def test_a_net_reads_as_a_person_would_write_it() -> None:
+    """Names follow from the tree, kinds are modules of their names, and the output is structured as asked."""
+    blocks = (Block("linear"), Block("residual", (Block("norms"), Block("twice", (Block("mlp"),)))))
+    net = Net(3, blocks, output="dataclass").make()
+    assert isinstance(net.get_submodule("blocks.1.blocks.1.module"), nets.MLP)
+    assert isinstance(net(torch.ones(2, 3, 3), torch.zeros(2, 3, dtype=torch.int64), 0), nets.Outputs)
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_every_block_fits_any_other(kind: str, output: str) -> None:
+    """A block of any kind maps features to features of the same shape, whatever becomes of them."""
+    case = GeneratedCase(2, Net(3, (Block(kind), Block("linear"), Block(kind)), output))
+    [step, _] = net_baseline.train(case)
+    assert step.gradients["blocks.1.weight"] is not None
+
+
+def plain(tensor: Tensor) -> GeneratedCase:
+    """A case of one linear layer; ``tensor`` says how many ranks and micro-batches."""
+    ranks, micros = tensor.shape
+    return GeneratedCase(ranks, Net(2, (Block("linear"),)), reduced=(True,) * micros, steps=1)
+
+
+def test_the_baseline_averages_ranks_and_adds_micro_batches() -> None:
+    """The gradient is the mean over ranks of the sum over micro-batches, as autograd gives it for one loss of all."""
+    case = plain(torch.empty(3, 2))
+    net = case.build()
+    losses = [
+        case.loss(net(**case.inputs(0, rank, micro, torch.float64)), 0, rank, micro)
+        for rank in range(3)
+        for micro in range(2)
+    ]
+    (torch.stack(losses).sum() / 3).backward()
+    [step] = net_baseline.train(case)
+    for name, parameter in net.named_parameters():
+        assert torch.allclose(step.gradients[name], parameter.grad, rtol=0, atol=1e-15)
+        moved = parameter - case.learning_rate * parameter.grad
+        assert torch.allclose(step.parameters[name], moved, rtol=0, atol=1e-15)
+
+
+def test_buffers_of_the_baseline_are_by_rank() -> None:
+    """Ranks see other batches, so running means differ; each equals that of a net that saw the rank's batches alone."""
+    case = GeneratedCase(2, Net(3, (Block("norms"),)), steps=1)
+    [step] = net_baseline.train(case)
+    name = "blocks.0.batch.running_mean"
+    for rank in range(2):
+        net = case.build()
+        net(**case.inputs(0, rank, 0, torch.float64))
+        assert step.buffers[rank][name].equal(net.get_buffer(name))
+    assert not step.buffers[0][name].equal(step.buffers[1][name])
+
+
+def test_what_no_rank_used_has_no_gradient() -> None:
+    """A branch that no rank took has None, one that one of two ranks took half of that rank's gradient."""
+    branches = Net(2, (Block("branches", (Block("linear"), Block("linear"))),))
+    skipped, *_ = net_baseline.train(GeneratedCase(2, branches, routes=((0, 0),)))
+    apart, *_ = net_baseline.train(GeneratedCase(2, branches, routes=((0, 1),)))
+    alone, *_ = net_baseline.train(GeneratedCase(1, branches, routes=((0,),)))
+    name = "blocks.0.branches.0.weight"
+    assert skipped.gradients["blocks.0.branches.1.weight"] is None
+    assert torch.equal(apart.gradients[name], alone.gradients[name] / 2)
+
+
+@given(case=generated_cases(dtype="float32"))
+def test_rounding_is_allowed_and_a_wrong_scale_is_not(case: GeneratedCase) -> None:
+    """Training in float32 is within the bound of the float64 oracle; with gradients twice as large it is not."""
+    oracle, rounded = net_baseline.train(case, torch.float64), net_baseline.train(case, torch.float32)
+    within = net_tolerance.allowed(case, oracle)
+    doubled = [
+        replace(step, gradients={name: g if g is None else g * 2 for name, g in step.gradients.items()})
+        for step in rounded
+    ]
+    want = net_baseline.on_rank(case, oracle, 0)
+    assert not difference(net_baseline.on_rank(case, rounded, 0), want, within).too_much
+    assert difference(net_baseline.on_rank(case, doubled, 0), want, within).too_much
+
+
+def test_parameters_are_cut_along_the_dim_asked_for_where_it_fits() -> None:
+    """Of a weight (8, 4, 3) two ranks cut dim 1, and dim 2 not, since three is odd."""
+    case = GeneratedCase(2, Net(4, (Block("convolution"),)), (Group(),), dim=1)
+    weight = case.build().get_parameter("blocks.0.wide.weight")
+    assert case.part(1, weight).shape == (8, 2, 3)
+    assert replace(case, dim=2).part(1, weight).shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("oracle", ["suites.generated.net_baseline", "suites.generated.net_tolerance"])
+def test_the_oracle_of_generated_nets_loads_no_collectives(oracle: str) -> None:
+    """What is expected of generated nets is worked out without ``torch.distributed``."""
+    assert users(("torch.distributed",), sorted(reached(oracle))) == []

@@ -1,0 +1,249 @@
+"""A trial, on worlds that are made up: what it runs, what it counts, whom it blames, and when it stops looking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
+
+from harness.data.case import Case
+from harness.trial import Trial, most_ranks
+from harness.vendor.load import Subject
+from harness.worlds.base import Fate, Outcome, SubjectFailure, World
+from harness.worlds.rank import Rank
+
+
+@dataclass(frozen=True)
+class Ask(Case):
+    """A number, for some ranks, in a dtype."""
+
+    number: int = 0
+    world_size: int = 2
+    dtype: str = "float32"
+
+
+class MadeUpWorld(World):
+    """Ranks that run one after the other, here; ``ends`` may say instead what becomes of a rank."""
+
+    def __init__(self, size: int, ends: Callable[[int, Ask], Outcome | None], leaves: list[Outcome]) -> None:
+        self.kind, self.size, self._ends, self._leaves = "threads", size, ends, leaves
+        self.runs: list[Ask] = []
+        self.expired: list[str] = []
+        self.is_closed = False
+        self.notes = [f"made up, of {size}"]
+
+    def run(self, program: Any, *args: Any, deadline: float | None = None) -> tuple[Outcome, ...]:
+        """Run the program rank by rank, unless something else was to become of the rank."""
+        self.runs.append(args[0])
+        return tuple(self._ends(number, args[0]) or self._outcome(number, program, args) for number in range(self.size))
+
+    def _outcome(self, number: int, program: Any, args: Any) -> Outcome:
+        rank = Rank(number, self.size, torch.device("cpu"), None, None)  # type: ignore[arg-type]  # nobody asks
+        try:
+            return Outcome(number, Fate.RETURNED, program(rank, *args))
+        except Exception as error:
+            return Outcome(number, Fate.RAISED, error=f"{type(error).__name__}: {error}", at=float(number))
+
+    def expire(self, reason: str) -> None:
+        """Keep the reason."""
+        self.expired.append(reason)
+
+    def close(self) -> tuple[Outcome, ...]:
+        """Say how the ranks left."""
+        self.is_closed = True
+        return tuple(self._leaves)
+
+
+class Worlds:
+    """Opens made-up worlds, and keeps them in ``opened``."""
+
+    def __init__(self, ends: Callable[[int, Ask], Outcome | None] = lambda number, case: None) -> None:
+        self.opened: list[MadeUpWorld] = []
+        self.ends = ends
+        self.leaves: list[Outcome] = []
+
+    def __call__(self, kind: str, size: int, subject: Subject, **_: Any) -> World:
+        """As ``open_world``."""
+        self.opened.append(MadeUpWorld(size, self.ends, self.leaves))
+        return self.opened[-1]
+
+    @property
+    def runs(self) -> list[Ask]:
+        """What all of them were asked, world by world."""
+        return [case for world in self.opened for case in world.runs]
+
+
+def trial_on(worlds: Worlds, shrinking_budget: float = 20.0) -> Trial:
+    """A trial on made-up worlds of up to three ranks."""
+    return Trial("threads", Subject(), 3, shrinking_budget=shrinking_budget, opener=worlds)
+
+
+def number_of(rank: Rank, case: Ask) -> int:
+    """The rank's number times the case's."""
+    return rank.number * case.number
+
+
+def raises(rank: Rank, case: Ask) -> None:
+    """Every rank refuses, with a ValueError of its own kind."""
+    raise UnicodeError(f"{case.number} is not allowed")
+
+
+# Running.
+
+
+def test_values_come_in_rank_order_and_worlds_are_kept_by_size() -> None:
+    """One world is opened for each size, and serves every example of that size."""
+    worlds = Worlds()
+    trial = trial_on(worlds)
+    values = [trial.run(number_of, Ask(number, size)) for number, size in ((5, 2), (6, 3), (7, 2))]
+    assert values == [[0, 5], [0, 6, 12], [0, 7]]
+    assert [world.size for world in worlds.opened] == [2, 3]
+    assert (trial.examples, trial.world_sizes) == (3, {2, 3})
+
+
+def test_one_case_can_run_on_worlds_of_several_sizes() -> None:
+    """A case that is saved on two ranks and loaded on three is one example on two worlds."""
+    trial, case = trial_on(Worlds()), Ask(5)
+    assert [trial.run(number_of, case), trial.run(number_of, case, ranks=3)] == [[0, 5], [0, 5, 10]]
+    assert (trial.examples, trial.world_sizes) == (1, {2, 3})
+
+
+def test_the_first_cause_is_blamed_and_every_rank_is_kept() -> None:
+    """Who failed first is named, whatever its number, and the outcomes of all ranks are kept for the record."""
+    ends = {
+        0: Outcome(0, Fate.INTERRUPTED, error="peer is gone", at=1.0),
+        1: Outcome(1, Fate.CRASHED, error="9", at=2.0),
+    }
+    trial = trial_on(Worlds(lambda number, case: ends[number]))
+    with pytest.raises(
+        SubjectFailure, match=r"rank 1 of 2 failed first \(crashed\): 9\n  rank 0 interrupted"
+    ) as failed:
+        trial.run(number_of, Ask())
+    assert failed.value.cause == "crashed"
+    assert trial.outcomes == failed.value.outcomes == tuple(ends.values())
+    assert trial.case == Ask()
+
+
+def test_strategies_see_how_many_ranks_there_are() -> None:
+    """While a test runs, world sizes can be drawn up to what its world has; after it, as before."""
+    before = most_ranks()
+    with trial_on(Worlds()).offering():
+        assert most_ranks() == 3
+    assert most_ranks() == before
+
+
+# Judging.
+
+
+def test_a_disagreement_fails_with_its_place() -> None:
+    """What differs by too much is the subject's failure, said with whose it is and where."""
+    with pytest.raises(SubjectFailure, match=r"^rank 1: 'w'\[0\] is 3, expected 2$") as failed:
+        trial_on(Worlds()).agree("rank 1", {"w": [3]}, {"w": [2]})
+    assert failed.value.cause == "disagreement"
+
+
+@pytest.mark.parametrize("fact", [True, False])
+def test_a_fact_holds_or_fails_with_its_sentence(fact: bool) -> None:
+    """A fact is one check; where it does not hold, its sentence is the message."""
+    trial = trial_on(Worlds())
+    if fact:
+        trial.holds(fact, "they meet")
+    else:
+        with pytest.raises(SubjectFailure, match="they meet"):
+            trial.holds(fact, "they meet")
+    assert trial.checks == 1
+
+
+@pytest.mark.parametrize("error", ["ValueError", "UnicodeError", ("KeyError", "ValueError")])
+def test_a_refusal_is_known_by_its_type_or_a_base_of_it(error: str | tuple[str, ...]) -> None:
+    """Every rank must raise the error, by its own name or a base's, and each is a check."""
+    trial = trial_on(Worlds())
+    trial.refuses(raises, Ask(7), error, match="7 is not")
+    assert trial.checks == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "match", "words", "cause"),
+    [
+        (number_of, "ValueError", "x", "expected ValueError matching 'x', but nothing was raised", "not refused"),
+        (raises, "KeyError", "7", "expected KeyError matching '7', but 'UnicodeError: 7 is not", "refused otherwise"),
+        (raises, "ValueError", "8", "expected ValueError matching '8', but", "refused otherwise"),
+    ],
+)
+def test_no_refusal_or_another_one_fails(program: Any, error: str, match: str, words: str, cause: str) -> None:
+    """No error, an error of another type and one that says something else are the subject's failure."""
+    with pytest.raises(SubjectFailure, match=f"rank 0: {words}") as failed:
+        trial_on(Worlds()).refuses(program, Ask(7), error, match)
+    assert failed.value.cause == cause
+
+
+# Looking for a smaller failure.
+
+
+def fails_from(limit: int, fate: Fate = Fate.RAISED) -> Worlds:
+    """Worlds whose rank 1 fails on numbers from ``limit`` on."""
+    return Worlds(lambda n, case: Outcome(n, fate, error="no") if n == 1 and case.number >= limit else None)
+
+
+def search(trial: Trial) -> SubjectFailure:
+    """Have Hypothesis draw numbers until one fails, and shrink."""
+
+    @settings(max_examples=50)
+    @given(case=st.builds(Ask, st.integers(0, 1000)))
+    def every_number_passes(case: Ask) -> None:
+        trial.run(number_of, case)
+
+    with pytest.raises(SubjectFailure) as failed:
+        every_number_passes()
+    return failed.value
+
+
+def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
+    """With time left, the case that is reported is the smallest that fails."""
+    trial = trial_on(fails_from(17))
+    search(trial)
+    assert trial.case == Ask(17)
+
+
+def test_a_case_that_passed_is_run_again_whenever_it_is_asked_for() -> None:
+    """When the budget is spent a case that ran before ends as it did; one that did not run before is left out."""
+    trial = trial_on(Worlds(), shrinking_budget=0.0)
+    assert trial.run(number_of, Ask(1)) == [0, 1]
+    trial.run(number_of, Ask(2))
+    with pytest.raises(SubjectFailure):
+        trial.holds(False, "two is too much")
+    assert trial.run(number_of, Ask(1)) == [0, 1]
+    with pytest.raises(UnsatisfiedAssumption):
+        trial.run(number_of, Ask(3))
+
+
+def test_without_time_left_nothing_new_is_run_after_a_failure() -> None:
+    """Once the budget is spent, only the case that failed is run again, to show that it fails again."""
+    worlds = fails_from(17)
+    search(trial_on(worlds, shrinking_budget=0.0))
+    failing = [case for case in worlds.runs if case.number >= 17]
+    assert len(set(failing)) == 1
+    assert worlds.runs[-len(failing) :] == failing
+
+
+def test_after_so_many_cases_nothing_new_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far a failure is shrunk is a number of cases, so that it is the same on every machine that is fast enough."""
+    monkeypatch.setattr("harness.trial.trial._MOST_SMALLER", 5)
+    trial = trial_on(fails_from(17))
+    search(trial)
+    assert trial.first_failure is not None
+    assert trial.examples - trial.first_failure[1] == 5 + 1  # at last the smallest once more, to be reported
+
+
+def test_a_failure_that_took_a_deadline_is_not_run_again() -> None:
+    """A hang costs its deadline once: it is neither shrunk nor run again to be reported."""
+    worlds = fails_from(17, Fate.HUNG)
+    failure = search(trial_on(worlds))
+    assert failure.cause == "hung"
+    assert sum(case.number >= 17 for case in worlds.runs) == 1

@@ -1,0 +1,232 @@
+"""Waivers: read from TOML with clear refusals, matched by row and subject, and never a way to hide a pass."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.pytest_plugin.judged import Judged
+from harness.records.record import Verdict
+from harness.vendor.load import Subject
+from harness.waivers.waiver import Waiver, read_waivers, unmatched, waived
+from tests import ROOT
+
+TODAY = date(2026, 6, 15)
+SUITES = ROOT / "suites" / "waivers.toml"
+GOOD = """
+[[waiver]]
+requirement = "offload/pinned"
+subject = "torch"
+issue = "https://example.org/1"
+reason = "pinning happens on the wrong device"
+expires = 2027-03-01
+"""
+
+
+def waiver(
+    requirement: str = "a/b", nodeid: str = "", subject: str = "torch", expires: date = TODAY, versions: str = ""
+) -> Waiver:
+    """A waiver for one requirement or one row."""
+    named = "" if nodeid else requirement
+    return Waiver(subject, "https://example.org/1", "known", expires, named, nodeid, versions)
+
+
+def test_a_file_is_read_as_written(tmp_path: Path) -> None:
+    """Every field of every entry comes back, and as JSON the date is a string."""
+    (tmp_path / "w.toml").write_text(GOOD + GOOD.replace("requirement", "nodeid"))
+    first, second = read_waivers(tmp_path / "w.toml")
+    assert first == Waiver(
+        "torch",
+        "https://example.org/1",
+        "pinning happens on the wrong device",
+        date(2027, 3, 1),
+        "offload/pinned",
+    )
+    assert (second.requirement, second.nodeid) == ("", "offload/pinned")
+    assert first.as_json()["expires"] == "2027-03-01"
+    assert first.versions == ""
+
+
+def test_a_range_of_versions_is_read_as_written(tmp_path: Path) -> None:
+    """The versions that a waiver is for are kept, and shown, in the words of the file."""
+    (tmp_path / "w.toml").write_text(f'{GOOD}versions = ">=2.11,<2.14"\n')
+    [one] = read_waivers(tmp_path / "w.toml")
+    assert one.versions == one.as_json()["versions"] == ">=2.11,<2.14"
+
+
+def test_an_empty_file_waives_nothing(tmp_path: Path) -> None:
+    """No entries are no mistake."""
+    (tmp_path / "w.toml").write_text("# nothing is waived\n")
+    assert read_waivers(tmp_path / "w.toml") == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("2027-03-01", "soon", "not valid TOML"),
+        ("[[waiver]]", "[[waver]]", r"expected only \[\[waiver\]\] tables, got waver"),
+        ("[[waiver]]", "[waiver]", r"expected only \[\[waiver\]\] tables, got waiver = …"),
+        (GOOD, "waiver = [3]", "entry 1: expected a table, got 3"),
+        (
+            "issue",
+            "isue",
+            "unknown key 'isue'; known are expires, issue, nodeid, reason, requirement, subject, versions",
+        ),
+        (
+            'subject = "torch"\n',
+            "",
+            "'subject' is missing; every waiver needs subject, issue, reason, expires",
+        ),
+        ('issue = "https://example.org/1"\n', "", "entry 1: 'issue' is missing"),
+        ('"pinning happens on the wrong device"', '""', "entry 1: 'reason' is missing"),
+        ("expires = 2027-03-01\n", "", "entry 1: 'expires' is missing"),
+        ('requirement = "offload/pinned"\n', "", "entry 1: give either 'requirement' or 'nodeid'"),
+        ("[[waiver]]", '[[waiver]]\nnodeid = "x"', "entry 1: give either 'requirement' or 'nodeid'"),
+        ("2027-03-01", '"2027-03-01"', "expires must be a TOML date like 2027-03-01, got '2027-03-01'"),
+        ("2027-03-01", "2027-03-01T10:00:00", "expires must be a TOML date"),
+        ('"torch"', "7", "entry 1: 'subject' must be a string, got 7"),
+        ('"offload/pinned"', "[]", "entry 1: 'requirement' must be a string"),
+        ("[[waiver]]", "[[waiver]]\nversions = 2.13", "entry 1: 'versions' must be a string, got 2.13"),
+        ("[[waiver]]", '[[waiver]]\nversions = "2.13"', "versions must be a range like '>=2.11,<2.14' .*'2.13'"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, old: str, new: str, words: str) -> None:
+    """A wrong file is refused with its name, the entry, and what is wrong with it."""
+    path = tmp_path / "w.toml"
+    path.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ValueError, match=words) as refused:
+        read_waivers(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A missing file, and one that is not text, are the user's mistakes and are said so."""
+    with pytest.raises(ValueError, match=r"cannot be read .*; name another with --waivers"):
+        read_waivers(tmp_path / "nowhere.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="not valid TOML"):
+        read_waivers(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    ("one", "covers"),
+    [
+        (waiver("a/b"), True),
+        (waiver("a/c"), False),
+        (waiver(nodeid="t.py::x[threads]"), True),
+        (waiver(nodeid="t.py::x[processes]"), False),
+        (waiver("a/b", subject="other"), False),
+        (waiver(nodeid="t.py::x[threads]", subject="other"), False),
+    ],
+)
+def test_a_waiver_covers_its_requirement_or_its_row(one: Waiver, covers: bool) -> None:
+    """A waiver speaks of one subject, and of all rows of a requirement or of one row."""
+    assert one.covers("a/b", "t.py::x[threads]", "torch", "2.13.0") is covers
+
+
+@pytest.mark.parametrize(
+    ("versions", "version", "covers"),
+    [
+        ("", "2.13.0", True),
+        ("", "of today", True),
+        (">=2.11,<2.14", "2.11.0", True),
+        (">=2.11,<2.14", "2.13.1+cu130", True),
+        (">=2.11,<2.14", "2.14.0", False),
+        (">=2.11,<2.14", "2.14.0.dev20261101+cpu", False),
+        (">=2.11,<2.14", "2.13.0.dev20260501+cpu", True),
+        ("==2.13.*", "2.13.0+cpu", True),
+        ("==2.13.*", "2.12.1", False),
+        ("!=2.13.0", "2.13.0+cpu", False),
+        (">=2.11", "", False),
+        (">=2.11", "of today", False),
+    ],
+)
+def test_a_waiver_covers_the_versions_that_it_names(versions: str, version: str, covers: bool) -> None:
+    """Of its subject a waiver covers the versions in its range, nightly and local builds as PEP 440 orders them."""
+    assert waiver(versions=versions).covers("a/b", "t.py::x[threads]", "torch", version) is covers
+
+
+#: Of defects that torch has mended: the last version with them that was tried, and the first one without.
+MENDED = {
+    "autograd/reset-after-backward": ("2.14.1", "2.15.0"),
+    "accumulation/hsdp-other-parameters": ("2.14.1", "2.15.0"),
+    "accumulation/late-parameters": ("2.14.1", "2.15.0"),
+    "scripts/thawed-precision": ("2.13.0", "2.14.0"),
+}
+
+
+@pytest.mark.parametrize("requirement", MENDED)
+def test_a_defect_that_torch_has_mended_is_waived_for_the_versions_that_have_it(requirement: str) -> None:
+    """A row that passes on a newer torch is no stale waiver there: the waiver ends where the defect does."""
+    ours = [one for one in read_waivers(SUITES) if one.requirement == requirement]
+    last, first = ([one.covers(requirement, "", "torch", version) for one in ours] for version in MENDED[requirement])
+    assert (last, first) == ([True], [False])
+
+
+def test_a_failure_of_another_version_is_a_failure() -> None:
+    """Judged on a version that a waiver is not for, a row fails and passes as if there were no waiver."""
+    installed = judged((waiver(versions="<2"), waiver(versions=">2")))
+    assert installed.waiver("a/b", "t.py::x[threads]") == waiver(versions=">2")
+    assert judged((waiver(versions="<2"),)).waiver("a/b", "t.py::x[threads]") is None
+
+
+def test_a_waiver_may_be_about_the_backend() -> None:
+    """A defect of the backend is waived for every implementation that is judged on it; its version is torch's."""
+    of_gloo = waiver(subject="gloo", versions=">=2.0")
+    assert judged((of_gloo,)).waiver("a/b", "t.py::x[threads]") == of_gloo
+    assert judged((waiver(subject="nccl"),)).waiver("a/b", "t.py::x[threads]") is None
+
+
+def judged(waivers: tuple[Waiver, ...]) -> Judged:
+    """torch as it is installed, under these waivers."""
+    return Judged(Subject("torch", "gloo"), waivers)
+
+
+@given(days=st.integers(-1000, 1000))
+def test_a_waiver_holds_through_its_last_day(days: int) -> None:
+    """On the day that it names a waiver still holds; on the next it has run out."""
+    assert waiver(expires=TODAY).expired(TODAY + timedelta(days)) is (days > 0)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_only_failures_are_waived(verdict: Verdict) -> None:
+    """A waiver turns ``fail`` into ``waived`` and ``pass`` into ``stale waiver``, and changes no other verdict."""
+    changed = {Verdict.FAIL: Verdict.WAIVED, Verdict.PASS: Verdict.STALE_WAIVER}
+    assert waived(verdict, "", waiver(), TODAY)[0] is changed.get(verdict, verdict)
+    assert waived(verdict, "as it was", None, TODAY) == (verdict, "as it was")
+
+
+def test_an_expired_waiver_hides_no_failure() -> None:
+    """After its last day a failure is a stale waiver, with the failure's own message at hand."""
+    verdict, message = waived(Verdict.FAIL, "off by 2", waiver(expires=TODAY - timedelta(1)), TODAY)
+    assert verdict is Verdict.STALE_WAIVER
+    assert "ran out on 2026-06-14" in message
+    assert "off by 2" in message
+
+
+ROWS = [("a/b", "t.py::x[threads]"), ("a/b", "t.py::x[processes]"), ("c/d", "u.py::y[threads]")]
+
+
+@pytest.mark.parametrize(
+    ("one", "whole", "is_unmatched"),
+    [
+        (waiver("a/b"), True, False),
+        (waiver("a/c"), True, True),
+        (waiver("a/c"), False, True),
+        (waiver("e/f"), True, True),
+        (waiver("e/f"), False, False),
+        (waiver(nodeid="t.py::z[threads]"), False, True),
+        (waiver(nodeid="v.py::z[threads]"), False, False),
+        (waiver(nodeid="v.py::z[threads]"), True, True),
+        (waiver("a/c", subject="other"), True, False),
+        (waiver("a/b", versions="<2"), True, False),
+        (waiver("a/c", versions="<2"), True, True),
+    ],
+)
+def test_a_waiver_that_matches_nothing_is_found(one: Waiver, whole: bool, is_unmatched: bool) -> None:
+    """A waiver that matches no row is reported, for any version, unless its chapter or file was not collected."""
+    assert (unmatched([one], "torch", ROWS, whole) == [one]) is is_unmatched

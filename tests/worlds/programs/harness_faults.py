@@ -1,0 +1,237 @@
+"""What ranks may do to the harness, and what must become of it: the one table for the tests and for the long run.
+
+Each fault is a program of two ranks, of which rank 1 is at fault. Of a process that is killed while its peer waits::
+
+    Fault(p.is_killed, End((INTERRUPTED, CRASHED), "killed by SIGKILL"))
+
+rank 0 was interrupted, rank 1 crashed and is the first cause. The same world then runs again, and so does the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.worlds.base import Fate
+from tests.patience import GUARD
+from tests.worlds.programs import answering, dying, raising, spoiling
+from tests.worlds.programs import basic as p
+
+RETURNED, RAISED, HUNG, INTERRUPTED = Fate.RETURNED, Fate.RAISED, Fate.HUNG, Fate.INTERRUPTED
+CRASHED, EXITED, UNSENDABLE = Fate.CRASHED, Fate.EXITED, Fate.UNSENDABLE
+MISMATCHED, DEADLOCKED = Fate.MISMATCHED, Fate.DEADLOCKED
+Fates = tuple[Fate, Fate]
+BOTH: Fates = (RETURNED, RETURNED)
+#: What becomes of most: rank 1 is at fault, and rank 0 waits for it.
+_RAISED, _CRASHED, _HUNG = (INTERRUPTED, RAISED), (INTERRUPTED, CRASHED), (INTERRUPTED, HUNG)
+
+#: In seconds: the deadline of a run that does not end by itself, and how long ranks may take to leave where one never
+#: does. Both must pass; before that, ranks must have come to where they hang, or the others must have left.
+DEADLINE = 2.0
+LEAVE = 5.0
+
+
+@dataclass(frozen=True)
+class End:
+    """What must become of a run; then, if both ranks return, of their leaving, or what the world notes.
+
+    ``words`` are found in the error of the first cause, which is rank ``culprit``; None: it may be any rank. Without
+    ``fates``, they are found in what the world raises: something from outside has disturbed the run twice.
+    """
+
+    fates: Fates | None
+    words: str = ""
+    culprit: int | None = p.FAULTY
+    left: Fates = BOTH
+    note: str = ""
+    again: bool = False
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether the same world runs again: not if its ranks returned and are to be judged, unless it is asked for."""
+        return self.again or self.fates != BOTH
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A program with its arguments, and its end in each kind of world; a text says why it has none in threads."""
+
+    program: Callable[..., Any]
+    processes: End
+    threads: End | str | None = None
+    args: tuple[Any, ...] = ()
+    name: str = ""
+    deadline: float = GUARD
+
+    def __str__(self) -> str:
+        return self.name or self.program.__name__
+
+    def end(self, kind: str) -> End | str:
+        """What must become of it in a world of this kind."""
+        return self.processes if kind != "threads" or self.threads is None else self.threads
+
+
+_LATE = f"still running after its deadline of {DEADLINE:g} s"
+_FORGED = "sent the controller something else than its result: "
+_AGAIN = _FORGED + ".*(one more answer|out of turn)"
+_KEPT = "rank processes were not kept: a program changed their .*"
+_SERVER = r"the fork server died \(killed by SIGKILL\)"
+_STOPPED = "a signal stopped (rank 1|the process of ranks 0 to 1)"
+_HERE = "which ends the process of both ranks"
+
+_STUCK = [
+    Fault(p.sleeps, End(_HUNG, _LATE)),
+    Fault(spoiling.meets_and_sleeps, End(_HUNG, _LATE)),
+    Fault(p.spins, End(_HUNG, _LATE)),
+    Fault(p.holds_the_interpreter, End(_HUNG, _LATE)),
+    Fault(spoiling.locks_itself_out, End(_HUNG, _LATE + ", in locks_itself_out"), End(_HUNG, _LATE)),
+    Fault(dying.stops, End(None, f"{_STOPPED}.*; when the ranks were started again: {_STOPPED}")),
+    Fault(dying.is_interrupted, End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
+    Fault(
+        dying.hangs_while_sending,
+        End(_HUNG, _LATE),
+        End((CRASHED, CRASHED), _FORGED, None),  # which sees to its deadline itself, and then sends its answer
+    ),
+    Fault(
+        p.meets_alone,
+        End((RETURNED, MISMATCHED), "rank 0 returned without calling it"),
+        End((RETURNED, DEADLOCKED), "all_reduce"),
+    ),
+    Fault(p.calls_another_collective, End((MISMATCHED, MISMATCHED), "rank 1 called barrier", None)),
+    Fault(
+        spoiling.receives_from_nobody,
+        End((RETURNED, HUNG), "waiting in recv"),
+        End((RETURNED, DEADLOCKED), "point to point"),
+    ),
+    Fault(spoiling.waits_for_a_key, End(_HUNG, _LATE), End((DEADLOCKED, DEADLOCKED), "store wait for", None)),
+    Fault(
+        answering.answers_before_its_deadline,
+        End(BOTH, "did not leave within", left=(RETURNED, HUNG)),
+        End(BOTH, _AGAIN, left=(RETURNED, CRASHED)),  # which sees to its deadline itself, and then answers
+    ),
+    Fault(raising.swallows_everything, End((RAISED, INTERRUPTED), "MemoryError", 0), End((RAISED, HUNG), "Memory", 0)),
+    Fault(answering.removes_the_store, End((HUNG, HUNG), _LATE, None), "its store is no file"),
+]
+_DYING = [
+    Fault(p.exits_with_0, End((INTERRUPTED, EXITED), "exit code 0 before its result")),
+    Fault(p.exits_with_3, End(_CRASHED, "exit code 3")),
+    Fault(p.is_killed, End(_CRASHED, "killed by SIGKILL")),
+    Fault(p.segfaults, End(_CRASHED, "killed by SIGSEGV")),
+    Fault(dying.aborts, End(_CRASHED, "killed by SIGABRT")),
+    Fault(dying.is_terminated, End(_CRASHED, "killed by SIGTERM")),
+    Fault(
+        dying.is_killed_in_a_collective,
+        End(_CRASHED, "killed by SIGKILL"),
+        End((CRASHED, INTERRUPTED), "killed by SIGKILL", 0),  # the process is killed, and rank 0 was running in it
+    ),
+    Fault(
+        dying.is_killed_after_the_last_collective,
+        End((RETURNED, CRASHED), "killed by SIGKILL"),
+        End(_CRASHED, "killed by SIGKILL"),
+    ),
+    Fault(dying.is_killed_with_shared_memory, End(_CRASHED, "killed by SIGKILL")),
+    Fault(dying.is_killed_while_sending, End(_CRASHED, "killed by SIGKILL")),
+    Fault(dying.exits_while_sending, End((INTERRUPTED, EXITED), "exit code 0 before its result")),
+    Fault(dying.kills_the_fork_server, End(None, f"{_SERVER}.*; when the ranks were started again: {_SERVER}")),
+    Fault(dying.exits_with_255, End(_CRASHED, "exit code 255")),
+    Fault(p.aborts_at_exit, End(BOTH, "SIGABRT while leaving", left=(RETURNED, CRASHED))),
+    Fault(dying.exits_at_exit, End(BOTH, "exit code 7 while leaving", left=(RETURNED, CRASHED))),
+    Fault(dying.is_killed_at_exit, End(BOTH, "SIGKILL while leaving", left=(RETURNED, CRASHED))),
+    Fault(p.never_leaves, End(BOTH, f"did not leave within {LEAVE:g} s", left=(RETURNED, HUNG))),
+]
+_RAISING = [
+    Fault(p.raises_on_one, End(_RAISED, "MemoryError: out of memory")),
+    Fault(p.raises_on_all, End((RAISED, RAISED), "MemoryError: out of memory", None)),
+    Fault(p.calls_sys_exit, End(_RAISED, "SystemExit")),
+    Fault(p.skips, End(_RAISED, "Skipped: not today")),
+    Fault(p.raises_the_unspeakable, End(_RAISED, "Unspeakable: .*cannot be shown")),
+    Fault(raising.raises_keyboard_interrupt, End(_RAISED, "^KeyboardInterrupt$")),
+    Fault(raising.raises_stop_iteration, End(_RAISED, "^StopIteration$")),
+    Fault(raising.raises_no_exception, End(_RAISED, "^Unusual: not of the usual kind$")),
+    Fault(raising.raises_a_long_story, End(_RAISED, "^ValueError: long story long story")),
+    Fault(raising.raises_a_long_chain, End(_RAISED, "^ValueError: number 2999$")),
+    Fault(raising.raises_the_nameless, End(_RAISED, "^Nameless: who am I$")),
+    Fault(raising.raises_oddly, End(_RAISED, "^Oddly: oddly said$")),
+    Fault(raising.raises_half_letters, End(_RAISED, "^ValueError: half a letter: ")),
+    Fault(raising.recurses, End(_RAISED, "^RecursionError: maximum recursion depth")),
+    Fault(raising.rewinds_the_clock, End((RAISED, RAISED), "MemoryError: out of memory")),
+    Fault(
+        raising.takes,
+        End(_RAISED, "ImportError: no such module on this rank"),
+        End((RAISED, RAISED), "ImportError", None),
+        (raising.ArrivesAs(raising.missing_module),),
+        "fails_to_import",
+    ),
+    Fault(
+        raising.takes,
+        End(_CRASHED, "exit code 5"),
+        End((CRASHED, CRASHED), "exit code 5", None),
+        (raising.ArrivesAs(raising.leaving_module),),
+        "dies_while_importing",
+    ),
+]
+_ANSWERING = [
+    Fault(p.returns_an_object, End((RETURNED, UNSENDABLE), r"\['values'\]\[1\] is a builtins.object")),
+    Fault(answering.returns_a_mapping, End((RETURNED, UNSENDABLE), "collections.OrderedDict")),
+    Fault(answering.returns_a_quantity, End((RETURNED, UNSENDABLE), r"the result\[0\] is a .*_Quantity")),
+    Fault(answering.returns_no_numbers, End((RETURNED, UNSENDABLE), "on meta, which has no plain numbers")),
+    Fault(answering.returns_itself, End((RETURNED, UNSENDABLE), "nested too deeply or contains itself")),
+    Fault(answering.returns_too_much, End((RETURNED, UNSENDABLE), "may have at most .* bytes")),
+    Fault(p.writes_nonsense_to_every_pipe, End(_CRASHED, _FORGED), End((CRASHED, CRASHED), _FORGED, None)),
+    Fault(answering.announces_much, End(_CRASHED, _FORGED + "a message of 1152921504606846976 bytes")),
+    Fault(answering.answers_twice, End(_CRASHED, _AGAIN)),
+    Fault(answering.answers_for_others, End(_CRASHED, _FORGED + "outcomes of other ranks")),
+    Fault(answering.answers_in_other_words, End(_CRASHED, _FORGED + "fields of other types")),
+    Fault(answering.says_that_it_died, End(_CRASHED, _FORGED + "not an answer")),
+    Fault(answering.speaks_without_end, End(_CRASHED, _FORGED + "'left'")),
+    Fault(answering.answers_and_goes_on, End(BOTH, _AGAIN, left=(RETURNED, CRASHED))),
+    Fault(answering.answers_and_stays, End(BOTH, "did not leave within", left=(RETURNED, HUNG))),
+    Fault(answering.closes_all_files, End(_CRASHED, "SIGABRT|closed its connection")),
+    Fault(answering.closes_its_line, End(_CRASHED, "closed its connection to the controller but ran on")),
+    Fault(answering.closes_its_line_and_returns, End(_CRASHED, "exit code 1")),
+    Fault(answering.replaces_its_files_by_pipes, End(_RAISED, "MemoryError: out of memory")),
+    Fault(answering.removes_its_files, End(BOTH, note="were not kept: a program removed their files")),
+    Fault(answering.closes_its_output, End(BOTH, note=_KEPT + "standard streams")),
+]
+_USING_UP = [
+    Fault(p.prints_and_raises, End(_RAISED, "MemoryError: out of memory")),
+    Fault(spoiling.prints_much, End(BOTH, culprit=None)),
+    Fault(spoiling.uses_up_files, End(_RAISED, "OSError: .*Too many open files")),
+    Fault(spoiling.uses_up_memory, End(_RAISED, "MemoryError")),
+    Fault(spoiling.allocates_too_much, End(_RAISED, "RuntimeError: .*alloc")),
+    Fault(spoiling.bombs, End(_RAISED, "MemoryError: out of memory")),
+    Fault(spoiling.leaves_a_daemon, End(_RAISED, "MemoryError: out of memory")),
+    Fault(spoiling.leaves_a_daemon_and_dies, End(_CRASHED, "killed by SIGKILL")),
+    Fault(spoiling.copies_itself, End(BOTH, note=_KEPT + "child processes")),
+    Fault(spoiling.leaves_a_stubborn_thread, End(BOTH, "did not leave within", left=(RETURNED, HUNG))),
+    Fault(
+        spoiling.leaves_a_thread_in_a_collective,
+        End(BOTH, note=_KEPT + "Python threads"),
+        End(BOTH, culprit=None),  # where a thread that is no rank's gets an exception at once, and ends
+    ),
+    Fault(
+        spoiling.destroys_its_group,
+        End(BOTH, note="rank processes were started anew: a program destroyed its process group", again=True),
+        End(BOTH, again=True),
+    ),
+]
+_SPOILING = [
+    Fault(
+        spoiling.spoils,
+        End(BOTH, note=_KEPT + what.partition(",")[0]),
+        "only a main thread may handle signals" if what == "signal handlers" else None,
+        (what,),
+        f"spoils its {what}",
+    )
+    for what in spoiling.SPOIL
+]
+FAULTS = [
+    *(replace(fault, deadline=DEADLINE) for fault in _STUCK),
+    *_DYING,
+    *_RAISING,
+    *_ANSWERING,
+    *_USING_UP,
+    *_SPOILING,
+]
+TABLE = [(kind, fault) for kind in ("processes", "threads") for fault in FAULTS if not isinstance(fault.end(kind), str)]

@@ -1,0 +1,45 @@
+"""Striking at our own processes in the middle of a run, as the kernel, a shell or a scheduler may.
+
+rank 1 writes its process and its fork server to a pipe, and waits   ─▶   strike(rank, server)   ─▶   what now?
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.worlds.system.disturbances import is_stopped
+
+#: For a run whose deadline must pass, and which then must end in time when it is repeated; in seconds.
+DEADLINE = 5.0
+
+Strike = Callable[[int, int], None]
+
+
+def kill_the_server(rank: int, server: int) -> None:
+    """As the out-of-memory killer does."""
+    os.kill(server, signal.SIGKILL)
+
+
+def stop_the_rank(rank: int, server: int) -> None:
+    """As a shell or a scheduler does."""
+    os.kill(rank, signal.SIGSTOP)
+    while not is_stopped(rank):
+        time.sleep(0.002)  # somebody else's child cannot be waited for
+
+
+@contextmanager
+def striking(directory: Path, strike: Strike) -> Iterator[None]:
+    """Strike when rank 1 says that it runs, see ``waits_the_first_time``: at its process or its fork server."""
+    os.mkfifo(directory / "pipe")
+    pipe = os.open(directory / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
+    thread = threading.Thread(target=lambda: strike(*map(int, os.read(pipe, 100).split())), daemon=True)
+    thread.start()
+    yield
+    thread.join()
+    os.close(pipe)
