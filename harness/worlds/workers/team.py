@@ -70,8 +70,10 @@ class Team:
         """What hosts say or how they die, as it happens.
 
         Ends at ``until()``, or when ``wake`` is readable, or when there is no host left that could say something.
+        What was said until then is still heard.
         """
-        while True:
+        ready: list[Any] = []
+        while wake not in ready:
             speakers = [host for host in self.hosts if host.was_heard()]
             if not speakers:
                 owners = {thing: host for host in self.hosts for thing in host.waitables()}
@@ -80,9 +82,9 @@ class Team:
                 heard = [*owners, *([] if wake is None else [wake])]
                 # Who was stopped and wakes after the deadline has not looked: what came in time is still there.
                 ready = wait(heard, max(0.0, until() - time.monotonic())) or wait(heard, 0)
-                if not ready or wake in ready:
+                if not ready:
                     return
-                speakers = list(dict.fromkeys(owners[thing] for thing in ready))
+                speakers = list(dict.fromkeys(owners[thing] for thing in ready if thing in owners))
             for host in speakers:
                 for message in host.hear():
                     yield host, message

@@ -88,7 +88,11 @@ def kills_the_fork_server(rank: Rank) -> None:
 
 
 def waits_the_first_time(rank: Rank, directory: str) -> dict[str, Any]:
-    """Rank 1 writes its process and its fork server to a pipe, and waits; when they are run again, ranks add up."""
+    """Rank 1 writes its process and its fork server to a pipe, and waits; when they are run again, ranks add up.
+
+    All ranks have started by then: who is struck earlier did not start.
+    """
+    _meet()
     if rank.number == FAULTY and not (has_run := Path(directory) / "has run").exists():
         has_run.touch()
         (Path(directory) / "pipe").write_text(f"{os.getpid()} {os.getppid()}\n")

@@ -40,6 +40,8 @@ def striking(directory: Path, strike: Strike) -> Iterator[None]:
     pipe = os.open(directory / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
     thread = threading.Thread(target=lambda: strike(*map(int, os.read(pipe, 100).split())), daemon=True)
     thread.start()
-    yield
-    thread.join()
-    os.close(pipe)
+    try:
+        yield
+        thread.join()
+    finally:
+        os.close(pipe)
