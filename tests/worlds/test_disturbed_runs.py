@@ -18,7 +18,7 @@ from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import is_gone, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds.programs import basic
 from tests.worlds.programs.dying import waits_the_first_time
-from tests.worlds.programs.striking import DEADLINE, Strike, kill_the_server, stop_the_rank, striking
+from tests.worlds.programs.striking import DEADLINE, Strike, kill_the_server, stop, stop_the_rank, striking
 
 pytestmark = pytest.mark.alone
 
@@ -87,6 +87,17 @@ def test_ranks_that_wait_for_a_world_die_with_the_fork_server_without_blame(kind
         assert set(fates(end())) <= {Fate.RETURNED}
         with open_world(kind, 2, TORCH_ON_GLOO) as world:
             check_that_it_works(world)
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_a_fork_server_that_is_stopped_is_replaced(kind: str) -> None:
+    """It could start no rank and would block the run: it is ended, with a warning, and another one starts the ranks."""
+    stop(server())
+    with (
+        open_world(kind, 2, TORCH_ON_GLOO) as world,
+        pytest.warns(RuntimeWarning, match="^a signal stopped the fork server, which was then ended: the 2 ranks"),
+    ):
+        check_that_it_works(world)
 
 
 def test_a_fork_server_that_dies_while_ranks_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing.forkserver
 import os
 import select
+import signal
 from multiprocessing.connection import wait
 
 from harness.data.text import exit_words
@@ -55,3 +56,13 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] in ("T", "t")
     except OSError:
         return False
+
+
+def end_stopped_server() -> bool:
+    """Kill this process' fork server if it is stopped, since it would never answer; whether it was."""
+    pid = fork_server()
+    if pid is None or not is_stopped(pid):
+        return False
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # only then is another one started
+    return True

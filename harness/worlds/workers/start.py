@@ -21,7 +21,7 @@ from typing import Any
 import harness
 from harness.vendor.api import Backend
 from harness.worlds.base import Disturbed
-from harness.worlds.system.disturbances import death_of_server, fork_server
+from harness.worlds.system.disturbances import death_of_server, end_stopped_server, fork_server
 from harness.worlds.system.run_directory import FOLDER_VARIABLE, folder
 from harness.worlds.workers import worker
 
@@ -32,7 +32,9 @@ PROGRAMS_VARIABLE = "FSDP_CONFORMANCE_PROGRAMS"
 
 
 def start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) -> tuple[Any, Connection]:
-    """Start the process. Raises OSError if that is impossible, Disturbed if the fork server died meanwhile."""
+    """Start the process. Raises OSError if that is impossible, Disturbed if the fork server died or was stopped."""
+    if method == "forkserver" and end_stopped_server():
+        raise Disturbed("a signal stopped the fork server, which was then ended")
     context: Any = multiprocessing.get_context(method)
     environment = {**_ONE_THREAD, **os.environ}
     setup = worker.Setup(str(directory), environment, backend.imports, backend.device_type, method == "forkserver")

@@ -28,9 +28,14 @@ def kill_the_server(rank: int, server: int) -> None:
 
 def stop_the_rank(rank: int, server: int) -> None:
     """As a shell or a scheduler does."""
-    os.kill(rank, signal.SIGSTOP)
-    while not is_stopped(rank):
-        time.sleep(0.002)  # somebody else's child cannot be waited for
+    stop(rank)
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and see it stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    while not is_stopped(pid):
+        time.sleep(0.002)  # only a child of this process could be waited for
 
 
 @contextmanager
