@@ -13,7 +13,7 @@ _HELP = ("-h", "--help", "help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; its exit status, or 2 if there is no such one."""
+    """Run a subcommand: its exit status, 2 if there is no such command, 130 if Ctrl-C ended it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["--version"]:
         print(f"fsdp-conformance {__version__}")
@@ -25,7 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fsdp-conformance: expected one of {', '.join(COMMANDS)}, got {given[0]!r}", file=sys.stderr)
         return 2
     module, _ = COMMANDS[given[0]]
-    return int(importlib.import_module(module).main(given[1:]))
+    try:
+        return int(importlib.import_module(module).main(given[1:]))
+    except KeyboardInterrupt:
+        print(f"fsdp-conformance {given[0]}: interrupted", file=sys.stderr)
+        return 130
 
 
 def _usage() -> str:

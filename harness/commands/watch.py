@@ -26,8 +26,6 @@ def main(arguments: Sequence[str]) -> int:
     except (RecordFileError, OSError) as error:
         print(f"fsdp-conformance watch: {one_line(str(error))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 def _watch(path: Path, every: float) -> int:

@@ -57,3 +57,16 @@ def test_help_needs_nothing_but_python() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+
+
+def test_ctrl_c_in_a_command_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that Ctrl-C ends, such as while a page is written, has the shell's status 130 and no traceback."""
+
+    def interrupted(arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.report.__main__.main", interrupted)
+    assert cli.main(["report", "run.jsonl"]) == 130
+    assert capsys.readouterr().err == "fsdp-conformance report: interrupted\n"
