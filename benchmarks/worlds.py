@@ -6,7 +6,7 @@ Needs ``expecttest``, which torch's test classes import. Bodies: two training st
 by torch's ``fully_shard`` (thread worlds); one all-reduce (process worlds). Times are of a whole test each, in
 milliseconds: torch's classes make their world in each test, ours keeps its ranks through a test's examples, so both
 are measured: a test of one example, and an example more. "torch's own work" is the body of one rank alone, on torch's
-fake group that communicates with nobody, times the ranks: no world of threads, which share one interpreter, can be
+fake group that does not communicate, times the ranks: no world of threads, which share one interpreter, can be
 faster.
 """
 

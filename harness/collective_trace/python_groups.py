@@ -34,7 +34,7 @@ _CALLS: dict[str, tuple[str, int | None, int | None]] = {
     **dict.fromkeys(("recv", "recv_anysource"), ("recv", None, 0)),
 }
 
-#: Told of each call: what it was, its group, its inputs and outputs, its options if it has some, and the handle.
+#: Called for each collective: its name, its group, its inputs and outputs, its options if it has some, and the handle.
 Tell = Callable[[str, dist.ProcessGroup, Any, Any, Any, Any], None]
 
 

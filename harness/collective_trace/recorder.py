@@ -1,4 +1,4 @@
-"""The ledger: every collective that a rank issues, in order of issue, as plain data that is the same in every world.
+"""The recorder: every collective that a rank issues, in order, as plain data that is the same in every world.
 
 A rank of two that reduce-scatters four float32 gradients notes::
 
@@ -9,10 +9,10 @@ Asked for waits as well, it notes when a rank first waited for what it had issue
 
     {"op": "wait", "of": 0}
 
-In the thread world our own process group sees every call. Elsewhere torch's dispatcher does: it sees calls by hand,
+In the thread world our own process group sees every call. Elsewhere torch's dispatcher does: it sees direct calls,
 calls from backward, and functional collectives, which DTensors use. Calls to a process group that is written in Python
-do not come by there; its methods are listened to. Nothing is seen of other threads of the program, nor of calls to a
-backend's object behind the back of its process group. What is only imagined, on fake tensors, is no collective.
+do not pass the dispatcher, so its methods are wrapped. Other threads of the program, and calls that bypass the process
+group and use its backend object directly, are not recorded. Collectives on fake tensors do not count.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def requirement(
 ) -> Callable[[Test], Test]:
     """Mark a test as a requirement. ``ranks`` is the fewest it makes sense on, ``limits`` what a machine must not lack.
 
-    Each of its examples is heard out (``Trial.hearing_out``).
+    Each of its examples reports all failed comparisons (soft assertions).
 
     ``source`` names the rows of ``docs/seed-coverage.md`` that it covers, e.g. ``"C8"``.
     """

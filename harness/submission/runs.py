@@ -1,6 +1,6 @@
 """Checks of one run of an archive: each is a function from a run to its problems, one sentence each.
 
-They need the record file and its waiver files only. A record file that was edited by somebody who also makes its
+They need the record file and its waiver files only. A record file that was edited by the person who also makes its
 digests again passes them; that is what signatures are for.
 """
 
@@ -62,7 +62,7 @@ def counted(given: SubmittedRun) -> Iterator[str]:
 
 
 def ended(given: SubmittedRun) -> Iterator[str]:
-    """pytest ended by itself, and its exit status is that of the verdicts, counted again."""
+    """pytest ended normally, and its exit status is that of the verdicts, counted again."""
     footer = given.run.footer
     if footer is None:
         return  # which ``readable`` reports

@@ -1,4 +1,4 @@
-"""The built-in backends: gloo on any machine, NCCL where CUDA is, and whichever fits this machine."""
+"""The built-in backends: gloo on any machine, NCCL where CUDA is, and the choice for this machine."""
 
 from __future__ import annotations
 

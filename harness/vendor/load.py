@@ -100,7 +100,7 @@ def _load(spec: str, kind: type[Value]) -> Value:
 
 
 def _imported(module_name: str, attribute: str, where: str) -> Any:
-    """The attribute. Whatever a stranger's module does when it is imported, even ``sys.exit``, is told in a line."""
+    """The attribute. Anything that a module raises when it is imported, even ``sys.exit``, becomes one line."""
     try:
         module = importlib.import_module(module_name)
         return getattr(module, attribute)

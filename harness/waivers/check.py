@@ -23,7 +23,7 @@ from harness.run_comparison.difference import failed, passed
 from harness.run_comparison.matching import name_of_test, parameters_of
 from harness.waivers.waiver import Waiver
 
-#: A waiver that ends within so many days is told of.
+#: A waiver that ends within so many days is announced.
 SOON = 30
 _SHOWN = 3
 

@@ -52,7 +52,7 @@ class Waiver:
         return self.subject == subject and self.names(requirement, nodeid) and self._includes(version)
 
     def names(self, requirement: str, nodeid: str) -> bool:
-        """Whether the waiver is about this row, whoever is judged. One for processes is for attached ranks, too."""
+        """Whether the waiver is about this result, of any implementation; one for processes covers attached ranks."""
         if requirement == self.requirement:
             return True
         row = without_folder(nodeid)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Convolution(nn.Module):
-    """Along the length: wide, transposed back, and then each channel by itself; the length stays."""
+    """Along the length: wide, transposed back, and then each channel separately; the length stays."""
 
     def __init__(self, dim: int = 4, bias: bool = True) -> None:
         super().__init__()

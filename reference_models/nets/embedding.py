@@ -1,7 +1,7 @@
 """Tables of which a batch names some rows only: all others have a gradient of zeros.
 
 Of seven rows, tokens 2, 0, 2 give row 2 the gradient of both its uses, row 0 none, since it stands for padding, and the
-other five none, since nobody asked for them.
+other five none, since they were not looked up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parameters of three dtypes: layers that train in float32 and float64, and a frozen table in float16.
 
-What trains in one group must be of one dtype, so ``wide`` is sharded by itself; the frozen table may be in any group.
+What trains in one group must be of one dtype, so ``wide`` is sharded separately; the frozen table may be in any group.
 """
 
 from __future__ import annotations

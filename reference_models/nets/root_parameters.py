@@ -1,6 +1,6 @@
 """Parameters that belong to no layer: a vector before the layer, another after it, and a single number.
 
-Sharding the layer by itself leaves these three to the module that owns them; the number lies on rank 0 alone.
+Sharding the layer separately leaves these three to the module that owns them; the number lies on rank 0 alone.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Outputs:
-    """What comes out: one tensor by itself, and more by name."""
+    """What comes out: one bare tensor, and more by name."""
 
     main: Tensor
     parts: dict[str, Any]

@@ -32,7 +32,7 @@ backend = Backend(
     # Set in every rank: what your runtime needs to be quiet, or to be reproducible.
     environment={"MYCCL_LOG_LEVEL": "warning"},
     # Limits, by the names in harness/vendor/api.py's LIMITS, each with the reason that the page will show. Requirements
-    # that need one are `not run`: nobody's fault, but the page says INCOMPLETE, since nothing was proven.
+    # that need one are `not run`: the page says INCOMPLETE, since nothing was proven.
     lacks={
         "second device type": "the example's device is the CPU",
         "pinned memory": "memory of a CPU is not pinned",

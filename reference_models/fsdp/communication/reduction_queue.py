@@ -29,7 +29,7 @@ class Pipeline:
             self._holding.popleft().advance()
 
     def add(self, reduction: Reduction, hand_out: Callable[[Tensor], None] | None) -> None:
-        """A reduction has been started; ``hand_out`` gets its result at the end, None if somebody keeps it."""
+        """A reduction has been started; ``hand_out`` gets its result at the end, None if it is kept elsewhere."""
         self._holding.append(reduction)
         if hand_out is not None:
             self._results.append((reduction, hand_out))

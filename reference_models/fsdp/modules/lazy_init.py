@@ -20,7 +20,7 @@ from reference_models.fsdp.parameters.param_group import Form, ParameterGroup
 
 
 def lazy_init(state: ModuleState) -> None:
-    """Make ``state`` the root, if nobody has been made root above it yet; settle everything below it."""
+    """Make ``state`` the root, if no module above it is a root yet; settle everything below it."""
     if state.is_root is None:
         if len(state.modules) > 1:
             raise RuntimeError(

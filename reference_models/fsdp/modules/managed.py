@@ -3,7 +3,7 @@
 A net of four modules, root(a(inner), b), where a is sharded already and b.weight is root.weight as well::
 
     managed modules       root, b                                       a and what is in it belong to another call
-    managed parameters    weight with owners (root, weight), (b, weight)    once, whoever shares it
+    managed parameters    weight with owners (root, weight), (b, weight)    once, even if it is shared
 """
 
 from __future__ import annotations

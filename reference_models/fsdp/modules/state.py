@@ -6,10 +6,10 @@
     before backward   gather again; gather ahead
     after backward    start reducing the gradients; reshard
 
-Backward leaves a module when the gradients of its inputs are done: an identity on the inputs is told so. A module
-whose inputs need no gradient is told at the end of backward, as is every module whose outputs were not used. The end of
-backward also waits for all reductions. During backward, activation checkpointing may run forwards again: those cast
-inputs and gather what is missing, and free nothing, since backward is about to come through.
+Backward leaves a module when the gradients of its inputs are done, which an identity function on the inputs notices. A
+module whose inputs need no gradient is left at the end of backward, as is every module whose outputs were not used. The
+end of backward also waits for all reductions. During backward, activation checkpointing may run forwards again: those
+cast inputs and gather what is missing, and free nothing, since backward is about to come through.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ see between passes; it keeps its identity, and gets the reduced gradient. Its ro
 the padding that makes all ranks' parts equally long, so that a gather needs no copy for padding.
 
 *Unsharded*: a plain parameter (or one over the tensor-parallel mesh) with all rows, which autograd sees during forward
-and backward. It is made once; what comes and goes is the memory behind it. Autograd may hold on to it between forward
-and backward: when it is filled again, whoever saved it finds its numbers again. It is filled through ``.data``, which
-autograd does not count as a change.
+and backward. It is made once; only its memory is freed and allocated again. Autograd may hold on to it between forward
+and backward: when it is filled again, tensors saved for backward have their values again. It is filled through
+``.data``, which autograd does not count as a change.
 
 Two ranks, rows [1 2 3 4 5]::
 
@@ -44,7 +44,7 @@ class Owner(NamedTuple):
     name: str
 
 
-#: A token for each parameter that has been sharded, by which two groups that share it are told.
+#: A token for each parameter that has been sharded, by which two groups that share it are recognised.
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 

@@ -48,7 +48,7 @@ def placed(parameter: nn.Parameter, choose: Placement | None, data: DataMesh) ->
 
 
 def check_meshes(meshes: Sequence[DataMesh]) -> None:
-    """Raise ValueError if two objects stand for the same ranks: nobody could tell what is communicated together."""
+    """Raise ValueError if two objects stand for the same ranks: what communicates together would be unclear."""
     known: dict[object, DataMesh] = {}
     for mesh in meshes:
         if known.setdefault(mesh.shard.group, mesh) is not mesh:
