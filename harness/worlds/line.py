@@ -1,7 +1,7 @@
-"""The controller's end of its line to a host: whole messages, from a stranger who may stop in the middle of one.
+"""The controller's end of its line to a worker: whole messages, of which one may arrive in parts.
 
-The host sends with ``multiprocessing``'s own framing: four bytes of length, then the message. Nothing here waits for
-the rest of a message. A host that says half of one and no more keeps nobody from looking at the clock::
+The other end sends with ``multiprocessing``'s own framing: four bytes of length, then the message. Nothing here waits
+for the rest of a message, so a worker that stops in the middle of one does not keep the controller past a deadline::
 
     00 00 00 04 'd' 'o'      next() is None, and stays so until 'n' 'e' arrive or the deadline passes
 """
@@ -13,11 +13,9 @@ import socket
 import struct
 from multiprocessing.connection import Connection
 
-#: An order that the host does not take is given up after so many seconds.
+#: An order that the other end does not take is given up after so many seconds.
 _STALL = 10
 _CHUNK = 1 << 18
-#: So many chunks are read before somebody else's turn comes.
-_CHUNKS = 64
 _LENGTH, _LONG = struct.Struct("!i"), struct.Struct("!Q")
 _LONGEST = 0x7FFFFFFF
 
@@ -40,43 +38,26 @@ class Line:
         return self._socket.fileno()
 
     def say(self, message: bytes) -> None:
-        """Send a message. Raises OSError if nobody listens, BlockingIOError if only a part of it could be sent."""
+        """Send a message. Raises OSError if the other end is gone, BlockingIOError if only a part could be sent."""
         size = len(message)
         long = b"" if size <= _LONGEST else _LONG.pack(size)
         self._socket.sendall(_LENGTH.pack(-1 if long else size) + long + message)
 
     def listen(self) -> bool:
-        """Take in what has arrived; whether that is all for now. Raises EOFError if nothing more can ever come."""
-        for _ in range(_CHUNKS):
+        """Take in what has arrived; False if nothing more can come. Raises OSError if the other machine is lost."""
+        while True:
             try:
                 size = self._socket.recv_into(self._chunk, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return True
             except ConnectionError:
-                size = 0
+                return False
             if not size:
-                raise EOFError
+                return False
             self._heard += memoryview(self._chunk)[:size]
-        return False
-
-    def has_message(self) -> bool:
-        """Whether ``next`` has something to give, or to complain about."""
-        try:
-            return self._next() is not None
-        except ValueError:
-            return True
 
     def next(self) -> bytes | None:
         """The next whole message that was taken in, or None. Raises ValueError if what follows cannot be one."""
-        place = self._next()
-        if place is None:
-            return None
-        message = bytes(memoryview(self._heard)[place[0] : place[1]])
-        del self._heard[: place[1]]
-        return message
-
-    def _next(self) -> tuple[int, int] | None:
-        """Where the next message begins and ends, if it is whole."""
         start = _LENGTH.size
         if len(self._heard) < start:
             return None
@@ -88,7 +69,11 @@ class Line:
             (size,) = _LONG.unpack_from(self._heard, _LENGTH.size)
         if not 0 <= size <= self._limit:
             raise ValueError(f"a message of {size} bytes was announced, at most {self._limit} are taken")
-        return (start, start + size) if len(self._heard) >= start + size else None
+        if len(self._heard) < start + size:
+            return None
+        message = bytes(memoryview(self._heard)[start : start + size])
+        del self._heard[: start + size]
+        return message
 
     def close(self) -> None:
         """Hang up."""

@@ -13,17 +13,18 @@ import atexit
 import gc
 import importlib
 import logging
+import multiprocessing.forkserver
 import os
 import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from harness.worlds.system import forkserver_socket
 from harness.worlds.system.process_tree import adopt_orphans
 from harness.worlds.system.run_directory import FOLDER_VARIABLE, remove_if_orphaned
 
@@ -170,7 +171,8 @@ def _settle() -> None:
 def _leave_at_once(server: int, controller: int, folder: str) -> None:
     """Without its exit handlers, torch does not end in order; the fork server has only the controller's to put."""
     if os.getpid() == server:
-        remove_if_orphaned(folder, controller, forkserver_socket.address())
+        ours: Any = multiprocessing.forkserver
+        remove_if_orphaned(folder, controller, ours._forkserver._forkserver_address)
         os._exit(0)
 
 
@@ -178,5 +180,4 @@ COLD = HAZARD = ""
 if os.environ.pop(_FLAG, ""):
     COLD = _prepare()
     HAZARD = _hazard()
-    forkserver_socket.keep()
     _settle()

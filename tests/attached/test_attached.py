@@ -39,7 +39,7 @@ pytestmark = pytest.mark.alone
 #: A few of all faults, for each thing that an agent does for its host.
 TRIED = (
     "is_killed", "sleeps", "calls_another_collective", "raises_on_one", "prints_and_raises", "returns_an_object",
-    "answers_twice", "announces_much", "removes_its_files", "leaves_a_daemon_and_dies",
+    "writes_to_every_pipe", "removes_its_files", "leaves_a_daemon_and_dies",
     "never_leaves",
 )  # fmt: skip
 WAIVER = """

@@ -1,26 +1,18 @@
-"""Where data can become code: nowhere in ours, but where the controller gives orders to its own hosts.
+"""Data becomes code nowhere in the harness, except where the controller gives orders to its own workers.
 
 Torch is not ours: ``torch.distributed.checkpoint`` unpickles the metadata file of a checkpoint, and objects that ranks
-send each other are pickles. Both happen in ranks, which run the subject's code anyhow, and never in the controller.
+send each other are pickles. Both happen in ranks, which run the subject's code anyway, and never in the controller.
 """
 
 from __future__ import annotations
 
 import ast
-import os
-import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from harness.worlds.base import Fate
-from harness.worlds.make import open_world
-from suites.saving import checkpoint_programs
-from suites.saving.chains import ChainNet, CheckpointCase, Layout
 from tests.test_layering import MODULES, ROOT, below
-from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 
 #: Calls that make code, or objects that run code, of what they are given.
 BUILTIN = frozenset({"eval", "exec", "compile", "__import__"})
@@ -127,26 +119,3 @@ def test_the_controller_receives_bytes_and_no_objects() -> None:
     assert [name for name, text in texts.items() if ".recv(" in text] == []
     receivers = [name for name, text in texts.items() if ".recv_bytes(" in text]
     assert receivers == ["harness.worlds.workers.worker"]
-
-
-class Tells:
-    """Unpickled, it writes down whose child it ran in."""
-
-    def __init__(self, note: Path) -> None:
-        self.note = note
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"echo $PPID >> {self.note}",)
-
-
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_what_torch_unpickles_of_a_checkpoint_it_unpickles_in_a_rank(kind: str, tmp_path: Path) -> None:
-    """A checkpoint whose metadata is a stranger's pickle can harm a rank, which fails and is replaced, nobody else."""
-    case = CheckpointCase(ChainNet((2, 3)), Layout("1-D", 1, 1), Layout("1-D", 1, 1))
-    path, note = tmp_path / "saved", tmp_path / "note"
-    with open_world(kind, 1, TORCH_ON_GLOO) as world:
-        assert fates(world.run(checkpoint_programs.save, case, str(path))) == [Fate.RETURNED]
-        (path / ".metadata").write_bytes(pickle.dumps(Tells(note)))
-        assert fates(world.run(checkpoint_programs.load, case, str(path))) == [Fate.RAISED]
-        check_that_it_works(world)
-    assert str(os.getpid()) not in note.read_text().split()

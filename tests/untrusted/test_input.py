@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import struct
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from harness.data.case import Case, from_json, from_text
-from harness.data.text import visible
 from harness.data.type_checks import misfit
 from harness.waivers.waiver import Waiver, read_waivers
-from harness.worlds.processes import flight_recorder
-from harness.worlds.system.running_mark import read_mark
-from harness.worlds.wire import decode, encode
-from harness.worlds.workers import handle, worker
 from suites.generated.net_strategies import generated_cases
 from suites.generated.nets import Block, Net
 from suites.kit.cases import Stack, TrainingCase
@@ -144,90 +136,3 @@ def test_a_case_that_is_drawn_is_never_refused(case: Case) -> None:
     """What the suites draw has the types that it declares, and its text is taken."""
     back, refusal = harmless.tried(from_text, json.dumps(case.as_json()))
     assert (back, refusal) == (case, "")
-
-
-# Answers of ranks.
-
-TREE = {
-    "loss": 0.5, "grad": torch.arange(6.0).reshape(2, 3), "steps": [1, (2.0, None)], "raw": b"xyz", (1, "a"): True,
-    "big": 1 << 70, "dtype": torch.bfloat16, "shape": torch.Size([2, 3]), "where": torch.device("cpu"),
-}  # fmt: skip
-MESSAGE = encode(["done", [{"rank": 0, "fate": "returned", "value": TREE, "error": "", "at": 1.5}]])
-_START = struct.calcsize("<4sQ")
-_LENGTH = struct.unpack_from("<4sQ", MESSAGE)[1]
-HEADER, BODY = json.loads(MESSAGE[_START : _START + _LENGTH]), MESSAGE[_START + _LENGTH :]
-PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.Size, torch.device, torch.Tensor)
-
-
-@inputs(200)
-@given(data=st.data())
-def test_an_answer_is_plain_data_or_refused_in_a_sentence(data: st.DataObject) -> None:
-    """Any message, from random bytes to one whose tree is changed, is a tree of plain data or one sentence."""
-    message = data.draw(st.just(MESSAGE) | st.binary(max_size=40))
-    if data.draw(st.booleans()):
-        header = as_json(data.draw(changed(HEADER))).encode("utf-8", "surrogatepass")
-        message = struct.pack("<4sQ", b"FSDP", len(header)) + header + BODY
-    if data.draw(st.booleans()):
-        message = data.draw(spoilt(message))
-    tree, refusal = harmless.tried(decode, message)
-    event("refused" if refusal else "read")
-    assert refusal.startswith("malformed message") or (not refusal and is_plain(tree))
-
-
-def is_plain(tree: Any) -> bool:
-    """Whether a tree has nothing but data in it."""
-    if isinstance(tree, dict):
-        return is_plain([*tree.keys(), *tree.values()])
-    return all(map(is_plain, tree)) if type(tree) in (list, tuple) else isinstance(tree, PLAIN)
-
-
-# What ranks leave in files.
-
-CALL = {
-    "collective_seq_id": 4, "profiling_name": "gloo:all_reduce", "process_group": ["0", "default_pg"],
-    "input_sizes": [[5]], "input_dtypes": ["Float"], "output_sizes": [[5]], "output_dtypes": ["Float"],
-    "retired": False, "state": "scheduled", "is_p2p": False,
-}  # fmt: skip
-FLIGHT = {"calls": [CALL, {**CALL, "collective_seq_id": 5}], "groups": {"0": [0, 1]}, "is_cut": False}
-
-
-@inputs(60)
-@given(data=st.data())
-def test_the_flight_of_a_rank_is_told_in_plain_words_or_not_at_all(place: Path, data: st.DataObject) -> None:
-    """Whatever a rank has written down as its last collectives, it is words for a report, or nothing."""
-    (place / "flight").write_bytes(data.draw(documents([as_json(data.draw(changed(FLIGHT)))])))
-    with harmless.harmless():
-        found = flight_recorder.read(place)
-        words = "" if found is None else found.told() + found.unfinished()
-    event("not told" if found is None else "told")
-    assert visible(words) == words
-    assert words.count("\n") <= 10
-
-
-@inputs(30)
-@given(data=st.binary(max_size=40))
-def test_the_mark_and_the_log_of_a_rank_are_data(place: Path, data: bytes) -> None:
-    """Any bytes where the number of the running rank and the log should be are a number or none, and some text."""
-    for name in (worker.MARK, worker.LOG):
-        (place / name).write_bytes(data)
-    with harmless.harmless():
-        rank, log = read_mark(place / worker.MARK), handle._read(place / worker.LOG, 3, 20)
-    assert rank is None or (len(data) == 4 and rank >= 0)
-    assert len(log) <= 20
-    assert log in data[3:].decode(errors="replace")
-
-
-@pytest.mark.parametrize("name", [worker.MARK, worker.LOG, "flight"])
-@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "nothing"])
-def test_what_is_no_file_any_more_is_not_waited_for(tmp_path: Path, name: str, kind: str) -> None:
-    """Where a rank has put a pipe, a link or a folder in place of its file, there is nothing to read."""
-    (tmp_path / "secret").write_text('{"calls": [], "groups": {}, "is_cut": false}')
-    if kind == "pipe":
-        os.mkfifo(tmp_path / name)
-    elif kind == "link":
-        (tmp_path / name).symlink_to(tmp_path / "secret")
-    elif kind == "folder":
-        (tmp_path / name).mkdir()
-    read = {worker.MARK: read_mark, worker.LOG: lambda path: handle._read(path, 0, 99) or None}
-    with harmless.harmless():
-        assert read.get(name, lambda path: flight_recorder.read(path.parent))(tmp_path / name) is None

@@ -16,7 +16,6 @@ from harness.records.reader import MOST_WORLDS, RecordFileError, read_run
 from harness.report import __main__ as command
 from harness.report.page import render
 from harness.waivers.waiver import MOST_BYTES, MOST_DOTS, read_waivers
-from harness.worlds import wire
 from tests.records.test_record_files import footer, header, saved
 from tests.records.test_record_files import row as line
 from tests.report.report_samples import row, run_of
@@ -68,14 +67,6 @@ def test_no_depth_of_a_case_is_too_much(depth: int) -> None:
     nested = '{"case":"Net","dim":' * depth + "3" + "}" * depth
     assert harmless.tried(from_text, nested)[1]
     assert harmless.tried(from_text, f'{{"case": {"[" * depth + "]" * depth}}}')[1]
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_no_depth_of_an_answer_is_too_much(depth: int) -> None:
-    """An answer of a rank that is nested deeply is data, or refused in a sentence."""
-    text = b'["l",' * depth + b"1" + b"]" * depth
-    tree, refusal = harmless.tried(wire.decode, wire._PREFIX.pack(b"FSDP", len(text)) + text)
-    assert (tree is None) is bool(refusal)
 
 
 def test_depth_is_measured_as_it_is() -> None:
@@ -181,12 +172,3 @@ def test_no_waiver_file_is_too_much(tmp_path: Path, data: bytes) -> None:
 def test_a_waiver_file_without_an_end_is_refused(name: str) -> None:
     """What is no regular file is not read."""
     assert "is not a regular file" in harmless.tried(read_waivers, Path(name))[1]
-
-
-def test_too_much_beside_tensors_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON takes many times its size to read, so what is no tensor has a limit of its own, for sender and receiver."""
-    message = wire.encode({"words": "x" * 500})
-    monkeypatch.setattr(wire, "HEADER_LIMIT", 400)
-    with pytest.raises(ValueError, match="at most 400 bytes beside its tensors"):
-        wire.encode({"words": "x" * 500})
-    assert harmless.tried(wire.decode, message)[1].startswith("malformed message")

@@ -72,8 +72,8 @@ class Agent:
         """Wait until something is said by whomever; what the controller has said."""
         told = [thing for host in self._hosts.values() for thing in host.waitables()]
         if self._line.fileno() in wait([self._line.fileno(), *told]):
-            self._is_over = not _hears(self._line)
-        return [wire.decode(message) for message in iter(self._line.next, None) if message is not None]
+            self._is_over = not self._line.listen()
+        return [wire.decode(message) for message in iter(self._line.next, None)]
 
     def _obey(self, orders: Sequence[Any]) -> bool:
         for verb, *rest in orders:
@@ -164,15 +164,6 @@ class Agent:
 def _backend(method: str, device_type: str, imports: tuple[str, ...], environment: dict[str, str]) -> Backend:
     """As much of the backend as a host process needs to be started."""
     return Backend("", device_type, imports=imports, environment=environment, start_method=method)
-
-
-def _hears(line: Line) -> bool:
-    """Take in what has arrived; False if nothing can come after it."""
-    try:
-        line.listen()
-    except EOFError:
-        return False
-    return True
 
 
 _TOLD: dict[str, Any] = {"ahead": Agent._ahead, "start": Agent._start, "end": Agent._end}

@@ -21,7 +21,7 @@ from harness.vendor.api import Backend
 from harness.worlds import wire
 from harness.worlds.attached.sealed_line import SealedLine
 from harness.worlds.processes import flight_recorder
-from harness.worlds.workers.handle import FORGED, HostHandle, answer
+from harness.worlds.workers.handle import GARBLED, HostHandle
 from harness.worlds.workers.start import programs
 
 #: How long an agent may take to say that it is there. It may be starting its fork server for the world before.
@@ -116,16 +116,15 @@ class Member:
             return
         ended = ""
         try:
-            self._line.listen()
-        except EOFError:
-            ended = "its connection has ended"
+            if not self._line.listen():
+                ended = "its connection has ended"
         except OSError as error:  # nothing has come from its machine for long
             ended = f"its connection is lost: {error}"
         try:
             while (message := self._line.next()) is not None:
                 self._give(*wire.decode(message))
-        except (ValueError, TypeError) as error:
-            ended = f"it spoke nonsense: {error}"
+        except ValueError as error:
+            ended = f"what it said cannot be trusted: {error}"
         if ended:
             self.lose(ended)
 
@@ -194,10 +193,10 @@ class AttachedHandle(HostHandle):
             tag, *rest = self.heard.popleft()
             if tag == "said" and not self._is_deaf:
                 try:
-                    said = answer(rest[0])
+                    said = wire.decode(rest[0])
                 except ValueError as error:
                     self.hang_up()
-                    said = ["died", f"{FORGED}: {error}"]
+                    said = ["died", f"{GARBLED}: {error}"]
                 yield said
             elif tag == "died":
                 words, self.code, self._stacks, self._disturbance = rest

@@ -67,11 +67,12 @@ class SealedLine(Line):
         return message
 
     def first(self) -> bytes:
-        """The first message, for which one waits a little. Raises OSError or EOFError, or ValueError, if it is none."""
+        """The first message, for which one waits a little. Raises OSError or ValueError if it is none."""
         while (message := self.next()) is None:
             if not wait([self.fileno()], PATIENCE):
                 raise TimeoutError("nothing was said")
-            self.listen()
+            if not self.listen():
+                raise ConnectionError("the connection has ended")
         return message
 
 

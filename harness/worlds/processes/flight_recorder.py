@@ -1,7 +1,7 @@
 """What each rank of a process world called last, by torch's flight recorder.
 
 A rank that hangs in native code runs no Python of its own, but a thread beside it can still read the recorder. The
-controller asks through a named pipe, and reads the answer as it would anything from a stranger::
+controller asks through a named pipe, and reads the answer from a file::
 
     controller                          host
     ask(directory)      ── a byte ──▶   the listening thread wakes up
@@ -31,14 +31,11 @@ from typing import Any, NamedTuple
 
 from torch._C import _distributed_c10d as c10d
 
-from harness.worlds.system.safe_open import opened
-
 #: Set before the process group is made.
 ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "2000"}
 
 _REQUESTS, _ANSWER = "flight-requests", "flight"
 _KEPT, _SHOWN, _TENSORS_SHOWN = 200, 8, 4
-_LIMIT, _MOST_RANKS, _MOST_DIMS = 4 << 20, 1024, 64
 _RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _FIELDS = (
     "collective_seq_id", "profiling_name", "process_group", "input_sizes", "input_dtypes", "output_sizes",
@@ -223,70 +220,36 @@ def has_answered(directory: Path) -> bool:
 
 
 def read(directory: Path) -> Flight | None:
-    """The flight that a host has answered with; None if it is not one, since anybody's code may have written it."""
+    """The flight that a host has answered with; None if it has not, or with what is none."""
     return understood(answered(directory))
 
 
 def answered(directory: Path) -> bytes:
-    """What a host has answered, as it is; nothing if it has not, or with too much."""
+    """What a host has answered, as it is; nothing if it has not."""
     try:
-        return _bytes(directory / _ANSWER)
-    except (OSError, ValueError):
+        return (directory / _ANSWER).read_bytes()
+    except OSError:
         return b""
 
 
 def understood(text: bytes) -> Flight | None:
     """The flight that an answer is; None if it is none."""
     try:
-        return _flight(json.loads(text))
-    except Exception:  # whatever is wrong with it, it is not a flight
+        tree = json.loads(text)
+        groups = {name: tuple(ranks) for name, ranks in tree["groups"].items()}
+        return Flight(tuple(map(_call, tree["calls"])), groups, tree["is_cut"])
+    except (ValueError, TypeError, KeyError):  # another version of torch may write down something else
         return None
 
 
-def _bytes(path: Path) -> bytes:
-    with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > _LIMIT:
-            raise ValueError("not a file of ours")
-        return file.read(_LIMIT)
+def _call(tree: Mapping[str, Any]) -> Call:
+    group, about = tree["process_group"]
+    backend, _, operation = tree["profiling_name"].rpartition(":")
+    inputs = _tensors(tree["input_sizes"], tree["input_dtypes"])
+    outputs = _tensors(tree["output_sizes"], tree["output_dtypes"])
+    is_done = tree["retired"] or tree["state"] == "completed"
+    return Call(tree["collective_seq_id"], backend, group, about, operation, inputs, outputs, is_done, tree["is_p2p"])
 
 
-def _flight(tree: Any) -> Flight:
-    match tree:
-        case {"calls": list(calls), "groups": dict(groups), "is_cut": bool(is_cut)}:
-            members = {_plain(name): _members(ranks) for name, ranks in groups.items()}
-            return Flight(tuple(_call(each) for each in calls[-_KEPT:]), members, is_cut)
-    raise ValueError("not a flight")
-
-
-def _members(ranks: Any) -> tuple[int, ...]:
-    if len(ranks) > _MOST_RANKS or any(type(rank) is not int for rank in ranks):
-        raise ValueError("not the ranks of a group")
-    return tuple(ranks)
-
-
-def _call(tree: Any) -> Call:
-    match tree:
-        case {
-            "collective_seq_id": int(number), "profiling_name": str(name), "process_group": [str(group), str(about)],
-            "input_sizes": list(in_sizes), "input_dtypes": list(in_dtypes), "retired": bool(is_retired),
-            "output_sizes": list(out_sizes), "output_dtypes": list(out_dtypes), "state": state, "is_p2p": is_p2p,
-        }:  # fmt: skip
-            backend, _, operation = _plain(name).rpartition(":")
-            tensors = _tensors(in_sizes, in_dtypes), _tensors(out_sizes, out_dtypes)
-            is_done = is_retired or state == "completed"
-            return Call(number, backend, _plain(group), _plain(about), operation, *tensors, is_done, bool(is_p2p))
-    raise ValueError("not a call")
-
-
-def _tensors(sizes: list[Any], dtypes: list[Any]) -> Tensors:
-    for size in (size for shape in sizes for size in shape):
-        if type(size) is not int or not 0 <= size < 1 << 63:
-            raise ValueError("not a size")
-    if any(len(shape) > _MOST_DIMS for shape in sizes):
-        raise ValueError("not the sizes of a tensor")
-    return tuple((_plain(dtype), tuple(shape)) for dtype, shape in zip(dtypes, sizes, strict=True))
-
-
-def _plain(text: str) -> str:
-    """A name from a stranger, fit for a line of a report."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:80])
+def _tensors(sizes: list[list[int]], dtypes: list[str]) -> Tensors:
+    return tuple((dtype, tuple(shape)) for dtype, shape in zip(dtypes, sizes, strict=True))

@@ -40,10 +40,10 @@ def _remove_all() -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_if_orphaned(path: str, parent: int, door: str) -> None:
+def remove_if_orphaned(path: str, parent: int, server_socket: str) -> None:
     """In a fork server that is about to end: if its controller was killed, remove what it can no longer remove.
 
-    That is its folder, after the ranks that write there, and this server's own ``door`` in a folder of Python's.
+    That is its folder, after the ranks that write there, and this server's own socket in a folder of Python's.
     """
     until = time.monotonic() + _LEAVING
     while os.getppid() == parent:
@@ -53,7 +53,6 @@ def remove_if_orphaned(path: str, parent: int, door: str) -> None:
     kill_all(below(os.getpid()))
     if path:
         shutil.rmtree(path, ignore_errors=True)
-    if door:
-        with suppress(OSError):
-            os.unlink(door)
-            os.rmdir(os.path.dirname(door))
+    with suppress(OSError):
+        os.unlink(server_socket)
+        os.rmdir(os.path.dirname(server_socket))

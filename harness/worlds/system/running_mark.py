@@ -13,8 +13,6 @@ import mmap
 import struct
 from pathlib import Path
 
-from harness.worlds.system.safe_open import opened
-
 _FORM = struct.Struct("<i")
 _NOBODY = -1
 _mapped: mmap.mmap | None = None
@@ -37,8 +35,7 @@ def mark_running(rank: int | None) -> None:
 def read_mark(path: Path) -> int | None:
     """The rank that was running last, or None if nobody was or nobody wrote it down."""
     try:
-        with opened(path) as file:
-            (rank,) = _FORM.unpack(file.read(_FORM.size + 1))
+        (rank,) = _FORM.unpack(path.read_bytes())
     except (OSError, struct.error):
         return None
     return None if rank < 0 else int(rank)

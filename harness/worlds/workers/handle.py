@@ -19,18 +19,15 @@ from harness.worlds.processes import flight_recorder
 from harness.worlds.system.disturbances import death_of_server, fork_server, is_orphaned, is_stopped
 from harness.worlds.system.process_tree import below, kill_all
 from harness.worlds.system.running_mark import read_mark
-from harness.worlds.system.safe_open import opened
 from harness.worlds.workers import worker
 from harness.worlds.workers.start import start
 
-#: What is wrong with a host that says what no host says, or says it twice.
-FORGED = "sent the controller something else than its result"
+#: What is wrong with a host whose connection holds bytes that no host sends: a program wrote to the descriptor.
+GARBLED = "wrote over its connection to the controller"
 _TAIL = 4096
 _STACKS = 256 * 1024
 #: The exit code that multiprocessing makes up for a process whose fork server has died.
 _UNKNOWN = 255
-#: What a host says, with how many fields. Its own death it cannot tell.
-_ANSWERS = {"ready": 1, "failed": 2, "unsafe": 1, "done": 3, "released": 2, "left": 1}
 #: How long a process may take from closing its connection to its end: a large torch takes its time on a busy machine.
 END_SECONDS = 5.0
 
@@ -46,7 +43,6 @@ class HostHandle:
         self.clock = 0.0
         self.code: int | None = None
         self.is_dead = False
-        self._ran: int | None = None
         directory.mkdir(mode=0o700)
         self._log_start = self._stacks_start = 0
         self._process, connection = start(ranks, backend, method, directory)
@@ -64,11 +60,11 @@ class HostHandle:
 
     def is_idle(self) -> bool:
         """Whether the process lives and has nothing to say."""
-        return not self.is_dead and not self.was_heard() and not wait(self.waitables(), 0)
+        return not self.is_dead and not wait(self.waitables(), 0)
 
     def was_heard(self) -> bool:
         """Whether there is something that was heard and not taken yet; then nothing need become readable."""
-        return self._line is not None and self._line.has_message()
+        return False
 
     def waitables(self) -> list[Any]:
         """What becomes readable when this host says something or dies."""
@@ -92,39 +88,26 @@ class HostHandle:
                 pass  # what the host said before it died can still be heard
 
     def hear(self) -> Iterator[list[Any]]:
-        """What the host has said since; then, if it is gone or talks nonsense, a last ``["died", words]``."""
-        try:
-            is_all = self._line is None or self._line.listen()
-        except EOFError:
-            yield from self._heard()
-            yield from self._ended()
-        else:
-            yield from self._heard()
-            if is_all and not self.is_dead and self._exit_code() is not None:
-                yield self._died()
-
-    def _heard(self) -> Iterator[list[Any]]:
+        """What the host has said since; then, if it is gone or cannot be understood, a last ``["died", words]``."""
+        has_ended = self._line is not None and not self._line.listen()
         try:
             while self._line is not None and (message := self._line.next()) is not None:
                 yield self._answer(message)
         except ValueError as error:
             self.hang_up()
-            yield ["died", f"{FORGED}: {error}"]
-
-    def _answer(self, message: bytes) -> list[Any]:
-        return answer(message)
-
-    def _ended(self) -> Iterator[list[Any]]:
-        """The line has ended, and with it the process: that closes its files just before its end is reported."""
-        if self._line is not None:
+            yield ["died", f"{GARBLED}: {error}"]
+            return
+        if has_ended:  # and with it the process: that closes its files just before its end is reported
             self.hang_up()
             wait([self._end], END_SECONDS)
-            yield self._died()
+        if has_ended or (not self.is_dead and self._exit_code() is not None):
+            self.is_dead = True
+            self._exit_code()
+            yield ["died", ""]
 
-    def _died(self) -> list[Any]:
-        self.is_dead = True
-        self._exit_code()
-        return ["died", ""]
+    def _answer(self, message: bytes) -> list[Any]:
+        answer: list[Any] = wire.decode(message)
+        return answer
 
     def _exit_code(self) -> int | None:
         """The exit code once the process has ended; whether there was anybody to tell it is seen before it is read."""
@@ -147,7 +130,6 @@ class HostHandle:
     def hang_up(self) -> None:
         """Hear no more of this host, except that it ends."""
         if self._line is not None:
-            self._ran = self.running_rank()  # before the host goes on, if it does
             self._line.close()
             self._line = None
 
@@ -193,10 +175,7 @@ class HostHandle:
 
     def running_rank(self) -> int | None:
         """Of several ranks in the host, the one that had the baton last, if it was written down."""
-        if self._line is None:
-            return self._ran
-        running = self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / worker.MARK)
-        return running if running in self.ranks else None
+        return self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / worker.MARK)
 
     # The end.
 
@@ -225,14 +204,6 @@ class HostHandle:
             self._process.close()
 
 
-def answer(message: bytes) -> list[Any]:
-    """What a message says. Raises ValueError if a host says no such thing."""
-    tree = wire.decode(message)
-    if not (isinstance(tree, list) and tree and isinstance(tree[0], str) and len(tree) - 1 == _ANSWERS.get(tree[0])):
-        raise ValueError("not an answer")
-    return tree
-
-
 def _pidfd(pid: int, method: str) -> int | None:
     """A spawned process' own sentinel stays silent while a forked grandchild lives; this one does not."""
     if method == "forkserver" or not hasattr(os, "pidfd_open"):
@@ -253,7 +224,7 @@ def _size(path: Path) -> int:
 def _read(path: Path, start: int, limit: int) -> str:
     """The last ``limit`` bytes of a file after ``start``, as text."""
     try:
-        with opened(path) as file:
+        with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - limit))
             return file.read(limit).decode(errors="replace")

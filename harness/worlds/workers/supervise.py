@@ -12,7 +12,7 @@ from harness.worlds.base import Disturbed, Fate, Outcome
 from harness.worlds.processes import desync
 from harness.worlds.processes.flight_recorder import Flight
 from harness.worlds.workers import attribution
-from harness.worlds.workers.handle import FORGED, HostHandle
+from harness.worlds.workers.handle import HostHandle
 from harness.worlds.workers.team import Team
 from harness.worlds.workers.worker import RoleFactory
 
@@ -21,9 +21,6 @@ GRACE = 0.3
 
 #: A role that keeps its deadline itself gets so much time to say so.
 _SLACK = 1.0
-
-#: The most that a text of an outcome may have.
-_TEXT_LIMIT = 256 * 1024
 
 
 class CannotStart(Exception):
@@ -49,7 +46,6 @@ class Watch:
     notes: list[str]
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _until: float = 0.0
-    _began: float = 0.0
     _pickled: bytes = b""
 
     def run(self, roles: Sequence[RoleFactory], pickled: bytes) -> list[Outcome]:
@@ -61,7 +57,7 @@ class Watch:
         self._give_orders(roles)
         for host, message in self.team.listen(lambda: self._until, self.wake):
             self._take(host, *message)
-            if not self._silent() and not any(host.was_heard() for host in self.team.hosts):
+            if not self._silent():
                 break
         silent = self._silent()
         if not silent and not _any_failed(self._outcomes.values()):
@@ -71,8 +67,7 @@ class Watch:
         return [self._told(end, flights) for end in attribution.without_echoes([*self._outcomes.values(), *ends])]
 
     def _give_orders(self, roles: Sequence[RoleFactory]) -> None:
-        self._began = time.monotonic()
-        self._until = self._began + self.start_limit
+        self._until = time.monotonic() + self.start_limit
         for host, role in zip(self.team.hosts, roles, strict=True):
             if host.is_ready:
                 self._order_run(host)
@@ -82,7 +77,7 @@ class Watch:
 
     def _order_run(self, host: HostHandle) -> None:
         """Only to a host that is ready, and so listens: a long message would stall at one that waits for its peers."""
-        host.send("run", self.team.runs, self._pickled, list(host.ranks), self.deadline)
+        host.send("run", self._pickled, list(host.ranks), self.deadline)
 
     def _start_clock(self) -> None:
         """Time counts from when all hosts are ready; one that carries many ranks keeps the deadline itself."""
@@ -93,16 +88,15 @@ class Watch:
     # What hosts say.
 
     def _take(self, host: HostHandle, tag: str, *rest: Any) -> None:
-        if host.is_ready and tag == "done":
+        if tag == "done":
             self._results(host, *rest)
-        elif host.is_ready and tag == "died":
-            if not self._has_failed(host):  # else its end is no news
-                self._died(host, str(rest[0]))
         elif host.is_ready:
-            self._forged(host, repr(tag))
+            assert tag == "died", tag
+            if not self._has_failed(host):  # else its end is no news
+                self._died(host, *rest)
         elif tag == "ready":
             host.is_ready = True
-            words = str(rest[0])
+            (words,) = rest
             self._note(f"rank processes start cold: {words}" if words else "")
             self._order_run(host)
             self._start_clock()
@@ -116,34 +110,11 @@ class Watch:
         if text and text not in self.notes:
             self.notes.append(text)
 
-    def _results(self, host: HostHandle, number: Any, trees: Any, spoilt: Any) -> None:
-        if number != self.team.runs or any(rank in self._outcomes for rank in host.ranks):
-            self._forged(host, "one more answer after its answer")
-            return
-        try:
-            outcomes = [self._outcome(tree, host.clock) for tree in trees]
-            if tuple(outcome.rank for outcome in outcomes) != host.ranks:
-                raise ValueError("outcomes of other ranks")
-        except (TypeError, ValueError, KeyError) as error:
-            self._forged(host, str(error))
-        else:
-            self._outcomes.update({outcome.rank: outcome for outcome in outcomes})
-            self.team.spoilt = self.team.spoilt or str(spoilt)
-
-    def _outcome(self, tree: dict[str, Any], clock: float) -> Outcome:
-        """The outcome that a host described. Raises if it is none: the host may have run anybody's code."""
-        outcome = Outcome(**{**tree, "fate": Fate(tree["fate"])})
-        texts = {name: getattr(outcome, name) for name in ("error", "traceback", "log")}
-        if type(outcome.rank) is not int or not all(isinstance(text, str) for text in texts.values()):
-            raise ValueError("fields of other types than an outcome's")
-        now = time.monotonic()
-        at = outcome.at + clock if isinstance(outcome.at, float) else now
-        at = at if self._began <= at <= now else now
-        return replace(outcome, at=at, **{name: text[:_TEXT_LIMIT] for name, text in texts.items()})
-
-    def _forged(self, host: HostHandle, what: str) -> None:
-        host.hang_up()
-        self._died(host, f"{FORGED}: {what}")
+    def _results(self, host: HostHandle, trees: Sequence[dict[str, Any]], spoilt: str) -> None:
+        for tree in trees:
+            changed = {"fate": Fate(tree["fate"]), "at": tree["at"] + host.clock}
+            self._outcomes[tree["rank"]] = Outcome(**{**tree, **changed})
+        self.team.spoilt = self.team.spoilt or spoilt
 
     def _has_failed(self, host: HostHandle) -> bool:
         return _any_failed(self._outcomes[rank] for rank in host.ranks if rank in self._outcomes)
@@ -164,9 +135,9 @@ class Watch:
         if tag == "unsafe":
             return str(rest[0])
         if tag == "died":
-            words = f"a process died while starting: {str(rest[0]) or exit_words(host.code)}"
+            words = f"a process died while starting: {rest[0] or exit_words(host.code)}"
             return f"{words}\n{host.name()}\n{host.log_tail()}".rstrip()
-        reason, _, evidence = "\n".join(str(part) for part in rest).partition("\n")
+        reason, _, evidence = "\n".join(rest).partition("\n")
         return f"{reason}\n{host.name()}\n{evidence}"
 
     def _check_undisturbed(self) -> None:

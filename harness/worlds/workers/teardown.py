@@ -7,14 +7,13 @@ leave   ──▶ gives up its role, and ends with exit code 0
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from harness.data.text import exit_words
 from harness.worlds.base import Fate, Outcome
 from harness.worlds.workers import attribution
-from harness.worlds.workers.handle import FORGED, HostHandle
+from harness.worlds.workers.handle import HostHandle
 from harness.worlds.workers.team import Team
 
 #: How long hosts may take to leave: seconds are little on a busy machine.
@@ -32,9 +31,9 @@ def leave(team: Team, wrong: Wrong = MappingProxyType({})) -> list[Outcome]:
     found = dict(wrong)
     for host, (tag, *rest) in team.listen(lambda: until):
         if tag == "left" and rest[0]:
-            found.setdefault(host, (Fate.RAISED, str(rest[0])))
-        elif tag not in ("left", "released") and not host.is_dead:
-            found.setdefault(host, _forged(host, tag, rest))
+            found.setdefault(host, (Fate.RAISED, rest[0]))
+        elif tag == "died" and rest[0]:
+            found.setdefault(host, (Fate.CRASHED, rest[0]))
     if team.disturbance():  # the work was done before, and how they would have left nobody knows
         return [Outcome(rank, Fate.RETURNED, at=time.monotonic()) for host in team.hosts for rank in host.ranks]
     shown = team.show_stacks([host for host in team.hosts if not host.is_dead])
@@ -60,22 +59,15 @@ def release(team: Team, notes: list[str]) -> Wrong:
         host.send("release")
     until = time.monotonic() + LEAVE_SECONDS
     for host, (tag, *rest) in team.listen(lambda: until):
-        if tag != "released":
-            return {} if host.is_dead else {host: _forged(host, tag, rest)}
+        if tag == "died":
+            return {host: (Fate.CRASHED, rest[0])} if rest[0] else {}
         error, changed = rest
         if error:
-            return {host: (Fate.RAISED, str(error))}
+            return {host: (Fate.RAISED, error)}
         if changed:
-            names = map(str, changed) if isinstance(changed, list) else [str(changed)]
-            notes.append(f"rank processes were not kept: a program changed their {', '.join(names)}")
+            notes.append(f"rank processes were not kept: a program changed their {', '.join(changed)}")
             return {}
         host.is_ready = False
         if not team.has_role:
             return {}
     return {}
-
-
-def _forged(host: HostHandle, tag: str, rest: Sequence[Any]) -> tuple[Fate, str]:
-    """The end of a host that says what nobody has asked it: a program may have answered in its place."""
-    host.hang_up()
-    return Fate.CRASHED, str(rest[0]) if tag == "died" else f"{FORGED}: {tag!r}, out of turn"

@@ -5,7 +5,7 @@ pickles, since the controller is ours; answers go back as ``wire`` messages, sin
 
     controller                          host
     ("role", factory)            ──▶    builds the role      ──▶  ["ready"]
-    ("run", 7, program, …)       ──▶    runs it              ──▶  ["done", 7, [outcome, …], what it has spoilt]
+    ("run", program, …)          ──▶    runs it              ──▶  ["done", [outcome, …], what it has spoilt]
     ("release",)                 ──▶    leaves the role      ──▶  ["released", error, what leaked]
     ("leave",)                   ──▶    leaves, then exits   ──▶  ["left", error]  and exit code 0
 """
@@ -125,7 +125,7 @@ class _Host:
         self._state = process_state()
         _send(self._connection, ["ready", str(getattr(_preload(), "COLD", ""))])
 
-    def _run(self, number: int, pickled: bytes, ranks: list[int], deadline: float | None) -> None:
+    def _run(self, pickled: bytes, ranks: list[int], deadline: float | None) -> None:
         assert self._role is not None
         try:
             program, args = pickle.loads(pickled)
@@ -138,7 +138,7 @@ class _Host:
                 os._exit(0)
             mark_running(None)
         _flush()
-        _send_outcomes(self._connection, number, outcomes, self._role.spoilt())
+        _send_outcomes(self._connection, outcomes, self._role.spoilt())
 
     def _release(self) -> None:
         error, left = self._leave()
@@ -184,18 +184,13 @@ def _send(connection: Connection, message: list[Any]) -> None:
     connection.send_bytes(wire.encode(message))
 
 
-def _send_outcomes(
-    connection: Connection, number: int, outcomes: list[Outcome], spoilt: str, limit: int = wire.LIMIT
-) -> None:
-    """Send what can be sent: all; or without what no message can hold; or without more than a rank's share of one."""
-    for most in (limit, limit // (2 * len(outcomes))):
-        try:
-            message = wire.encode(["done", number, [_as_tree(outcome) for outcome in outcomes], spoilt], limit)
-            break
-        except (TypeError, ValueError):
-            outcomes = [_sendable(outcome, most) for outcome in outcomes]
-    else:
-        message = wire.encode(["done", number, [_as_tree(outcome) for outcome in outcomes], spoilt])
+def _send_outcomes(connection: Connection, outcomes: list[Outcome], spoilt: str, limit: int = wire.LIMIT) -> None:
+    """Send all; where that is too much or no plain data, only values that are plain data and within their share."""
+    try:
+        message = wire.encode(["done", [_as_tree(outcome) for outcome in outcomes], spoilt], limit)
+    except (TypeError, ValueError):
+        outcomes = [_sendable(outcome, limit // len(outcomes)) for outcome in outcomes]
+        message = wire.encode(["done", [_as_tree(outcome) for outcome in outcomes], spoilt], 2 * limit)
     connection.send_bytes(message)
 
 

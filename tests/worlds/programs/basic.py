@@ -196,18 +196,6 @@ def never_leaves(rank: Rank) -> None:
         atexit.register(time.sleep, 1000)
 
 
-def writes_nonsense_to_every_pipe(rank: Rank) -> None:
-    """Rank 1 forges what its host says to the controller."""
-    if rank.number == FAULTY:
-        for descriptor in range(3, 64):
-            try:
-                os.write(descriptor, b"\0\0\0\x04junk")
-            except OSError:
-                continue
-        time.sleep(1000)
-    _meet()
-
-
 def seeds_and_default_dtype(rank: Rank) -> list[Any]:
     """What a program finds in a fresh world; then leave traces for the next."""
     found = [torch.rand(1).item(), str(torch.get_default_dtype())]

@@ -6,15 +6,15 @@ import atexit
 import os
 import signal
 import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from harness.worlds import wire
 from harness.worlds.rank import Rank
-from tests.worlds.programs.answering import answer, line
 from tests.worlds.programs.basic import FAULTY, _meet, add_up
 
 
@@ -110,33 +110,35 @@ def exits_with_255(rank: Rank) -> None:
 # In the middle of an answer.
 
 
-def _say_half(rank: Rank) -> None:
-    message = wire.encode(answer(rank))
-    os.write(line().fileno(), len(message).to_bytes(4, "big") + message[: len(message) // 2])
+def _end_halfway(end: Callable[[], Any]) -> None:
+    """From now on, this process ends so when half of an answer is sent."""
+
+    def send_half(self: Connection, message: bytes) -> None:
+        os.write(self.fileno(), len(message).to_bytes(4, "big") + message[: len(message) // 2])
+        end()
+
+    Connection.send_bytes = send_half  # type: ignore[method-assign, assignment]
 
 
 def is_killed_while_sending(rank: Rank) -> None:
-    """Rank 1's process is killed when half of its result is sent."""
-    if rank.number == FAULTY:
-        _say_half(rank)
-        _strike(signal.SIGKILL)
+    """All ranks meet; then rank 1's process is killed when half of its result is sent."""
     _meet()
+    if rank.number == FAULTY:
+        _end_halfway(lambda: _strike(signal.SIGKILL))
 
 
 def exits_while_sending(rank: Rank) -> None:
-    """Rank 1's process leaves with code 0 when half of its result is sent."""
-    if rank.number == FAULTY:
-        _say_half(rank)
-        os._exit(0)
+    """All ranks meet; then rank 1's process leaves with code 0 when half of its result is sent."""
     _meet()
+    if rank.number == FAULTY:
+        _end_halfway(lambda: os._exit(0))
 
 
 def hangs_while_sending(rank: Rank) -> None:
-    """Rank 1 sends half of its result, and then nothing."""
-    if rank.number == FAULTY:
-        _say_half(rank)
-        time.sleep(1000)
+    """All ranks meet; then rank 1 sends half of its result, and then nothing."""
     _meet()
+    if rank.number == FAULTY:
+        _end_halfway(lambda: time.sleep(1000))
 
 
 # While leaving.

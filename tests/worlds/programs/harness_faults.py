@@ -15,8 +15,8 @@ from typing import Any
 
 from harness.worlds.base import Fate
 from tests.patience import GUARD
-from tests.worlds.programs import answering, dying, raising, spoiling
 from tests.worlds.programs import basic as p
+from tests.worlds.programs import dying, raising, returning, spoiling
 
 RETURNED, RAISED, HUNG, INTERRUPTED = Fate.RETURNED, Fate.RAISED, Fate.HUNG, Fate.INTERRUPTED
 CRASHED, EXITED, UNSENDABLE = Fate.CRASHED, Fate.EXITED, Fate.UNSENDABLE
@@ -73,8 +73,7 @@ class Fault:
 
 
 _LATE = f"still running after its deadline of {DEADLINE:g} s"
-_FORGED = "sent the controller something else than its result: "
-_AGAIN = _FORGED + ".*(one more answer|out of turn)"
+_GARBLED = "wrote over its connection to the controller: "
 _KEPT = "rank processes were not kept: a program changed their .*"
 _SERVER = r"the fork server died \(killed by SIGKILL\)"
 _STOPPED = "a signal stopped (rank 1|the process of ranks 0 to 1)"
@@ -90,8 +89,8 @@ _STUCK = [
     Fault(dying.is_interrupted, End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
     Fault(
         dying.hangs_while_sending,
-        End(_HUNG, _LATE),
-        End((CRASHED, CRASHED), _FORGED, None),  # which sees to its deadline itself, and then sends its answer
+        End((RETURNED, HUNG), _LATE),
+        End((HUNG, HUNG), _LATE, None),
     ),
     Fault(
         p.meets_alone,
@@ -105,13 +104,7 @@ _STUCK = [
         End((RETURNED, DEADLOCKED), "point to point"),
     ),
     Fault(spoiling.waits_for_a_key, End(_HUNG, _LATE), End((DEADLOCKED, DEADLOCKED), "store wait for", None)),
-    Fault(
-        answering.answers_before_its_deadline,
-        End(BOTH, "did not leave within", left=(RETURNED, HUNG)),
-        End(BOTH, _AGAIN, left=(RETURNED, CRASHED)),  # which sees to its deadline itself, and then answers
-    ),
     Fault(raising.swallows_everything, End((RAISED, INTERRUPTED), "MemoryError", 0), End((RAISED, HUNG), "Memory", 0)),
-    Fault(answering.removes_the_store, End((HUNG, HUNG), _LATE, None), "its store is no file"),
 ]
 _DYING = [
     Fault(p.exits_with_0, End((INTERRUPTED, EXITED), "exit code 0 before its result")),
@@ -131,8 +124,16 @@ _DYING = [
         End(_CRASHED, "killed by SIGKILL"),
     ),
     Fault(dying.is_killed_with_shared_memory, End(_CRASHED, "killed by SIGKILL")),
-    Fault(dying.is_killed_while_sending, End(_CRASHED, "killed by SIGKILL")),
-    Fault(dying.exits_while_sending, End((INTERRUPTED, EXITED), "exit code 0 before its result")),
+    Fault(
+        dying.is_killed_while_sending,
+        End((RETURNED, CRASHED), "killed by SIGKILL"),
+        End((CRASHED, CRASHED), "killed by SIGKILL", None),
+    ),
+    Fault(
+        dying.exits_while_sending,
+        End((RETURNED, EXITED), "exit code 0 before its result"),
+        End((EXITED, EXITED), "exit code 0 before its result", None),
+    ),
     Fault(dying.kills_the_fork_server, End(None, f"{_SERVER}.*; when the ranks were started again: {_SERVER}")),
     Fault(dying.exits_with_255, End(_CRASHED, "exit code 255")),
     Fault(p.aborts_at_exit, End(BOTH, "SIGABRT while leaving", left=(RETURNED, CRASHED))),
@@ -171,28 +172,22 @@ _RAISING = [
         "dies_while_importing",
     ),
 ]
-_ANSWERING = [
+_RETURNING = [
     Fault(p.returns_an_object, End((RETURNED, UNSENDABLE), r"\['values'\]\[1\] is a builtins.object")),
-    Fault(answering.returns_a_mapping, End((RETURNED, UNSENDABLE), "collections.OrderedDict")),
-    Fault(answering.returns_a_quantity, End((RETURNED, UNSENDABLE), r"the result\[0\] is a .*_Quantity")),
-    Fault(answering.returns_no_numbers, End((RETURNED, UNSENDABLE), "on meta, which has no plain numbers")),
-    Fault(answering.returns_itself, End((RETURNED, UNSENDABLE), "nested too deeply or contains itself")),
-    Fault(answering.returns_too_much, End((RETURNED, UNSENDABLE), "may have at most .* bytes")),
-    Fault(p.writes_nonsense_to_every_pipe, End(_CRASHED, _FORGED), End((CRASHED, CRASHED), _FORGED, None)),
-    Fault(answering.announces_much, End(_CRASHED, _FORGED + "a message of 1152921504606846976 bytes")),
-    Fault(answering.answers_twice, End(_CRASHED, _AGAIN)),
-    Fault(answering.answers_for_others, End(_CRASHED, _FORGED + "outcomes of other ranks")),
-    Fault(answering.answers_in_other_words, End(_CRASHED, _FORGED + "fields of other types")),
-    Fault(answering.says_that_it_died, End(_CRASHED, _FORGED + "not an answer")),
-    Fault(answering.speaks_without_end, End(_CRASHED, _FORGED + "'left'")),
-    Fault(answering.answers_and_goes_on, End(BOTH, _AGAIN, left=(RETURNED, CRASHED))),
-    Fault(answering.answers_and_stays, End(BOTH, "did not leave within", left=(RETURNED, HUNG))),
-    Fault(answering.closes_all_files, End(_CRASHED, "SIGABRT|closed its connection")),
-    Fault(answering.closes_its_line, End(_CRASHED, "closed its connection to the controller but ran on")),
-    Fault(answering.closes_its_line_and_returns, End(_CRASHED, "exit code 1")),
-    Fault(answering.replaces_its_files_by_pipes, End(_RAISED, "MemoryError: out of memory")),
-    Fault(answering.removes_its_files, End(BOTH, note="were not kept: a program removed their files")),
-    Fault(answering.closes_its_output, End(BOTH, note=_KEPT + "standard streams")),
+    Fault(returning.returns_a_mapping, End((RETURNED, UNSENDABLE), "collections.OrderedDict")),
+    Fault(returning.returns_a_quantity, End((RETURNED, UNSENDABLE), r"the result\[0\] is a .*_Quantity")),
+    Fault(returning.returns_no_numbers, End((RETURNED, UNSENDABLE), "on meta, which has no plain numbers")),
+    Fault(returning.returns_itself, End((RETURNED, UNSENDABLE), "nested too deeply or contains itself")),
+    Fault(returning.returns_too_much, End((RETURNED, UNSENDABLE), "may have at most .* bytes")),
+    Fault(returning.writes_to_every_pipe, End(_CRASHED, _GARBLED), End((CRASHED, CRASHED), _GARBLED, None)),
+    Fault(returning.closes_all_files, End(_CRASHED, "SIGABRT|closed its connection")),
+    Fault(
+        returning.closes_all_files_and_returns,
+        End((RETURNED, CRASHED), "SIGABRT|exit code 1"),
+        End((CRASHED, CRASHED), "exit code 1", None),
+    ),
+    Fault(returning.removes_its_files, End(BOTH, note="were not kept: a program removed their files")),
+    Fault(returning.closes_its_output, End(BOTH, note=_KEPT + "standard streams")),
 ]
 _USING_UP = [
     Fault(p.prints_and_raises, End(_RAISED, "MemoryError: out of memory")),
@@ -230,7 +225,7 @@ FAULTS = [
     *(replace(fault, deadline=DEADLINE) for fault in _STUCK),
     *_DYING,
     *_RAISING,
-    *_ANSWERING,
+    *_RETURNING,
     *_USING_UP,
     *_SPOILING,
 ]

@@ -1,11 +1,9 @@
-"""Strangers on the same machine: what of a world they can reach, and what they can do there.
+"""Other users of the same machine can neither read what a world writes nor connect to it, but for gloo's ports.
 
-- The controller and its hosts speak over pairs of sockets without names, which nobody else can open.
+- The controller and its workers speak over pairs of sockets without names, which no other process can open.
 - The fork server listens on a socket, and ranks meet in a file, in directories that belong to the user alone.
-- gloo listens on TCP ports of the loopback interface, and that is torch's: it has no key, and tells peers by a small
-  number that each sends first. Who connects and is silent, or sends garbage, harms nothing. Who watches for new ports
-  and is faster there than the peer takes its place: the run then hangs, and its deadline ends it. From another machine
-  nobody can. A thread world listens on nothing.
+- gloo listens on TCP ports of the loopback interface. They are torch's, and have no key. A thread world listens on
+  nothing.
 """
 
 from __future__ import annotations
@@ -14,54 +12,28 @@ import multiprocessing.forkserver
 import os
 import socket
 import stat
-import struct
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from harness.worlds.base import Fate, World
 from harness.worlds.make import open_world
 from harness.worlds.rank import Rank
 from harness.worlds.workers import supervised_world
-from tests.patience import GUARD
-from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
+from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works
 from tests.worlds.leftovers import descendants, nothing_left_behind, temporary  # noqa: F401
 
 pytestmark = pytest.mark.alone
 
-RETURNED = Fate.RETURNED
 NOBODY = 65534
-
-# Programs.
 
 
 def own_pid(rank: Rank) -> int:
     """The process of this rank."""
     return os.getpid()
-
-
-def meets_often(rank: Rank, rounds: int) -> list[float]:
-    """Sums over all ranks, and over a new group of all of them, again and again."""
-    found = []
-    for _ in range(rounds):
-        group = dist.new_group(list(range(rank.size)))
-        for where in (None, group):
-            total = torch.full((100,), float(rank.number + 1))
-            dist.all_reduce(total, group=where)
-            found.append(total.mean().item())
-        dist.destroy_process_group(group)
-    return found
-
-
-# What there is to reach.
 
 
 def sockets_of(pid: int) -> set[str]:
@@ -193,106 +165,3 @@ def _raised(attempt: Callable[[], Any]) -> str:
 def others_may(directory: Path) -> bool:
     """Whether rights let anybody but the user in, here or to the fork server."""
     return any(path.stat().st_mode & 0o077 for path in (directory, server_address().parent))
-
-
-# Strangers who connect.
-
-SAYS = {"nothing": b"", "garbage": bytes(range(256)) * 40, "zeros": b"\0" * 4096}
-
-
-@contextmanager
-def strangers(knock: Callable[[], list[socket.socket]]) -> Iterator[list[socket.socket]]:
-    """While the block runs, somebody knocks again and again, and keeps up to 300 connections."""
-    held: list[socket.socket] = []
-    is_over = threading.Event()
-
-    def go_on() -> None:
-        while not is_over.is_set():
-            held.extend(knock())
-            while len(held) > 300:
-                held.pop(0).close()
-            is_over.wait(0.01)
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield held
-    finally:
-        is_over.set()
-        thread.join()
-        for connection in held:
-            connection.close()
-
-
-def knock_at(port: int, says: bytes) -> list[socket.socket]:
-    """One connection to a port, and what is said there."""
-    with suppress(OSError):
-        connection = socket.create_connection(("127.0.0.1", port), timeout=1)
-        with suppress(OSError):
-            connection.sendall(says)
-        return [connection]
-    return []
-
-
-@pytest.mark.parametrize("says", SAYS.values(), ids=SAYS.keys())
-def test_a_stranger_at_the_ports_of_ranks_changes_nothing(says: bytes) -> None:
-    """While ranks meet, in old and in new groups, one connects to where they listen: results and fates are the same."""
-    with open_world("processes", 2, TORCH_ON_GLOO) as world:
-        there = [port for _, port in listened_on({outcome.value for outcome in world.run(own_pid)})]
-        with strangers(lambda: [one for port in there for one in knock_at(port, says)]) as held:
-            wait_for(held)
-            check_meetings(world, 15)
-            assert held
-        check_that_it_works(world)
-
-
-def check_meetings(world: World, rounds: int) -> None:
-    """The sums are right, on every rank."""
-    outcomes = world.run(meets_often, rounds, deadline=GUARD)
-    assert fates(outcomes) == [RETURNED] * world.size
-    assert [outcome.value for outcome in outcomes] == [[3.0, 3.0] * rounds] * world.size
-
-
-def wait_for(held: list[socket.socket]) -> None:
-    """Until the first stranger is there."""
-    until = time.monotonic() + GUARD
-    while not held and time.monotonic() < until:
-        time.sleep(0.001)  # a list cannot be waited for
-
-
-def test_a_stranger_who_is_faster_than_a_peer_costs_a_run_its_deadline_at_most() -> None:
-    """One who pushes in where a group begins to listen can make gloo wait: the run ends in time, the next is whole."""
-    seen: set[int] = set()
-
-    def push_in() -> list[socket.socket]:
-        now = {port for address, port in ports().values() if address == "0100007F"}
-        new, seen_before = now - seen, bool(seen)
-        seen.update(now)
-        numbers = (struct.pack("<q", number) + b"\0" * 64 for number in (0, 1))
-        return [one for says in numbers for port in new for one in knock_at(port, says)] if seen_before else []
-
-    with open_world("processes", 2, TORCH_ON_GLOO) as world:
-        check_that_it_works(world)
-        with strangers(push_in) as held:
-            outcomes = world.run(meets_often, 200, deadline=5)
-            assert held
-        assert set(fates(outcomes)) <= {RETURNED, Fate.HUNG, Fate.RAISED, Fate.INTERRUPTED, Fate.MISMATCHED}
-        assert all(set(outcome.value) == {3.0} for outcome in outcomes if outcome.fate is RETURNED)
-        check_that_it_works(world)
-
-
-@pytest.mark.parametrize("says", SAYS.values(), ids=SAYS.keys())
-@pytest.mark.parametrize("stays", [True, False], ids=["stays", "leaves"])
-def test_a_stranger_at_the_fork_server_changes_nothing(says: bytes, stays: bool) -> None:
-    """Who gets at the fork server's socket and gives no order is sent away: worlds run on, and new ones start."""
-    with open_world("processes", 2, TORCH_ON_GLOO) as world:
-        check_that_it_works(world)
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(str(server_address()))
-            stranger.sendall(says)
-            if not stays:
-                stranger.close()
-            check_meetings(world, 2)
-            with open_world("threads", 1, TORCH_ON_GLOO) as other:
-                check_that_it_works(other)
-        check_meetings(world, 2)
