@@ -32,7 +32,7 @@ from tests.worlds.programs.dying import waits_the_first_time
 from tests.worlds.programs.harness_faults import DEADLINE as HANGING
 from tests.worlds.programs.harness_faults import FAULTS, Fault
 from tests.worlds.programs.injecting import inject, look
-from tests.worlds.programs.striking import DEADLINE, Strike, kill_the_server, stop_the_rank, striking
+from tests.worlds.programs.striking import deadline_when, killing, stopping, striking
 
 pytestmark = pytest.mark.alone
 
@@ -127,22 +127,24 @@ def test_an_agent_that_stops_for_a_while_costs_a_run_that_is_repeated(
     with open_world("attached", 2, TORCH_ON_GLOO) as world:
         check_that_it_works(world)
         os.kill(cluster[1], signal.SIGSTOP)
-        with pytest.warns(RuntimeWarning, match="^the agent of rank 1 on node 1 said nothing for 60 s: the 2 ranks"):
-            assert fates(world.run(basic.add_up, deadline=DEADLINE)) == [Fate.RETURNED, Fate.RETURNED]
+        is_stopped = [True]
+        words = "^the agent of rank 1 on node 1 said nothing for 60 s: the 2 ranks"
+        with deadline_when(lambda: bool(is_stopped and is_stopped.pop())), pytest.warns(RuntimeWarning, match=words):
+            assert fates(world.run(basic.add_up, deadline=GUARD)) == [Fate.RETURNED, Fate.RETURNED]
 
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("strike", "words"),
-    [(kill_the_server, "^the fork server died .killed by SIGKILL., at the agent of rank 1 on node 1: the 2 ranks"),
-     (stop_the_rank, "^a signal stopped rank 1, at the agent of rank 1 on node 1: the 2 ranks")],
+    [(killing, "^the fork server died .killed by SIGKILL., at the agent of rank 1 on node 1: the 2 ranks"),
+     (stopping, "^a signal stopped rank 1, at the agent of rank 1 on node 1: the 2 ranks")],
     ids=["kills the fork server", "stops a rank"],
 )  # fmt: skip
-def test_a_run_that_is_disturbed_at_an_agent_s_is_repeated(strike: Strike, words: str, tmp_path: Path) -> None:
+def test_a_run_that_is_disturbed_at_an_agent_s_is_repeated(strike: Any, words: str, tmp_path: Path) -> None:
     """What kills an agent's fork server, or stops its rank, costs a warning and a second run, as it does here."""
-    with open_world("attached", 2, TORCH_ON_GLOO) as world, striking(tmp_path, strike):
+    with open_world("attached", 2, TORCH_ON_GLOO) as world, strike(tmp_path):
         with pytest.warns(RuntimeWarning, match=words):
-            ends = world.run(waits_the_first_time, str(tmp_path), deadline=DEADLINE)
+            ends = world.run(waits_the_first_time, str(tmp_path), deadline=GUARD)
         assert fates(ends) == [Fate.RETURNED, Fate.RETURNED], ends
 
 

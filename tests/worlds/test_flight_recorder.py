@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,31 +14,59 @@ from harness.worlds.base import Fate, Outcome, first_cause
 from harness.worlds.make import open_world
 from harness.worlds.processes import flight_recorder
 from harness.worlds.rank import Rank
-from harness.worlds.workers import supervised_world
+from harness.worlds.workers import attribution, supervised_world
+from harness.worlds.workers.handle import HostHandle
+from harness.worlds.workers.supervise import Watch
+from harness.worlds.workers.team import Team
 from tests.patience import GUARD
 from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import nothing_left_behind, temporary  # noqa: F401
 from tests.worlds.programs import basic
+from tests.worlds.programs.striking import deadline_when
 
 pytestmark = pytest.mark.alone
 
-#: In seconds. It must pass, and before that ranks must have called what they hang in.
-DEADLINE = 3.0
 RETURNED, RAISED, HUNG, INTERRUPTED = Fate.RETURNED, Fate.RAISED, Fate.HUNG, Fate.INTERRUPTED
 MISMATCHED, CRASHED = Fate.MISMATCHED, Fate.CRASHED
-TIME = f"still running after its deadline of {DEADLINE:g} s, waiting in"
+TIME = f"still running after its deadline of {GUARD:g} s, waiting in"
 
 
-def ends_of(program: Any, size: int = 2) -> tuple[Outcome, ...]:
-    """What becomes of ranks that have imported ``program``, and then run it."""
-    with open_world("processes", size, TORCH_ON_GLOO) as world:
+def ends_of(program: Any, *hangs: str, size: int = 2) -> tuple[Outcome, ...]:
+    """What becomes of ranks that run ``program``; its deadline passes when each of them hangs where it should.
+
+    ``hangs`` has for each rank the collective in which it hangs, by its flight; or where it is, by its stacks; or "".
+    """
+    answered: set[int] = set()
+    results = Watch._results
+
+    def hear(self: Watch, host: HostHandle, *rest: Any) -> None:
+        answered.update(host.ranks)
+        results(self, host, *rest)
+
+    with open_world("processes", size, TORCH_ON_GLOO) as world, pytest.MonkeyPatch.context() as patch:
         check_that_it_works(world)  # call 1 of each rank
-        world.run(calls_nothing, deadline=GUARD)
-        return world.run(program, deadline=DEADLINE)
+        patch.setattr(Watch, "_results", hear)
+        running = vars(world)["_team"]
+        with deadline_when(lambda: bool(hangs) and all_hang(running, hangs, answered)):
+            return world.run(program, deadline=GUARD)
 
 
-def calls_nothing(rank: Rank) -> None:
-    """Ranks import this module, which takes some of them longer than others."""
+def all_hang(running: Team, hangs: Sequence[str], answered: set[int]) -> bool:
+    """Whether each rank is known to hang where it should, by its flight or its stacks, or has returned."""
+    flights = running.show_flights()
+    for rank, where in enumerate(hangs):
+        if " " in where:
+            host = running.hosts[rank]
+            is_there = where in attribution.place_in(running.show_stacks([host])[host])
+            host.forget()  # so that the next stacks are new ones
+        elif where:
+            calls = flights[rank].calls if rank in flights else ()
+            is_there = any(call.operation == where and not call.is_done for call in calls)
+        else:
+            is_there = rank in answered
+        if not is_there:
+            return False
+    return True
 
 
 def calls_another(rank: Rank) -> None:
@@ -50,7 +79,7 @@ def calls_another(rank: Rank) -> None:
 
 def test_different_collectives_are_a_mismatch_that_says_who_called_what() -> None:
     """Where ranks call different collectives, all of them are MISMATCHED, with everybody's call."""
-    outcomes = ends_of(calls_another, 3)
+    outcomes = ends_of(calls_another, "all_reduce", "broadcast", "all_reduce", size=3)
     assert fates(outcomes) == [MISMATCHED] * 3
     assert outcomes[1].error == (
         "ranks disagree about call 2 on group 0 of ranks [0, 1, 2]:\n"
@@ -70,7 +99,7 @@ def skips_one(rank: Rank) -> None:
 
 def test_a_rank_that_skips_a_collective_is_told() -> None:
     """Where rank 1 goes on to the next collective, the message shows that it is ahead of rank 0."""
-    outcomes = ends_of(skips_one)
+    outcomes = ends_of(skips_one, "all_reduce", "all_gather")
     assert fates(outcomes) == [MISMATCHED, MISMATCHED]
     assert "\n  rank 0 called all_reduce(Float[5])\n  rank 1 called all_gather(Float[6])\n" in outcomes[0].error
 
@@ -93,7 +122,7 @@ def test_other_sizes_end_in_what_happened() -> None:
 
 def test_a_rank_that_returned_too_early_is_named() -> None:
     """A rank that waits for one that has returned is MISMATCHED, and the message names the other."""
-    outcomes = ends_of(basic.meets_alone)
+    outcomes = ends_of(basic.meets_alone, "", "all_reduce")
     assert fates(outcomes) == [RETURNED, MISMATCHED]
     assert outcomes[1].error == (
         "ranks disagree about call 2 on group 0 of ranks [0, 1]:\n"
@@ -112,7 +141,7 @@ def crosses_groups(rank: Rank) -> None:
 
 def test_ranks_that_wait_for_each_other_in_two_groups_are_told() -> None:
     """Of two ranks that wait on different groups, each is told which call the other has not made, and where it is."""
-    outcomes = ends_of(crosses_groups)
+    outcomes = ends_of(crosses_groups, "all_reduce", "all_reduce")
     assert fates(outcomes) == [MISMATCHED, MISMATCHED]
     for end in outcomes:
         assert (
@@ -132,7 +161,7 @@ def sleeps_last_in_line(rank: Rank) -> None:
 
 def test_a_rank_that_sleeps_elsewhere_is_the_culprit() -> None:
     """Who hangs outside of collectives stays HUNG, and all who wait for it, even through others, are its victims."""
-    outcomes = ends_of(sleeps_last_in_line, 3)
+    outcomes = ends_of(sleeps_last_in_line, "all_reduce", "all_reduce", "in sleeps_last_in_line", size=3)
     assert fates(outcomes) == [INTERRUPTED, INTERRUPTED, HUNG]
     assert "in sleeps_last_in_line" in outcomes[2].error
 
@@ -165,8 +194,8 @@ def writes_nothing(rank: Rank) -> None:
 
 
 def test_a_rank_without_a_flight_is_judged_as_ever() -> None:
-    """A worker that does not answer costs a bounded time and nothing but the diagnosis."""
-    outcomes = ends_of(writes_nothing)
+    """A worker that cannot tell its flight costs nothing but the diagnosis."""
+    outcomes = ends_of(writes_nothing, "all_reduce", "waiting in broadcast")
     assert fates(outcomes) == [HUNG, HUNG]
     assert "not completed" in outcomes[0].traceback
     assert "last collectives" not in outcomes[1].traceback

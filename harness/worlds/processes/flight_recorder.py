@@ -81,16 +81,18 @@ def _recorders() -> list[Callable[[], bytes]]:
 def _answer_all(requests: int, directory: Path) -> None:
     with suppress(OSError):
         while os.read(requests, 4096):
+            text = ""  # no flight, which is said at once
             with suppress(Exception):
-                _answer(directory)
+                text = _flight()
+            part = directory / f"{_ANSWER}.part"
+            part.write_text(text)
+            os.replace(part, directory / _ANSWER)
 
 
-def _answer(directory: Path) -> None:
+def _flight() -> str:
     entries = _recorded()
     calls = [{field: entry.get(field) for field in _FIELDS} for entry in entries[-_KEPT:]]
-    part = directory / f"{_ANSWER}.part"
-    part.write_text(json.dumps({"calls": calls, "groups": _groups(), "is_cut": len(entries) > _KEPT}))
-    os.replace(part, directory / _ANSWER)
+    return json.dumps({"calls": calls, "groups": _groups(), "is_cut": len(entries) > _KEPT})
 
 
 def _recorded() -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ class HostHandle:
 
     def has_shown_stacks(self) -> bool:
         """Whether the dump is complete: it ends with the main thread, whose outermost frame is a module."""
-        return self.is_dead or self.stacks().endswith(("in <module>\n", "  ...\n"))
+        return self._exit_code() is not None or self.stacks().endswith(("in <module>\n", "  ...\n"))
 
     def ask_for_flight(self) -> bool:
         """Make the host write down its last collectives. False if it is dead or keeps no record of them."""

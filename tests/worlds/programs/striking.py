@@ -9,14 +9,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from harness.worlds.system.disturbances import is_stopped
-
-#: For a run whose deadline must pass, and which then must end in time when it is repeated; in seconds.
-DEADLINE = 5.0
+from harness.worlds.workers import team
 
 Strike = Callable[[int, int], None]
 
@@ -50,3 +52,38 @@ def striking(directory: Path, strike: Strike) -> Iterator[None]:
         thread.join()
     finally:
         os.close(pipe)
+
+
+@contextmanager
+def deadline_when(is_time: Callable[[], bool]) -> Iterator[None]:
+    """The deadline of a run in the block has passed as soon as ``is_time()`` says so, and not by the clock."""
+
+    def waits(things: Sequence[Any], seconds: float) -> list[Any]:
+        until = time.monotonic() + seconds
+        while not (ready := wait(things, 0.02)) and time.monotonic() < until and not is_time():
+            pass
+        return ready
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "wait", waits)
+        yield
+
+
+@contextmanager
+def stopping(directory: Path) -> Iterator[None]:
+    """Stop rank 1 when it says that it runs; then the deadline of that run has passed."""
+    stopped: list[int] = []
+
+    def strike(rank: int, server: int) -> None:
+        stop_the_rank(rank, server)
+        stopped.append(rank)
+
+    with striking(directory, strike), deadline_when(lambda: bool(stopped and stopped.pop())):
+        yield
+
+
+@contextmanager
+def killing(directory: Path) -> Iterator[None]:
+    """Kill the fork server when rank 1 says that it runs."""
+    with striking(directory, kill_the_server):
+        yield
