@@ -29,10 +29,11 @@ from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import descendants, is_gone
 from tests.worlds.programs import basic
 from tests.worlds.programs.dying import waits_the_first_time
+from tests.worlds.programs.hanging import deadline_when
 from tests.worlds.programs.harness_faults import DEADLINE as HANGING
 from tests.worlds.programs.harness_faults import FAULTS, Fault
 from tests.worlds.programs.injecting import inject, look
-from tests.worlds.programs.striking import deadline_when, killing, stopping, striking
+from tests.worlds.programs.striking import killing, stopping, striking
 
 pytestmark = pytest.mark.alone
 
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.alone
 TRIED = (
     "is_killed", "sleeps", "calls_another_collective", "raises_on_one", "prints_and_raises", "returns_an_object",
     "writes_to_every_pipe", "removes_its_files", "leaves_a_daemon_and_dies",
-    "never_leaves",
+    "leaves_a_stubborn_thread",
 )  # fmt: skip
 WAIVER = """
 [[waiver]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,15 +14,12 @@ from harness.worlds.base import Fate, Outcome, first_cause
 from harness.worlds.make import open_world
 from harness.worlds.processes import flight_recorder
 from harness.worlds.rank import Rank
-from harness.worlds.workers import attribution, supervised_world
-from harness.worlds.workers.handle import HostHandle
-from harness.worlds.workers.supervise import Watch
-from harness.worlds.workers.team import Team
+from harness.worlds.workers import supervised_world
 from tests.patience import GUARD
 from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import nothing_left_behind, temporary  # noqa: F401
 from tests.worlds.programs import basic
-from tests.worlds.programs.striking import deadline_when
+from tests.worlds.programs.hanging import deadline_when_all_hang
 
 pytestmark = pytest.mark.alone
 
@@ -32,41 +29,11 @@ TIME = f"still running after its deadline of {GUARD:g} s, waiting in"
 
 
 def ends_of(program: Any, *hangs: str, size: int = 2) -> tuple[Outcome, ...]:
-    """What becomes of ranks that run ``program``; its deadline passes when each of them hangs where it should.
-
-    ``hangs`` has for each rank the collective in which it hangs, by its flight; or where it is, by its stacks; or "".
-    """
-    answered: set[int] = set()
-    results = Watch._results
-
-    def hear(self: Watch, host: HostHandle, *rest: Any) -> None:
-        answered.update(host.ranks)
-        results(self, host, *rest)
-
-    with open_world("processes", size, TORCH_ON_GLOO) as world, pytest.MonkeyPatch.context() as patch:
+    """What becomes of ranks that run ``program``, and hang so, see ``deadline_when_all_hang``; or end by themselves."""
+    with open_world("processes", size, TORCH_ON_GLOO) as world:
         check_that_it_works(world)  # call 1 of each rank
-        patch.setattr(Watch, "_results", hear)
-        running = vars(world)["_team"]
-        with deadline_when(lambda: bool(hangs) and all_hang(running, hangs, answered)):
+        with deadline_when_all_hang(world, hangs) if hangs else nullcontext():
             return world.run(program, deadline=GUARD)
-
-
-def all_hang(running: Team, hangs: Sequence[str], answered: set[int]) -> bool:
-    """Whether each rank is known to hang where it should, by its flight or its stacks, or has returned."""
-    flights = running.show_flights()
-    for rank, where in enumerate(hangs):
-        if " " in where:
-            host = running.hosts[rank]
-            is_there = where in attribution.place_in(running.show_stacks([host])[host])
-            host.forget()  # so that the next stacks are new ones
-        elif where:
-            calls = flights[rank].calls if rank in flights else ()
-            is_there = any(call.operation == where and not call.is_done for call in calls)
-        else:
-            is_there = rank in answered
-        if not is_there:
-            return False
-    return True
 
 
 def calls_another(rank: Rank) -> None:

@@ -25,7 +25,8 @@ from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import interruptible, is_gone, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds.programs import basic
 from tests.worlds.programs.dying import waits_the_first_time
-from tests.worlds.programs.harness_faults import DEADLINE, FAULTS, TABLE, Fault
+from tests.worlds.programs.hanging import deadline_when_all_hang
+from tests.worlds.programs.harness_faults import FAULTS, TABLE, Fault
 from tests.worlds.programs.injecting import inject, look
 from tests.worlds.programs.striking import striking
 
@@ -79,13 +80,14 @@ def test_the_log_ends_with_the_last_words(kind: str) -> None:
     assert len(log) == 4096
 
 
-@pytest.mark.parametrize("program", [basic.sleeps, basic.spins])
-def test_a_hung_rank_shows_its_stack(program: Any) -> None:
+def test_a_hung_rank_shows_its_stack() -> None:
     """A rank whose time is up is shown where it was, and so are its peers."""
     with open_world("processes", 2, TORCH_ON_GLOO) as world:
-        victim, culprit = world.run(program, deadline=DEADLINE)
-    assert f"in {program.__name__}" in culprit.traceback
-    assert f"in {program.__name__} (basic.py:" in culprit.error
+        check_that_it_works(world)
+        with deadline_when_all_hang(world, ("all_reduce", "in sleeps ")):
+            victim, culprit = world.run(basic.sleeps, deadline=GUARD)
+    assert "in sleeps" in culprit.traceback
+    assert "in sleeps (basic.py:" in culprit.error
     assert "waiting in all_reduce" in victim.error
 
 
@@ -149,11 +151,11 @@ from harness.vendor.load import Subject
 from harness.worlds.make import open_world
 from tests.worlds.programs import basic
 if __name__ == "__main__":
-    world = open_world(sys.argv[1], 2, Subject("torch", "gloo"))
-    ranks = {o.value["pid"] for o in world.run(basic.shows_surroundings)}
+    worlds = [open_world(kind, 2, Subject("torch", "gloo")) for kind in ("threads", "processes")]
+    ranks = {o.value["pid"] for world in worlds for o in world.run(basic.shows_surroundings)}
     print(multiprocessing.forkserver._forkserver._forkserver_pid, *ranks, flush=True)
-    if sys.argv[2] == "hang":
-        world.run(basic.spins)
+    if sys.argv[1] == "hang":
+        worlds[1].run(basic.spins)
 """
 
 
@@ -173,17 +175,16 @@ def controller(directory: Path, *words: str) -> Iterator[tuple[subprocess.Popen[
     assert {path.name for path in directory.iterdir()} <= kept
 
 
-@pytest.mark.parametrize(("kind", "number"), [("processes", signal.SIGKILL), ("threads", signal.SIGTERM)])
-def test_ranks_do_not_outlive_a_controller_that_is_killed(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_ranks_do_not_outlive_a_controller_that_is_killed(tmp_path: Path) -> None:
     """Ranks die with a controller that a signal ends in the middle of a run, and nothing of them stays on disk."""
-    with controller(tmp_path, kind, "hang") as (ours, _):
-        ours.send_signal(number)
-        assert ours.wait(GUARD) == -number
+    with controller(tmp_path, "hang") as (ours, _):
+        ours.kill()
+        assert ours.wait(GUARD) == -signal.SIGKILL
 
 
 def test_ranks_do_not_outlive_a_controller_that_forgot_to_close(tmp_path: Path) -> None:
-    """Ranks and their files go with a controller that ends without closing its world."""
-    with controller(tmp_path, "processes", "forget") as (ours, _):
+    """Ranks and their files go with a controller that ends without closing its worlds."""
+    with controller(tmp_path, "forget") as (ours, _):
         assert ours.wait(GUARD) == 0
 
 

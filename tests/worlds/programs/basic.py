@@ -190,12 +190,6 @@ def aborts_at_exit(rank: Rank) -> None:
         atexit.register(os.abort)
 
 
-def never_leaves(rank: Rank) -> None:
-    """All is well, until the process of rank 1 should leave."""
-    if rank.number == FAULTY:
-        atexit.register(time.sleep, 1000)
-
-
 def seeds_and_default_dtype(rank: Rank) -> list[Any]:
     """What a program finds in a fresh world; then leave traces for the next."""
     found = [torch.rand(1).item(), str(torch.get_default_dtype())]

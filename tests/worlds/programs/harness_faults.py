@@ -63,6 +63,8 @@ class Fault:
     args: tuple[Any, ...] = ()
     name: str = ""
     deadline: float = GUARD
+    #: Where ranks hang that have processes of their own, see ``deadline_when_all_hang``: not their deadline ends them.
+    hangs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name or self.program.__name__
@@ -72,7 +74,9 @@ class Fault:
         return self.processes if kind != "threads" or self.threads is None else self.threads
 
 
-_LATE = f"still running after its deadline of {DEADLINE:g} s"
+#: Words of what is known only when the process has not ended for some time, see ``handle.END_SECONDS``.
+CLOSED = "closed its connection to the controller but ran on"
+_LATE = "still running after its deadline of"
 _GARBLED = "wrote over its connection to the controller: "
 _KEPT = "rank processes were not kept: a program changed their .*"
 _SERVER = r"the fork server died \(killed by SIGKILL\)"
@@ -80,30 +84,51 @@ _STOPPED = "a signal stopped (rank 1|the process of ranks 0 to 1)"
 _HERE = "which ends the process of both ranks"
 
 _STUCK = [
-    Fault(p.sleeps, End(_HUNG, _LATE)),
-    Fault(spoiling.meets_and_sleeps, End(_HUNG, _LATE)),
-    Fault(p.spins, End(_HUNG, _LATE)),
+    Fault(p.sleeps, End(_HUNG, _LATE), hangs=("all_reduce", "in sleeps ")),
+    Fault(spoiling.meets_and_sleeps, End(_HUNG, _LATE), hangs=("all_reduce", "in meets_and_sleeps ")),
+    Fault(p.spins, End(_HUNG, _LATE + ".*, in spins .basic.py:"), End(_HUNG, _LATE), hangs=("all_reduce", "in spins ")),
     Fault(p.holds_the_interpreter, End(_HUNG, _LATE)),
-    Fault(spoiling.locks_itself_out, End(_HUNG, _LATE + ", in locks_itself_out"), End(_HUNG, _LATE)),
-    Fault(dying.stops, End(None, f"{_STOPPED}.*; when the ranks were started again: {_STOPPED}")),
+    Fault(
+        spoiling.locks_itself_out,
+        End(_HUNG, _LATE + ".*, in locks_itself_out"),
+        End(_HUNG, _LATE),
+        hangs=("all_reduce", "in locks_itself_out "),
+    ),
+    Fault(
+        dying.stops,
+        End(None, f"{_STOPPED}.*; when the ranks were started again: {_STOPPED}"),
+        hangs=("all_reduce", "stopped"),
+    ),
     Fault(dying.is_interrupted, End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
     Fault(
         dying.hangs_while_sending,
         End((RETURNED, HUNG), _LATE),
         End((HUNG, HUNG), _LATE, None),
+        hangs=("", "in <lambda> (dying.py:"),
     ),
     Fault(
         p.meets_alone,
         End((RETURNED, MISMATCHED), "rank 0 returned without calling it"),
         End((RETURNED, DEADLOCKED), "all_reduce"),
+        hangs=("", "all_reduce"),
     ),
-    Fault(p.calls_another_collective, End((MISMATCHED, MISMATCHED), "rank 1 called barrier", None)),
+    Fault(
+        p.calls_another_collective,
+        End((MISMATCHED, MISMATCHED), "rank 1 called barrier", None),
+        hangs=("all_gather", "barrier"),
+    ),
     Fault(
         spoiling.receives_from_nobody,
         End((RETURNED, HUNG), "waiting in recv"),
         End((RETURNED, DEADLOCKED), "point to point"),
+        hangs=("", "waiting in recv"),
     ),
-    Fault(spoiling.waits_for_a_key, End(_HUNG, _LATE), End((DEADLOCKED, DEADLOCKED), "store wait for", None)),
+    Fault(
+        spoiling.waits_for_a_key,
+        End(_HUNG, _LATE),
+        End((DEADLOCKED, DEADLOCKED), "store wait for", None),
+        hangs=("all_reduce", "in waits_for_a_key "),
+    ),
     Fault(raising.swallows_everything, End((RAISED, INTERRUPTED), "MemoryError", 0), End((RAISED, HUNG), "Memory", 0)),
 ]
 _DYING = [
@@ -134,12 +159,15 @@ _DYING = [
         End((RETURNED, EXITED), "exit code 0 before its result"),
         End((EXITED, EXITED), "exit code 0 before its result", None),
     ),
-    Fault(dying.kills_the_fork_server, End(None, f"{_SERVER}.*; when the ranks were started again: {_SERVER}")),
+    Fault(
+        dying.kills_the_fork_server,
+        End(None, f"{_SERVER}.*; when the ranks were started again: {_SERVER}"),
+        "both worlds have the same fork server",
+    ),
     Fault(dying.exits_with_255, End(_CRASHED, "exit code 255")),
     Fault(p.aborts_at_exit, End(BOTH, "SIGABRT while leaving", left=(RETURNED, CRASHED))),
     Fault(dying.exits_at_exit, End(BOTH, "exit code 7 while leaving", left=(RETURNED, CRASHED))),
     Fault(dying.is_killed_at_exit, End(BOTH, "SIGKILL while leaving", left=(RETURNED, CRASHED))),
-    Fault(p.never_leaves, End(BOTH, f"did not leave within {LEAVE:g} s", left=(RETURNED, HUNG))),
 ]
 _RAISING = [
     Fault(p.raises_on_one, End(_RAISED, "MemoryError: out of memory")),
@@ -156,7 +184,6 @@ _RAISING = [
     Fault(raising.raises_oddly, End(_RAISED, "^Oddly: oddly said$")),
     Fault(raising.raises_half_letters, End(_RAISED, "^ValueError: half a letter: ")),
     Fault(raising.recurses, End(_RAISED, "^RecursionError: maximum recursion depth")),
-    Fault(raising.rewinds_the_clock, End((RAISED, RAISED), "MemoryError: out of memory")),
     Fault(
         raising.takes,
         End(_RAISED, "ImportError: no such module on this rank"),
@@ -180,7 +207,7 @@ _RETURNING = [
     Fault(returning.returns_itself, End((RETURNED, UNSENDABLE), "nested too deeply or contains itself")),
     Fault(returning.returns_too_much, End((RETURNED, UNSENDABLE), "may have at most .* bytes")),
     Fault(returning.writes_to_every_pipe, End(_CRASHED, _GARBLED), End((CRASHED, CRASHED), _GARBLED, None)),
-    Fault(returning.closes_all_files, End(_CRASHED, "SIGABRT|closed its connection")),
+    Fault(returning.closes_all_files, End(_CRASHED, f"SIGABRT|{CLOSED}")),
     Fault(
         returning.closes_all_files_and_returns,
         End((RETURNED, CRASHED), "SIGABRT|exit code 1"),
@@ -199,7 +226,7 @@ _USING_UP = [
     Fault(spoiling.leaves_a_daemon, End(_RAISED, "MemoryError: out of memory")),
     Fault(spoiling.leaves_a_daemon_and_dies, End(_CRASHED, "killed by SIGKILL")),
     Fault(spoiling.copies_itself, End(BOTH, note=_KEPT + "child processes")),
-    Fault(spoiling.leaves_a_stubborn_thread, End(BOTH, "did not leave within", left=(RETURNED, HUNG))),
+    Fault(spoiling.leaves_a_stubborn_thread, End(BOTH, f"did not leave within {LEAVE:g} s", left=(RETURNED, HUNG))),
     Fault(
         spoiling.leaves_a_thread_in_a_collective,
         End(BOTH, note=_KEPT + "Python threads"),

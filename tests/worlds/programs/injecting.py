@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -13,11 +13,12 @@ import torch
 
 from harness.worlds.base import Disturbed, Fate, Outcome, World, first_cause
 from harness.worlds.make import open_world
-from harness.worlds.workers import supervise, teardown
+from harness.worlds.workers import handle, supervise, teardown
 from tests.patience import GUARD
 from tests.worlds.helpers import TORCH_ON_GLOO, fates
 from tests.worlds.programs import spoiling
-from tests.worlds.programs.harness_faults import LEAVE, End, Fates, Fault
+from tests.worlds.programs.hanging import deadline_when_all_hang
+from tests.worlds.programs.harness_faults import CLOSED, LEAVE, End, Fates, Fault
 
 #: The most that all texts of an outcome may have together.
 MOST_TEXT = 300_000
@@ -34,13 +35,24 @@ def look(kind: str) -> None:
 
 @contextmanager
 def _times(end: End) -> Iterator[None]:
-    """A rank that never leaves is waited for only briefly, but peers are until they have told their own end."""
+    """What never ends is waited for only briefly, but peers are until they have told their own end."""
     with pytest.MonkeyPatch.context() as patch:
         if Fate.HUNG in end.left:
             patch.setattr(teardown, "LEAVE_SECONDS", LEAVE)
         if Fate.INTERRUPTED not in (end.fates or ()):
             patch.setattr(supervise, "GRACE", GUARD)
+        if CLOSED in end.words:
+            patch.setattr(handle, "END_SECONDS", 0.1)
         yield
+
+
+@contextmanager
+def _deadline(world: World, fault: Fault) -> Iterator[float]:
+    """How long the run may take. Ranks that share a process see to their deadline themselves, unless it is stopped."""
+    is_stopped = world.kind == "threads" and "stopped" in fault.hangs
+    hangs = ("stopped",) if is_stopped else () if world.kind == "threads" else fault.hangs
+    with deadline_when_all_hang(world, hangs) if hangs else nullcontext():
+        yield GUARD if hangs else fault.deadline
 
 
 def inject(kind: str, fault: Fault) -> list[str]:
@@ -66,8 +78,8 @@ def inject(kind: str, fault: Fault) -> list[str]:
 def _run(world: World, fault: Fault, end: End) -> list[str]:
     """Run the fault; how it ended otherwise than expected."""
     try:
-        with warnings.catch_warnings(record=True):  # that a run is repeated
-            outcomes = world.run(fault.program, *fault.args, deadline=fault.deadline)
+        with warnings.catch_warnings(record=True), _deadline(world, fault) as deadline:  # warns when it is repeated
+            outcomes = world.run(fault.program, *fault.args, deadline=deadline)
     except Disturbed as error:
         is_expected = end.fates is None and re.search(end.words, str(error))
         return [] if is_expected else [f"expected {end}, but the run was disturbed: {error}"]

@@ -120,20 +120,6 @@ def swallows_everything(rank: Rank) -> None:
     raise MemoryError("out of memory")
 
 
-def rewinds_the_clock(rank: Rank) -> None:
-    """Rank 0 sets all clocks back and raises, but after rank 1 has raised."""
-    import time
-
-    sleep = time.sleep
-    if rank.number != FAULTY:
-        time.time = time.monotonic = time.perf_counter = lambda: -1e9
-    _meet()
-    if rank.number == FAULTY:
-        raise MemoryError("out of memory")
-    sleep(1.0)  # what rank 1 has raised cannot be seen from here
-    raise ValueError("rank 0 comes second")
-
-
 # What fails before a program is there.
 
 

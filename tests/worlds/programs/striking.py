@@ -9,16 +9,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from harness.worlds.system.disturbances import is_stopped
-from harness.worlds.workers import team
+from tests.worlds.programs.hanging import deadline_when
 
 Strike = Callable[[int, int], None]
 
@@ -52,21 +48,6 @@ def striking(directory: Path, strike: Strike) -> Iterator[None]:
         thread.join()
     finally:
         os.close(pipe)
-
-
-@contextmanager
-def deadline_when(is_time: Callable[[], bool]) -> Iterator[None]:
-    """The deadline of a run in the block has passed as soon as ``is_time()`` says so, and not by the clock."""
-
-    def waits(things: Sequence[Any], seconds: float) -> list[Any]:
-        until = time.monotonic() + seconds
-        while not (ready := wait(things, 0.02)) and time.monotonic() < until and not is_time():
-            pass
-        return ready
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "wait", waits)
-        yield
 
 
 @contextmanager
