@@ -17,7 +17,7 @@ from harness.collective_trace.recorder import Entry
 from harness.records.record import Verdict
 from harness.trial.trial import Sized, Trial
 from harness.trial.verdict import tried, verdict_of
-from harness.worlds.base import Program, SubjectFailure, said
+from harness.worlds.base import Program, SubjectFailure, error_summary
 from harness.worlds.rank import Rank
 
 #: How often a failing case is run again, and for how many seconds at most; then once more, to hear its collectives.
@@ -77,7 +77,7 @@ def heard(rank: Rank, case: Any, program: Program, *args: Any) -> dict[str, Any]
         try:
             value = program(rank, case, *args)
         except Exception as raised:
-            error = said(raised)
+            error = error_summary(raised)
     return {"value": value, "error": error, "events": [_brief(entry) for entry in entries[:MOST_EVENTS]]}
 
 

@@ -65,13 +65,13 @@ class Outcome:
 
 
 def first_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The rank that failed first and of itself; victims only when there is nobody else; None if all returned."""
+    """The rank that failed first and of itself; a victim only if all are victims; None if all returned."""
     failed = [outcome for outcome in outcomes if outcome.fate is not Fate.RETURNED]
     return min(failed, key=lambda o: (o.fate is Fate.INTERRUPTED, o.at, o.rank), default=None)
 
 
 def describe(outcomes: Sequence[Outcome]) -> str:
-    """Say in a few lines who failed first, and what became of the others."""
+    """Say in a few lines which rank failed first, and what became of the others."""
     first = first_cause(outcomes)
     if first is None:
         return f"all {len(outcomes)} ranks returned"
@@ -81,7 +81,7 @@ def describe(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def said(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """``TypeName: message``, also for an exception whose ``str`` raises, or gives no ordinary text."""
     name: str = type.__dict__["__name__"].__get__(type(error))  # its class may have a class with other ideas
     try:
@@ -91,12 +91,12 @@ def said(error: BaseException) -> str:
     return f"{name}: {message}"[:_TEXT_LIMIT] if message else name
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """The traceback of ``error`` as text, cut at its start if it is very long."""
     try:
         return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_TEXT_LIMIT:]
     except BaseException:
-        return "".join(traceback.format_tb(error.__traceback__))[-_TEXT_LIMIT:] + said(error)
+        return "".join(traceback.format_tb(error.__traceback__))[-_TEXT_LIMIT:] + error_summary(error)
 
 
 class SubjectFailure(AssertionError):

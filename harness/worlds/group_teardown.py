@@ -28,7 +28,7 @@ def destroy_groups() -> list[Group]:
 
 
 def left_of(groups: Sequence[Group]) -> list[str]:
-    """What is left of groups that were destroyed, in words: somebody keeps them, where we do not know."""
+    """What is left of groups that were destroyed, in words: something unknown keeps a reference."""
     if not _any_alive(groups):
         return []
     gc.collect()

@@ -37,13 +37,13 @@ class Line:
         """What becomes readable when there is something to hear."""
         return self._socket.fileno()
 
-    def say(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         """Send a message. Raises OSError if the other end is gone, BlockingIOError if only a part could be sent."""
         size = len(message)
         long = b"" if size <= _LONGEST else _LONG.pack(size)
         self._socket.sendall(_LENGTH.pack(-1 if long else size) + long + message)
 
-    def listen(self) -> bool:
+    def receive(self) -> bool:
         """Take in what has arrived; False if nothing more can come. Raises OSError if the other machine is lost."""
         while True:
             try:

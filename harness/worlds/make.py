@@ -10,7 +10,7 @@ from harness.vendor.api import Backend
 from harness.vendor.load import Subject, load_backend
 from harness.worlds.attached.fleet import fleet
 from harness.worlds.base import World
-from harness.worlds.workers.supervised_world import HostedWorld
+from harness.worlds.workers.supervised_world import SupervisedWorld
 from harness.worlds.workers.worker import RoleFactory
 
 
@@ -37,7 +37,7 @@ def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline:
 
         return [partial(ThreadRole, size, subject, seed)]
 
-    return HostedWorld("threads", [tuple(range(size))], backend, roles, deadline=deadline, key=(subject, size))
+    return SupervisedWorld("threads", [tuple(range(size))], backend, roles, deadline=deadline, key=(subject, size))
 
 
 def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
@@ -49,7 +49,7 @@ def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -
         return [partial(ProcessRole, rank, size, subject, opened) for rank in range(size)]
 
     carried = [(rank,) for rank in range(size)]
-    return HostedWorld("processes", carried, backend, roles, deadline=deadline, key=(subject, size))
+    return SupervisedWorld("processes", carried, backend, roles, deadline=deadline, key=(subject, size))
 
 
 def _attached(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
@@ -64,7 +64,7 @@ def _attached(size: int, subject: Subject, backend: Backend, deadline: float) ->
 
     carried = [(rank,) for rank in range(size)]
     key = (subject, size, there)
-    return HostedWorld(ATTACHED, carried, backend, roles, deadline=deadline, key=key, starts=there.start)
+    return SupervisedWorld(ATTACHED, carried, backend, roles, deadline=deadline, key=key, starts=there.start)
 
 
 def ranks_in(kind: str, backend: Backend) -> int:

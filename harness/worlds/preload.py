@@ -1,7 +1,7 @@
 """What the fork server imports once, so that each rank process starts with torch in memory and its caches warm.
 
 Forking is safe only while this process has one thread and has not touched an accelerator. ``HAZARD`` says in words
-what is wrong, and is empty when nothing is; hosts forked from here report it, and are then spawned instead.
+what is wrong, and is empty when nothing is; workers forked from here report it, and are then spawned instead.
 
 Measured with 2 ranks on 2 cores: the first ``fully_shard`` step takes 1.1 s in a rank forked from a bare torch, and
 0.07 s in one forked from here.
@@ -87,7 +87,7 @@ def _cut(net: torch.nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def threads_alive() -> int:
-    """How many threads this process has, counting those that Python does not know of; 1 where nobody can tell."""
+    """How many threads this process has, with those that Python does not know; 1 where the system does not tell."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
@@ -149,7 +149,7 @@ def _is_safe_to_import(names: Sequence[str]) -> bool:
 
 def _import(names: Sequence[str]) -> None:
     for name in names:
-        with suppress(ImportError):  # a module that only the controller's path has; hosts will say so
+        with suppress(ImportError):  # a module that only the controller's path has; workers will say so
             importlib.import_module(name)
 
 

@@ -37,7 +37,7 @@ from tests.worlds.programs.striking import killing, stopping, striking
 
 pytestmark = pytest.mark.alone
 
-#: A few of all faults, for each thing that an agent does for its host.
+#: A few of all faults, for each thing that an agent does for its worker.
 TRIED = (
     "is_killed", "sleeps", "calls_another_collective", "raises_on_one", "prints_and_raises", "returns_an_object",
     "writes_to_every_pipe", "removes_its_files", "leaves_a_daemon_and_dies",

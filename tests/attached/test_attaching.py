@@ -31,7 +31,7 @@ def test_strangers_are_not_admitted_and_hold_nobody_up() -> None:
             assert len(knock(port, says)) == 32, "a number that was never used before, and no more"
         for key, rank in ((b"another key", 1), (KEY, 2)):
             line = SealedLine(socket.create_connection(("127.0.0.1", port)), key, AGENT)
-            line.say(wire.encode([rank, "node", 0]))
+            line.send(wire.encode([rank, "node", 0]))
         member = arrivals.get(timeout=GUARD)
         assert (member.rank, member.node, member.local) == (2, "node", 0)
         assert arrivals.empty()
@@ -70,10 +70,10 @@ def lines(*sides: bytes) -> list[SealedLine]:
 def test_what_is_changed_or_repeated_on_the_way_is_refused(change: Callable[[bytes], bytes]) -> None:
     """A message whose seal is not that of its content and place ends the line."""
     ours, theirs = lines(CONTROLLER, AGENT)
-    ours.say(b"an order")
+    ours.send(b"an order")
     sent = os.read(theirs.fileno(), 4096)
     os.write(ours.fileno(), change(sent))
-    theirs.listen()
+    theirs.receive()
     with pytest.raises(ValueError, match="without the run's seal"):
         while theirs.next() is not None:
             pass
@@ -84,9 +84,9 @@ def test_what_is_changed_or_repeated_on_the_way_is_refused(change: Callable[[byt
 def test_a_side_that_hears_its_own_words_refuses_them() -> None:
     """What the controller says is not taken for an agent's, whoever sends it back."""
     ours, theirs = lines(CONTROLLER, AGENT)
-    ours.say(b"an order")
+    ours.send(b"an order")
     os.write(theirs.fileno(), os.read(theirs.fileno(), 4096))
-    ours.listen()
+    ours.receive()
     with pytest.raises(ValueError, match="without the run's seal"):
         ours.next()
     ours.close()

@@ -127,8 +127,8 @@ def test_another_user_reaches_no_file_and_no_named_socket(kind: str) -> None:
         tries: list[Callable[[], Any]] = [
             lambda: os.listdir(directory),
             lambda: (inner / "store-1").read_bytes(),
-            lambda: (inner / "host-0" / "log").read_bytes(),
-            lambda: (inner / "host-0" / "flight-requests").write_bytes(b"?"),
+            lambda: (inner / "worker-0" / "log").read_bytes(),
+            lambda: (inner / "worker-0" / "flight-requests").write_bytes(b"?"),
             lambda: (directory / "planted").write_bytes(b"x"),
             lambda: socket.socket(socket.AF_UNIX).connect(str(server_address())),
         ]

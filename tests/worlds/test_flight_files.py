@@ -16,7 +16,7 @@ HUNG, MISMATCHED = Fate.HUNG, Fate.MISMATCHED
 
 
 def entry(number: int, name: str = "all_reduce", size: int = 4, **changes: Any) -> dict[str, Any]:
-    """A call of group 0 as hosts write it."""
+    """A call of group 0 as workers write it."""
     tensors = {f"{side}_{key}": [value] for side in ("input", "output") for key, value in
                (("sizes", [size]), ("dtypes", "Float"))}  # fmt: skip
     fixed = {"process_group": ["0", "default_pg"], "retired": False, "state": "scheduled", "is_p2p": False}
@@ -24,7 +24,7 @@ def entry(number: int, name: str = "all_reduce", size: int = 4, **changes: Any) 
 
 
 def read_back(tmp_path: Path, *calls: Any, **changes: Any) -> flight_recorder.Flight | None:
-    """The flight that the controller reads where a host has written these calls."""
+    """The flight that the controller reads where a worker has written these calls."""
     tree = {"calls": calls, "groups": {"0": [0, 1]}, "is_cut": False, **changes}
     (tmp_path / "flight").write_text(json.dumps(tree))
     return flight_recorder.read(tmp_path)

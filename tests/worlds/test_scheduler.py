@@ -19,7 +19,7 @@ from harness.vendor.torch_fsdp2 import implementation
 from harness.worlds.base import first_cause
 from harness.worlds.rank import Rank
 from harness.worlds.threads.role import ThreadRanks
-from harness.worlds.threads.scheduler import Crew, Lockstep
+from harness.worlds.threads.scheduler import Lockstep, ThreadPool
 from tests.worlds.lockstep_runs import fates, run, values
 
 at_work: list[int] = []
@@ -166,7 +166,7 @@ def rank_zero_alone(rank: Rank) -> None:
 
 
 def test_a_deadline_names_the_rank_that_was_running() -> None:
-    """The rank that holds the baton when the time is up has hung; those that wait for it are its victims."""
+    """The rank that holds the run token when the time is up has hung; those that wait for it are its victims."""
     go_on = threading.Event()
     ranks = ThreadRanks(3, implementation, gloo)
     outcomes = ranks.run(rank_one_stays, go_on, deadline=2)
@@ -179,7 +179,7 @@ def test_a_deadline_names_the_rank_that_was_running() -> None:
 
 
 def rank_one_stays(rank: Rank, go_on: threading.Event) -> None:
-    """Rank 1 holds the baton and does not hand it on."""
+    """Rank 1 holds the run token and does not hand it on."""
     if rank.number == 1:
         go_on.wait()
     dist.barrier()
@@ -209,18 +209,18 @@ def uses_a_thread(rank: Rank) -> str:
     return raised[0]
 
 
-# The crew.
+# The pool.
 
 
 def test_a_crew_leaves_no_threads() -> None:
     """After ``close`` every thread has ended."""
     before = threading.active_count()
-    crew = Crew(8)
+    pool = ThreadPool(8)
     assert threading.active_count() == before + 8
-    assert [outcome.value for outcome in Lockstep(crew).run([lambda number=n: number for n in range(8)])] == list(
+    assert [outcome.value for outcome in Lockstep(pool).run([lambda number=n: number for n in range(8)])] == list(
         range(8)
     )
-    crew.close()
+    pool.close()
     assert threading.active_count() == before
 
 

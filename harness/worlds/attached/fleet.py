@@ -33,7 +33,7 @@ from harness.worlds.attached.launch import GATHERING, Launch, family_of, machine
 from harness.worlds.attached.member import AttachedHandle, Member
 from harness.worlds.attached.sealed_line import AGENT, CONTROLLER, SealedLine
 from harness.worlds.base import NotRun
-from harness.worlds.workers.handle import HostHandle
+from harness.worlds.workers.handle import WorkerHandle
 
 #: How often it is looked whether to go on listening, in seconds.
 _LOOK = 0.1
@@ -57,20 +57,20 @@ class Fleet:
         self._nodes = [launch.node, *(member.node for member in self._members.values())]
         self._locals = [launch.local, *(member.local for member in self._members.values())]
 
-    def start(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> HostHandle:
-        """Start the host of a rank where the launcher has put that rank. Raises OSError if its agent is gone."""
+    def start(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> WorkerHandle:
+        """Start the worker of a rank where the launcher has put that rank. Raises OSError if its agent is gone."""
         (rank,) = ranks
         if rank == 0:
-            return HostHandle(ranks, backend, method, directory)
+            return WorkerHandle(ranks, backend, method, directory)
         return AttachedHandle(self._members[rank], ranks, backend, method)
 
     def start_ahead(self, backend: Backend) -> None:
-        """Have agents get ready for hosts of this backend before the first is needed."""
+        """Have agents get ready for workers of this backend before the first is needed."""
         for member in self._members.values():
             member.get_ready(backend)
 
     def store(self, path: Path) -> Callable[[], Store]:
-        """What opens, on a rank, a place where nobody has met before; ``path`` is one that was never used here."""
+        """What opens, on a rank, a store that no rank has used before; ``path`` is one that was never used here."""
         prefix = f"{self._launch.prefix}/{path.parent.name}/{path.name}"
         return partial(store_of_world, self._launch.address, self._launch.port, prefix)
 
@@ -157,7 +157,7 @@ def shared_folder() -> str:
 
 
 def gather(launch: Launch, store: Store, seconds: float = GATHERING.total_seconds()) -> Fleet:
-    """In rank 0's process: have all agents come. Raises OSError, with who is missing, if they do not in time."""
+    """In rank 0's process: have all agents come. Raises OSError, with the missing ranks, if they do not in time."""
     until = time.monotonic() + seconds
     others = range(1, launch.size)
     machines = {store.get(f"machine/{rank}").decode() for rank in others}
@@ -178,7 +178,7 @@ def join(launch: Launch, store: Store) -> SealedLine:
     port, _, host = store.get("address").decode().partition(" ")
     key = bytes.fromhex(store.get("key").decode())
     line = SealedLine(socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT), key, AGENT)
-    line.say(wire.encode([launch.rank, launch.node, -1 if launch.local is None else launch.local]))
+    line.send(wire.encode([launch.rank, launch.node, -1 if launch.local is None else launch.local]))
     return line
 
 
@@ -188,7 +188,7 @@ _Arrivals = queue.Queue[Member]
 
 @contextmanager
 def listening(host: str, key: bytes) -> Iterator[tuple[int, _Arrivals]]:
-    """Listen for agents while the block runs. Each who comes is heard beside the others: nobody holds them up."""
+    """Listen for agents while the block runs. Each connection has its own thread, so none delays others."""
     arrivals: _Arrivals = queue.Queue()
     is_over = threading.Event()
 
@@ -197,13 +197,13 @@ def listening(host: str, key: bytes) -> Iterator[tuple[int, _Arrivals]]:
             line = SealedLine(connection, key, CONTROLLER)
             rank, node, local = wire.decode(line.first())
             arrivals.put(Member(line, int(rank), str(node), None if local < 0 else int(local)))
-        except Exception:  # a stranger, who may say anything
+        except Exception:  # not an agent of this run: anything may come
             with suppress(OSError):
                 connection.close()
 
     def listen(listener: socket.socket) -> None:
         while not is_over.is_set():
-            with suppress(OSError):  # nobody for a while, or one who has gone already
+            with suppress(OSError):  # no connection for a while, or one that has ended already
                 threading.Thread(target=admit, args=(listener.accept()[0],), daemon=True).start()
 
     with socket.create_server((host, 0), family=family_of(host), backlog=1024) as listener:

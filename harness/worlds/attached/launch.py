@@ -1,6 +1,6 @@
 """What a launcher has told this process: which of how many ranks it is, on which node, and where all of them meet.
 
-Rank 3 of 4, the second one of node 1, is told so::
+The variables of rank 3 of 4, the second one of node 1::
 
     torchrun    RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=1, with MASTER_ADDR and MASTER_PORT
     srun        SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NODEID=1; the user gives MASTER_ADDR, MASTER_PORT
@@ -96,7 +96,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 def open_store(launch: Launch) -> Store:
     """Where the processes of a launch meet. Rank 0 keeps it if the launcher does not, and lets in one interface alone.
 
-    Raises OSError if that is impossible here, or RuntimeError if nobody answers.
+    Raises OSError if that is impossible here, or RuntimeError if there is no answer.
     """
     listener = None
     if launch.rank == 0 and not launch.keeps_store:

@@ -1,11 +1,11 @@
-"""The attached world: ranks that a launcher has started already, on one machine or many, are asked to carry hosts.
+"""The attached world: ranks that a launcher has started already, on one machine or many, are asked to carry workers.
 
-    rank 0's process    the controller: runs pytest, and has rank 0 in a host process of its own, as in any world
+    rank 0's process    the controller: runs pytest, and has rank 0 in a worker process of its own, as in any world
     other processes     agents, one a rank (agent.py), each at the end of a sealed line (sealed_line.py)
 
 How they find each other is in ``fleet.py``.
 
-A world of 2 out of 4 ranks is a host here and one at the agent of rank 1, watched by the supervisor of every world.
+A world of 2 out of 4 ranks is a worker here and one at the agent of rank 1, watched by the supervisor of every world.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.vendor.api import Backend
 from harness.worlds import wire
 from harness.worlds.attached.sealed_line import SealedLine
 from harness.worlds.processes import flight_recorder
-from harness.worlds.workers.handle import GARBLED, HostHandle
+from harness.worlds.workers.handle import GARBLED, WorkerHandle
 from harness.worlds.workers.start import programs
 
 #: How long an agent may take to say that it is there. It may be starting its fork server for the world before.
@@ -39,7 +39,7 @@ class Member:
         #: Why it is gone, once it is.
         self.lost = ""
         self._line = line
-        self._hosts: dict[int, AttachedHandle] = {}
+        self._workers: dict[int, AttachedHandle] = {}
         self._answers: dict[int, Any] = {}
         self._numbers = itertools.count(1)
 
@@ -47,11 +47,11 @@ class Member:
         """What becomes readable when the agent says something."""
         return self._line.fileno()
 
-    def say(self, *words: Any) -> None:
+    def send(self, *words: Any) -> None:
         """Tell the agent something. If it takes nothing any more, it is lost."""
         if not self.lost:
             try:
-                self._line.say(wire.encode(list(words), 3 * wire.LIMIT))
+                self._line.send(wire.encode(list(words), 3 * wire.LIMIT))
             except ConnectionError:
                 self.lose("its connection has ended")
             except OSError as error:
@@ -60,7 +60,7 @@ class Member:
     def request(self, *words: Any) -> int:
         """Ask the agent something; ``answer`` has the answer to this number, when it has come."""
         number = next(self._numbers)
-        self.say(*words, number)
+        self.send(*words, number)
         return number
 
     def has_answer(self, number: int) -> bool:
@@ -97,18 +97,18 @@ class Member:
         return f"{self.name()} is gone: {self.lost}"
 
     def get_ready(self, backend: Backend) -> None:
-        """Have the agent import what hosts of this backend will need."""
-        self.say("ahead", backend.start_method, _about(backend), programs())
+        """Have the agent import what workers of this backend will need."""
+        self.send("ahead", backend.start_method, _about(backend), programs())
 
-    def carry(self, host: AttachedHandle) -> int:
-        """A number for a new host; what the agent says of it is for ``host`` to hear."""
+    def carry(self, worker: AttachedHandle) -> int:
+        """A number for a new worker; what the agent says of it is for ``worker`` to hear."""
         number = next(self._numbers)
-        self._hosts[number] = host
+        self._workers[number] = worker
         return number
 
     def drop(self, number: int) -> None:
-        """Hear no more of a host."""
-        self._hosts.pop(number, None)
+        """Hear no more of a worker."""
+        self._workers.pop(number, None)
 
     def take_in(self) -> None:
         """Give what has arrived to those whom it is for."""
@@ -116,7 +116,7 @@ class Member:
             return
         ended = ""
         try:
-            if not self._line.listen():
+            if not self._line.receive():
                 ended = "its connection has ended"
         except OSError as error:  # nothing has come from its machine for long
             ended = f"its connection is lost: {error}"
@@ -131,28 +131,28 @@ class Member:
     def _give(self, tag: str, number: int, *rest: Any) -> None:
         if tag == "answer":
             self._answers[number] = rest[0]
-        elif number in self._hosts:
-            self._hosts[number].heard.append([tag, *rest])
+        elif number in self._workers:
+            self._workers[number].heard.append([tag, *rest])
 
     def lose(self, why: str) -> None:
-        """Give the agent up; its hosts end with it."""
+        """Give the agent up; its workers end with it."""
         if not self.lost:
             self.lost = why
             self._line.close()
-            for host in self._hosts.values():
-                host.heard.append(["died", self.gone(), None, "", ""])
+            for worker in self._workers.values():
+                worker.heard.append(["died", self.gone(), None, "", ""])
 
     def leave(self) -> None:
         """Let the agent go, and wait until it has."""
-        self.say("goodbye")
+        self.send("goodbye")
         until = time.monotonic() + _SOON
         while not self.lost and wait([self.fileno()], max(0.0, until - time.monotonic())):
             self.take_in()
         self.lose("it was told to leave")
 
 
-class AttachedHandle(HostHandle):
-    """The controller's end of a host process at an agent's: what any ``HostHandle`` does, by asking the agent."""
+class AttachedHandle(WorkerHandle):
+    """The controller's end of a worker process at an agent's: what any ``WorkerHandle`` does, by asking the agent."""
 
     def __init__(self, member: Member, ranks: tuple[int, ...], backend: Backend, method: str) -> None:
         """Have the agent start it. Raises OSError if the agent is gone; what else goes wrong, it will say."""
@@ -167,14 +167,14 @@ class AttachedHandle(HostHandle):
         self._stacks, self._asked_stacks, self._asked_flight = "", 0, 0
         self._disturbance = ""
         self._member, self._number = member, member.carry(self)
-        member.say("start", self._number, ranks[0], method, _about(backend), programs())
+        member.send("start", self._number, ranks[0], method, _about(backend), programs())
 
     def is_idle(self) -> bool:
         """Whether the process lives and has nothing to say."""
         self._member.take_in()
         return not self.is_dead and not self.heard and not self._member.lost
 
-    def was_heard(self) -> bool:
+    def has_message(self) -> bool:
         """Whether there is something that was heard and not taken yet."""
         return bool(self.heard)
 
@@ -183,11 +183,11 @@ class AttachedHandle(HostHandle):
         return [] if self.is_dead or self._member.lost else [self._member]
 
     def forward(self, order: bytes) -> None:
-        """Give an order that is pickled already, see ``HostHandle.send``."""
-        self._member.say("order", self._number, order)
+        """Give an order that is pickled already, see ``WorkerHandle.send``."""
+        self._member.send("order", self._number, order)
 
-    def hear(self) -> Iterator[list[Any]]:
-        """What the host has said since, see ``HostHandle.hear``."""
+    def receive(self) -> Iterator[list[Any]]:
+        """What the worker has sent since, see ``WorkerHandle.receive``."""
         self._member.take_in()
         while self.heard:
             tag, *rest = self.heard.popleft()
@@ -204,10 +204,10 @@ class AttachedHandle(HostHandle):
                 yield ["died", words]
 
     def hang_up(self) -> None:
-        """Hear no more of this host, except that it ends."""
+        """Hear no more of this worker, except that it ends."""
         if not self._is_deaf:
             self._is_deaf = True
-            self._member.say("hang up", self._number)
+            self._member.send("hang up", self._number)
 
     def disturbance(self) -> str:
         """In words, what from outside has ended or stopped the process, or its agent."""
@@ -225,22 +225,22 @@ class AttachedHandle(HostHandle):
     def forget(self) -> None:
         """From here on, log and stacks show only what is written after this moment."""
         self._stacks = ""
-        self._member.say("forget", self._number)
+        self._member.send("forget", self._number)
 
     def has_files(self) -> bool:
-        """Whether what the host writes can be read, there."""
+        """Whether what the worker writes can be read, there."""
         return self._member.ask("files", self._number) is True
 
     def log_tail(self) -> str:
-        """The last 4 KiB that the host and its children wrote to stdout and stderr."""
+        """The last 4 KiB that the worker and its children wrote to stdout and stderr."""
         return _text(self._member.ask("log", self._number))
 
     def stacks(self) -> str:
-        """All stacks that the host has shown."""
+        """All stacks that the worker has shown."""
         return self._stacks
 
     def ask_for_stacks(self) -> None:
-        """Make the host write the stacks of all its threads, whatever it is doing."""
+        """Make the worker write the stacks of all its threads, whatever it is doing."""
         self._asked_stacks = self._member.request("stacks", self._number)
 
     def has_shown_stacks(self) -> bool:
@@ -251,7 +251,7 @@ class AttachedHandle(HostHandle):
         return not self._asked_stacks
 
     def ask_for_flight(self) -> bool:
-        """Make the host write down its last collectives. False if it is dead."""
+        """Make the worker write down its last collectives. False if it is dead."""
         if self.is_dead or self._member.lost:
             return False
         self._asked_flight = self._member.request("flight", self._number)
@@ -273,12 +273,12 @@ class AttachedHandle(HostHandle):
     # The end.
 
     def kill(self) -> None:
-        """Have the host killed with all that it started."""
-        self._member.say("kill", self._number)
+        """Have the worker killed with all that it started."""
+        self._member.send("kill", self._number)
 
     def close(self) -> None:
         """Have the agent see to its end, and hear no more of it."""
-        self._member.say("end", self._number)
+        self._member.send("end", self._number)
         self._member.drop(self._number)
         self.is_dead = True
 

@@ -1,11 +1,11 @@
-"""A line between machines: who has the run's key can speak on it, nobody else, and nothing on it can be said twice.
+"""A line between machines: only a side that has the run's key can send on it, and no message can be sent again.
 
 Both sides say a number that was never used before, and make of it and of the run's key a key for each direction.
 From then on each message is sealed::
 
     seal = HMAC-SHA256(key of this direction, number of the message + message)      32 bytes, before the message
 
-What is said can be read on the way, as what ranks say to each other can; it cannot be changed, left out or said again.
+Messages can be read on the way, as those between ranks can; they cannot be changed, left out or sent again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from harness.worlds import wire
 from harness.worlds.line import Line
 
 CONTROLLER, AGENT = b"controller", b"agent"
-#: In seconds: what one who has connected may take to say anything of what comes next.
+#: In seconds: how long the other side may take for its greeting, and for its first message.
 PATIENCE = 5.0
 
-#: An order that carries a large program, or a result, may take so long to be taken; then nobody listens any more.
+#: In seconds: how long an order with a large program, or a result, may take to be taken; then the other side is lost.
 _STALL = 60
 _NONCE = _SEAL = 32
-#: The most that one may say who has not yet shown that it has the key.
+#: The longest message, in bytes, of a side that has not yet shown that it has the key.
 _FIRST = 1 << 16
 #: A machine that is gone says nothing: after so many seconds in silence it is asked, so often, so many seconds apart.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000, "TCP_NODELAY": 1}
@@ -46,13 +46,13 @@ class SealedLine(Line):
         _keep_alive(connection)
         session = _mac(key, nonces[CONTROLLER] + nonces[AGENT])
         self._key, self._their_key = _mac(session, side), _mac(session, other)
-        self._said = self._taken = 0
+        self._sent = self._taken = 0
         super().__init__(connection, _FIRST, _STALL)
 
-    def say(self, message: bytes) -> None:
-        """Send a message with its seal, see ``Line.say``."""
-        super().say(_sealed(self._key, self._said, message) + message)
-        self._said += 1
+    def send(self, message: bytes) -> None:
+        """Send a message with its seal, see ``Line.send``."""
+        super().send(_sealed(self._key, self._sent, message) + message)
+        self._sent += 1
 
     def next(self) -> bytes | None:
         """The next message whose seal is right, see ``Line.next``."""
@@ -70,8 +70,8 @@ class SealedLine(Line):
         """The first message, for which one waits a little. Raises OSError or ValueError if it is none."""
         while (message := self.next()) is None:
             if not wait([self.fileno()], PATIENCE):
-                raise TimeoutError("nothing was said")
-            if not self.listen():
+                raise TimeoutError("nothing was sent")
+            if not self.receive():
                 raise ConnectionError("the connection has ended")
         return message
 

@@ -12,10 +12,10 @@ Rank 0 waits for a call that rank 1 never makes, because it returned or waits el
       rank 0 called all_reduce(Float[5])
       rank 1 returned without calling it
 
-[Note: who can go on]
+[Note: which ranks can go on]
 Flights are read one after the other, and a program that is merely slow is caught in the middle of something. So that
-a peer is missing proves nothing if it may still come: it is busy, or waits for somebody who may still come. Only who
-waits for ranks that have returned, or for each other, is stuck. Calls that differ are proof without that.
+a peer is missing proves nothing if it may still come: it is busy, or waits for a rank that may still come. Only ranks
+that wait for ranks that have returned, or for each other, are stuck. Calls that differ are proof without that.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def _absent(place: Place, calls: _Calls, flights: Mapping[int, Flight]) -> set[i
 def _stuck(
     places: Mapping[Place, _Calls], absent: Mapping[Place, set[int]], busy: set[int], waiting: set[int]
 ) -> set[int]:
-    """Those of ``waiting`` that cannot go on, see [Note: who can go on]."""
+    """Those of ``waiting`` that cannot go on, see [Note: which ranks can go on]."""
     going = set(busy)
 
     def can_go_on(rank: int) -> bool:
         own = [place for place, calls in places.items() if rank in calls and not calls[rank].is_done]
-        if not own:  # it waits for something that the recorder does not know: for anybody
+        if not own:  # it waits for something that the recorder does not know: for any rank
             return bool(going)
         return any(absent[place] <= going for place in own)
 

@@ -3,7 +3,7 @@
 A rank that hangs in native code runs no Python of its own, but a thread beside it can still read the recorder. The
 controller asks through a named pipe, and reads the answer from a file::
 
-    controller                          host
+    controller                          worker
     ask(directory)      ── a byte ──▶   the listening thread wakes up
     read(directory)     ◀── a file ──   the last 200 collectives of this rank, as JSON
 
@@ -42,7 +42,7 @@ _FIELDS = (
     "output_dtypes", "retired", "state", "is_p2p",
 )  # fmt: skip
 
-# In the host. Nothing here may harm the rank: what fails, fails in silence, and the rank then has no flight.
+# In the worker. Nothing here may harm the rank: what fails, fails in silence, and the rank then has no flight.
 
 _directory: Path | None = None
 _listens = False
@@ -189,7 +189,7 @@ class Flight:
     groups: Mapping[str, tuple[int, ...]]
     is_cut: bool = False
 
-    def told(self) -> str:
+    def format(self) -> str:
         """A section for a traceback: the last calls in words."""
         return "\n".join(["last collectives:", *(f"  {call.line()}" for call in self.calls[-_SHOWN:]), ""])
 
@@ -205,7 +205,7 @@ class Flight:
 
 
 def ask(directory: Path) -> bool:
-    """Ask the host that ``directory`` belongs to for its flight. False if nobody there would answer."""
+    """Ask the worker that ``directory`` belongs to for its flight. False if it would not answer."""
     with suppress(OSError):
         (directory / _ANSWER).unlink(missing_ok=True)
         pipe = os.open(directory / _REQUESTS, os.O_WRONLY | os.O_NONBLOCK)
@@ -222,12 +222,12 @@ def has_answered(directory: Path) -> bool:
 
 
 def read(directory: Path) -> Flight | None:
-    """The flight that a host has answered with; None if it has not, or with what is none."""
+    """The flight that a worker has answered with; None if it has not, or with what is none."""
     return understood(answered(directory))
 
 
 def answered(directory: Path) -> bytes:
-    """What a host has answered, as it is; nothing if it has not."""
+    """What a worker has answered, as it is; nothing if it has not."""
     try:
         return (directory / _ANSWER).read_bytes()
     except OSError:

@@ -1,6 +1,6 @@
 """The process world's role: one rank in a process of its own, on the backend's real process group.
 
-Ranks meet in a file that their world made, not on a port, so nothing is guessed and nothing listens to strangers. Those
+Ranks meet in a file that their world made, not on a port, so no port is guessed and no other user can connect. Those
 of an attached world may be on several machines: they meet in the store of their launch.
 """
 
@@ -74,7 +74,7 @@ class ProcessRole:
         return "" if is_there else "destroyed its process group"
 
     def leave(self) -> list[str]:
-        """Destroy the process group, as a program of a user would; waits for nobody."""
+        """Destroy the process group, as a user's program would, without waiting for other ranks."""
         self._rank.forget_groups()
         return left_of(destroy_groups())
 

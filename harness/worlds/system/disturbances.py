@@ -1,6 +1,6 @@
 """What can happen to our own processes from outside: the fork server is killed, or a process is stopped by a signal.
 
-Rank processes die with the fork server that started them (see ``workers/worker.py``), and nobody is left to say how::
+Rank processes die with the fork server that started them (see ``workers/worker.py``), and their exit codes are lost::
 
     kill -9 FORK_SERVER   ─▶   its end of each rank's pipe closes, with no exit code in it   ─▶   is_orphaned(pipe)
 """
@@ -50,7 +50,7 @@ def death_of_server(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped the process; False where nobody can tell."""
+    """Whether a signal or a debugger has stopped the process; False where the system does not tell."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in ("T", "t")

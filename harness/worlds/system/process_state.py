@@ -1,6 +1,6 @@
-"""What a program may change in its process for good; a host that outlives a test must not carry it into the next.
+"""What a program may change in its process for good; a worker that outlives a test must not carry it into the next.
 
-A program that calls ``os.umask(0)`` and patches ``time.time`` is told so, and its process is not used again::
+Where a program calls ``os.umask(0)`` and patches ``time.time``, that is noted, and its process is not used again::
 
     changes(before, process_state()) == ["umask", "time.time"]
 """
@@ -101,7 +101,7 @@ def _open_files() -> Counter[str]:
 
 
 def _target(descriptor: str) -> str:
-    """What a descriptor stands for; "" for one that is closed, or of which nobody can tell."""
+    """What a descriptor stands for; "" for one that is closed, or where the system does not tell."""
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{descriptor}")
     return ""

@@ -1,9 +1,9 @@
 """Processes below a process: what a rank has started, however far it went to get away.
 
 A child that makes a session of its own is no member of its rank's process group any more, and one whose parent ends
-is given to another. So each host adopts the orphans below it, and is searched from the top before it is killed::
+is given to another. So each worker adopts the orphans below it, and is searched from the top before it is killed::
 
-    host 10 (group 10)  ─▶  sh 11 (group 10, has ended)  ─▶  daemon 12 (group 12)     below(10) == [12]
+    worker 10 (group 10)  ─▶  sh 11 (group 10, has ended)  ─▶  daemon 12 (group 12)     below(10) == [12]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """From now on, whoever below this process loses its parent becomes a child of this process. Linux only."""
+    """From now on, processes below this one whose parents end become children of this one. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -51,11 +51,11 @@ def kill_all(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def end_orphans(hosts: Iterable[int]) -> None:
-    """Kill what hosts left behind that died by themselves: the fork server has adopted it."""
+def end_orphans(workers: Iterable[int]) -> None:
+    """Kill what workers left behind that died by themselves: the fork server has adopted it."""
     pid = fork_server()
     if pid is not None:
-        kept = set(hosts)
+        kept = set(workers)
         for orphan in children(pid):
             if orphan not in kept:
                 kill_all([orphan, *below(orphan)])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.worlds.system.process_tree import below, kill_all
 
-#: Where the fork server is told the folder.
+#: The variable by which the fork server knows the folder.
 FOLDER_VARIABLE = "FSDP_CONFORMANCE_FOLDER"
 #: How long the controller may take, in seconds, from closing what the fork server listens to until it is gone.
 _LEAVING = 0.2
@@ -26,7 +26,7 @@ _folders: dict[tuple[int, str], Path] = {}
 
 
 def folder() -> Path:
-    """The folder, made when it is first asked for, or when somebody has removed it."""
+    """The folder, made when it is first asked for, or after it was removed."""
     key = os.getpid(), tempfile.gettempdir()  # a fork of this process is another one
     if key not in _folders or not _folders[key].is_dir():
         _folders[key] = Path(tempfile.mkdtemp(prefix="fsdp-conformance-"))

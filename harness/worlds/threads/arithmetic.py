@@ -92,7 +92,7 @@ def _write(target: Tensor, value: Tensor) -> None:
 
 
 def all_reduce(calls: Sequence[Call]) -> None:
-    """Every rank gets the reduction of everybody's tensors."""
+    """Every rank gets the reduction of all ranks' tensors."""
     for place in range(len(calls[0].inputs)):
         total = reduced([call.inputs[place] for call in calls], calls[0].op)
         for call in calls:
@@ -107,7 +107,7 @@ def reduce(calls: Sequence[Call]) -> None:
 
 
 def broadcast(calls: Sequence[Call]) -> None:
-    """Everybody gets the root's tensors."""
+    """Every rank gets the root's tensors."""
     sent = [tensor.detach().clone() for tensor in calls[calls[0].root].inputs]
     for call in calls:
         for target, value in zip(call.outputs, sent, strict=True):
@@ -115,7 +115,7 @@ def broadcast(calls: Sequence[Call]) -> None:
 
 
 def all_gather_single(calls: Sequence[Call]) -> None:
-    """Everybody gets all ranks' tensors end to end in one tensor; pair by pair for the coalesced form."""
+    """Every rank gets all ranks' tensors end to end in one tensor; pair by pair for the coalesced form."""
     for place in range(len(calls[0].inputs)):
         joined = torch.cat([call.inputs[place].detach().reshape(-1) for call in calls])
         for call in calls:
@@ -123,7 +123,7 @@ def all_gather_single(calls: Sequence[Call]) -> None:
 
 
 def all_gather(calls: Sequence[Call]) -> None:
-    """Everybody gets all ranks' tensors as a list."""
+    """Every rank gets all ranks' tensors as a list."""
     sent = [call.inputs[0].detach().clone() for call in calls]
     for call in calls:
         for target, value in zip(call.outputs, sent, strict=True):
@@ -153,14 +153,14 @@ def reduce_scatter_single(calls: Sequence[Call]) -> None:
 
 
 def reduce_scatter(calls: Sequence[Call]) -> None:
-    """Rank r gets the reduction of everybody's r-th tensor."""
+    """Rank r gets the reduction of all ranks' r-th tensors."""
     totals = [reduced([call.inputs[r] for call in calls], calls[0].op) for r in range(len(calls))]
     for call, total in zip(calls, totals, strict=True):
         _write(call.outputs[0], total)
 
 
 def all_to_all(calls: Sequence[Call]) -> None:
-    """Rank r gets everybody's r-th tensor."""
+    """Rank r gets the r-th tensor of each rank."""
     sent = [[tensor.detach().clone() for tensor in call.inputs] for call in calls]
     for number, call in enumerate(calls):
         for source, target in enumerate(call.outputs):
@@ -168,7 +168,7 @@ def all_to_all(calls: Sequence[Call]) -> None:
 
 
 def barrier(calls: Sequence[Call]) -> None:
-    """Nothing moves; everybody has arrived."""
+    """Nothing moves; all ranks have arrived."""
 
 
 PERFORM: dict[str, Callable[[Sequence[Call]], None]] = {

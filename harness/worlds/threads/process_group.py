@@ -17,11 +17,11 @@ from torch.futures import Future
 from harness.collective_trace import recorder
 from harness.collective_trace.reduction_names import op_name
 from harness.worlds.threads.arithmetic import Call, op_words
-from harness.worlds.threads.rendezvous import Hall, Meeting
+from harness.worlds.threads.rendezvous import Meeting, RendezvousTable
 
 
 class MeetingWork(dist._Work):
-    """The handle of a posted collective; waiting hands the baton on. ``kept`` are the tensors that it reads."""
+    """The handle of a posted collective; waiting hands the run token on. ``kept`` are the tensors that it reads."""
 
     def __init__(self, meeting: Meeting, kept: Sequence[Tensor], result: list[Tensor], heard: recorder.Heard) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class MeetingWork(dist._Work):
     def is_completed(self) -> bool:
         """Whether all ranks have joined; what the current stream does later finds the result then."""
         self._meeting.order()
-        return self._meeting.gate.is_open
+        return self._meeting.latch.is_open
 
     def is_success(self) -> bool:
         """Whether all ranks have joined and agreed."""
-        return self._meeting.gate.is_open and self._meeting.error is None
+        return self._meeting.latch.is_open and self._meeting.error is None
 
     def result(self) -> list[Tensor]:
         """The output tensors, once there."""
@@ -52,7 +52,7 @@ class MeetingWork(dist._Work):
         return self._result
 
     def get_future(self) -> Future[list[Tensor]]:
-        """A completed future: asking for it waits, since a thread blocked in a future could not hand the baton on."""
+        """A completed future: asking for it waits, as a thread blocked in a future could not hand on the run token."""
         self.wait()
         future: Future[list[Tensor]] = Future()
         future.set_result(self._result)
@@ -62,9 +62,9 @@ class MeetingWork(dist._Work):
 class LockstepGroup(dist.ProcessGroup):
     """A c10d process group whose ranks are threads in lockstep. All methods have c10d's own names and arguments."""
 
-    def __init__(self, hall: Hall, name: str, rank: int, ranks: tuple[int, ...]) -> None:
+    def __init__(self, table: RendezvousTable, name: str, rank: int, ranks: tuple[int, ...]) -> None:
         super().__init__(rank, len(ranks))
-        self._hall, self._name, self._number, self._ranks = hall, name, rank, ranks
+        self._table, self._name, self._number, self._ranks = table, name, rank, ranks
         self._calls = 0
 
     def size(self) -> int:
@@ -92,14 +92,14 @@ class LockstepGroup(dist.ProcessGroup):
         reduction = op_name(call.op) if call.op is not None else None
         is_async = getattr(opts, "asyncOp", True)
         heard = recorder.note(name.removesuffix("_single"), inputs, outputs, reduction, self._ranks, is_async)
-        meeting = self._hall.meeting(self._name, self._calls, self._ranks)
+        meeting = self._table.meeting(self._name, self._calls, self._ranks)
         meeting.join(self._number, call)
         return MeetingWork(meeting, inputs, list(outputs), heard)
 
     # Reductions.
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce to everybody; one tensor or several."""
+        """Reduce to all ranks; one tensor or several."""
         tensors, op = _listed(tensors), _op(opts)
         return self._post("all_reduce", opts, tensors, tensors, _sizes(tensors), op_words(op), op=op)
 
@@ -176,7 +176,7 @@ class LockstepGroup(dist.ProcessGroup):
     # One to many, many to many.
 
     def broadcast(self, tensors: Any, opts: Any) -> Any:
-        """Send the root's tensors to everybody."""
+        """Send the root's tensors to all ranks."""
         return self._post("broadcast", opts, tensors, tensors, _sizes(tensors), _root(opts), root=opts.rootRank)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
@@ -198,7 +198,7 @@ class LockstepGroup(dist.ProcessGroup):
         return self.alltoall(list(outputs), list(inputs), opts)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Wait for everybody."""
+        """Wait for all ranks."""
         return self._post("barrier", opts, [], [])
 
     # Point to point: a meeting of two, matched in order by sender, receiver and tag.
@@ -214,12 +214,12 @@ class LockstepGroup(dist.ProcessGroup):
         return self._parcel(tensors, src, self._number, tag, heard)
 
     def _parcel(self, tensors: Any, src: int, dst: int, tag: int, heard: recorder.Heard) -> Any:
-        queue = self._hall.parcels.setdefault((self._name, src, dst, tag), [])
+        queue = self._table.parcels.setdefault((self._name, src, dst, tag), [])
         place = 0 if self._number == src else 1
         fitting = [m for m in queue if place not in m.calls]
         name = f"{self._name}: {self._ranks[src]}→{self._ranks[dst]}"
-        meeting = fitting[0] if fitting else Meeting(self._hall, (name, tag), (self._ranks[src], self._ranks[dst]))
-        self._hall.meetings[meeting.key] = meeting
+        meeting = fitting[0] if fitting else Meeting(self._table, (name, tag), (self._ranks[src], self._ranks[dst]))
+        self._table.meetings[meeting.key] = meeting
         queue.remove(meeting) if fitting else queue.append(meeting)
         meeting.join(place, Call("broadcast", (_sizes(tensors), "point to point"), tuple(tensors), tuple(tensors)))
         return MeetingWork(meeting, tensors, list(tensors), heard)

@@ -4,18 +4,18 @@
 The k-th call of a rank on a group joins the group's k-th meeting. Joining never blocks: a collective is posted, and
 its ``Work`` is what blocks, until all ranks of the group have joined. So an asynchronous collective that is waited for
 too late, or never, behaves here as it would on a device. The last rank to join finds all calls, does the arithmetic
-for everybody, and opens the gate. A call that does not fit the calls already there raises ``Mismatch`` in every rank
-of the meeting, with who called what.
+for all ranks, and opens the latch. A call that does not fit the calls already there raises ``Mismatch`` in every rank
+of the meeting, with the call of each.
 
 [Note: streams]
 On a device the arithmetic is queued on the current stream of the last rank to join. It reads and writes tensors on
-which streams of other ranks still work, and is not over when the gate opens::
+which streams of other ranks still work, and is not over when the latch opens::
 
     stream of rank 0    writes its input ─ joins ┐           ┌ waits ─ reads its output
     stream of rank 1    writes its input ─ joins ┴ arithmetic ┴ waits ─ reads its output
 
-So each rank records an event when it joins, which the arithmetic waits for; and whoever waits for the ``Work`` has its
-current stream wait for the event that follows the arithmetic. A stream that waits for nothing may see anything, as on
+So each rank records an event when it joins, which the arithmetic waits for; where a rank waits for the ``Work``, its
+current stream waits for the event that follows the arithmetic. A stream that waits for nothing may see anything, as on
 a real process group; and as there, a ``Work`` keeps its rank's tensors until it is waited for, since memory that is
 freed before may be written again on the stream that it came from. A CPU's streams and events do nothing.
 """
@@ -29,17 +29,17 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.worlds.threads.arithmetic import PERFORM, Call
-from harness.worlds.threads.scheduler import Gate, Lockstep, Mismatch
+from harness.worlds.threads.scheduler import Latch, Lockstep, Mismatch
 
 
 @dataclass
 class Meeting:
-    """One collective of one group: the calls so far, by group rank, and the gate that opens when all are there."""
+    """One collective of one group: the calls so far, by group rank, and the latch that opens when all are there."""
 
-    hall: Hall
+    table: RendezvousTable
     key: tuple[str, int]
     ranks: tuple[int, ...]
-    gate: Gate = field(default_factory=Gate)
+    latch: Latch = field(default_factory=Latch)
     calls: dict[int, Call] = field(default_factory=dict)
     error: Exception | None = None
     #: Events: each rank's, on the stream on which it joined; and the one after the arithmetic, see [Note: streams].
@@ -50,13 +50,13 @@ class Meeting:
         """Add the call of group rank ``number``; check it, and perform the collective if it was the last."""
         others = list(self.calls.items())
         self.calls[number] = call
-        stream = self.hall.device.current_stream()
+        stream = self.table.device.current_stream()
         self.joined.append(stream.record_event())
         if others and (others[0][1].name, others[0][1].agree) != (call.name, call.agree):
             self._fail(Mismatch(self._mismatch_words()))
         if len(self.calls) < len(self.ranks):
             return
-        del self.hall.meetings[self.key]
+        del self.table.meetings[self.key]
         for event in self.joined:
             stream.wait_event(event)
         try:
@@ -66,13 +66,13 @@ class Meeting:
             self._fail(error)
         self.performed = stream.record_event()
         self.calls.clear()  # a rank that has yet to wake holds no tensors of others
-        self.hall.lockstep.open(self.gate)
+        self.table.lockstep.open(self.latch)
 
     def wait(self) -> None:
-        """Hand the baton on until everybody has joined."""
+        """Hand the run token on until all ranks have joined."""
         if self.error is not None:
             raise self.error
-        self.hall.lockstep.pass_until(self.gate, self.words)
+        self.table.lockstep.pass_until(self.latch, self.words)
         if self.error is not None:
             raise self.error
         self.order()
@@ -80,10 +80,10 @@ class Meeting:
     def order(self) -> None:
         """Have the current stream wait for the arithmetic, if that has been done."""
         if self.performed is not None:
-            self.hall.device.current_stream().wait_event(self.performed)
+            self.table.device.current_stream().wait_event(self.performed)
 
     def words(self) -> str:
-        """Which collective this is and who is missing, for messages about waiting."""
+        """Which collective this is and which ranks are missing, for messages about waiting."""
         call = next(iter(self.calls.values()))
         missing = [rank for number, rank in enumerate(self.ranks) if number not in self.calls]
         absent = f", not yet joined by rank {', '.join(map(str, missing))}" if missing else ""
@@ -91,7 +91,7 @@ class Meeting:
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        self.hall.lockstep.open(self.gate)
+        self.table.lockstep.open(self.latch)
         raise error
 
     def _mismatch_words(self) -> str:
@@ -101,7 +101,7 @@ class Meeting:
 
 
 @dataclass
-class Hall:
+class RendezvousTable:
     """Where the ranks of one run meet, and the module of their device. Meetings that have taken place are forgotten."""
 
     lockstep: Lockstep

@@ -32,18 +32,18 @@ from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.group_teardown import Group, destroy_groups, left_of
 from harness.worlds.rank import Rank, seed_like_a_new_process
 from harness.worlds.threads.process_group import LockstepGroup
-from harness.worlds.threads.rendezvous import Hall
-from harness.worlds.threads.scheduler import Crew, Lockstep
+from harness.worlds.threads.rendezvous import RendezvousTable
+from harness.worlds.threads.scheduler import Lockstep, ThreadPool
 from harness.worlds.threads.store import LockstepStore
 
 BACKEND = "lockstep"
 _here = threading.local()
-#: The threads of worlds that have ended, by how many, for the next world in this process: see ``Crew``.
-_idle: dict[int, Crew] = {}
+#: The threads of worlds that have ended, by how many, for the next world in this process: see ``ThreadPool``.
+_idle: dict[int, ThreadPool] = {}
 
 
 class ThreadRole:
-    """What a host process does when it carries all ranks of a thread world."""
+    """What a worker process does when it carries all ranks of a thread world."""
 
     def __init__(self, size: int, subject: Subject, seed: int = 0) -> None:
         self._seed = seed
@@ -74,10 +74,10 @@ class ThreadRanks:
     """
 
     def __init__(self, size: int, implementation: Implementation, backend: Backend) -> None:
-        self._crew = _idle.pop(size) if size in _idle else Crew(size)
+        self._pool = _idle.pop(size) if size in _idle else ThreadPool(size)
         self._implementation, self._backend = implementation, backend
         module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
-        self._lockstep = Lockstep(self._crew, module)
+        self._lockstep = Lockstep(self._pool, module)
         self._start_afresh()
 
     def run(self, program: Program, *args: Any, seed: int = 0, deadline: float | None = None) -> list[Outcome]:
@@ -85,9 +85,9 @@ class ThreadRanks:
 
         ``seed`` decides the order in which ranks that can run do run; ``deadline`` is in seconds, see ``Lockstep.run``.
         """
-        bodies = [functools.partial(self._live, number, program, args) for number in range(self._crew.size)]
+        bodies = [functools.partial(self._live, number, program, args) for number in range(self._pool.size)]
         with _thread_isolation():
-            outcomes = _with_unfinished(self._lockstep.run(bodies, seed, deadline), self._hall)
+            outcomes = _with_unfinished(self._lockstep.run(bodies, seed, deadline), self._table)
         if self._has_lost_groups or any(outcome.fate is not Fate.RETURNED for outcome in outcomes):
             self._start_afresh()
         return outcomes
@@ -95,17 +95,19 @@ class ThreadRanks:
     def close(self) -> list[str]:
         """Destroy the process groups, and end the threads unless they are as they were; what is left, in words."""
         with _thread_isolation():
-            ends = self._lockstep.run([functools.partial(self._bury, number) for number in range(self._crew.size)])
+            ends = self._lockstep.run(
+                [functools.partial(self._teardown_rank, number) for number in range(self._pool.size)]
+            )
         self._start_afresh()
         left = left_of([group for end in ends for group in end.value or ()])
-        if left or self._crew.size in _idle or any(end.value is None for end in ends):
-            self._crew.close()
+        if left or self._pool.size in _idle or any(end.value is None for end in ends):
+            self._pool.close()
         else:
-            _idle[self._crew.size] = self._crew
+            _idle[self._pool.size] = self._pool
         return left
 
     def _start_afresh(self) -> None:
-        self._hall = Hall(self._lockstep, torch.get_device_module(self._backend.device_type))
+        self._table = RendezvousTable(self._lockstep, torch.get_device_module(self._backend.device_type))
         self._store = LockstepStore(self._lockstep)
         self._ranks: dict[int, Rank] = {}
         self._has_lost_groups = False
@@ -114,20 +116,20 @@ class ThreadRanks:
         seed_like_a_new_process(self._backend.device_type)
         with torch.autograd.set_multithreading_enabled(False):
             if number not in self._ranks:
-                self._ranks[number] = self._be_born(number)
+                self._ranks[number] = self._init_rank(number)
             try:
                 return program(self._ranks[number], *args)
             finally:
                 self._has_lost_groups |= not dist.is_initialized()
 
-    def _be_born(self, number: int) -> Rank:
+    def _init_rank(self, number: int) -> Rank:
         _forget_groups()
-        _here.hall = self._hall
-        dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._crew.size)
+        _here.table = self._table
+        dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._pool.size)
         device = torch.device(self._backend.device_type)
-        return Rank(number, self._crew.size, device, self._implementation, self._backend, recorder.by_group)
+        return Rank(number, self._pool.size, device, self._implementation, self._backend, recorder.by_group)
 
-    def _bury(self, number: int) -> list[Group] | None:
+    def _teardown_rank(self, number: int) -> list[Group] | None:
         """Weak references to what is buried; None on a thread that a program has changed for good."""
         groups: list[Group] = []
         if number in self._ranks:
@@ -167,7 +169,7 @@ def _thread_isolation() -> Iterator[None]:
 
 
 def _backend_of_threads(group: dist.ProcessGroup | None = None) -> dist.Backend:
-    """What meshes are told that the backend is: "threaded" makes a mesh differ from the same mesh of another thread.
+    """The name of the backend that meshes see: "threaded" makes a mesh differ from the same mesh of another thread.
 
     DTensor caches by mesh how tensors are redistributed, and for uneven parts that differs from rank to rank.
     """
@@ -183,14 +185,14 @@ def _forget_groups() -> None:
 
 def _make_group(options: Any, _: Any) -> LockstepGroup:
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return LockstepGroup(_here.hall, options.group_id, options.group_rank, ranks)
+    return LockstepGroup(_here.table, options.group_id, options.group_rank, ranks)
 
 
-def _with_unfinished(outcomes: list[Outcome], hall: Hall) -> list[Outcome]:
-    """A collective that some ranks posted and others never joined is a mismatch, even if nobody waited for it."""
+def _with_unfinished(outcomes: list[Outcome], table: RendezvousTable) -> list[Outcome]:
+    """A collective that some ranks posted and others never joined is a mismatch, even if no rank waited for it."""
     if any(outcome.fate is not Fate.RETURNED for outcome in outcomes):
         return outcomes
-    for meeting in hall.unfinished():
+    for meeting in table.unfinished():
         words = f"ended with a collective that its peers never joined: {meeting.words()}"
         for number in meeting.calls:
             rank = meeting.ranks[number]

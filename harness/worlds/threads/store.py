@@ -1,4 +1,4 @@
-"""A c10d store for ranks in lockstep: waiting for a key hands the baton on instead of blocking the thread."""
+"""A c10d store for ranks in lockstep: waiting for a key hands the run token on instead of blocking the thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from harness.worlds.threads.scheduler import Gate, Lockstep
+from harness.worlds.threads.scheduler import Latch, Lockstep
 
 
 class LockstepStore(dist.Store):
@@ -17,15 +17,15 @@ class LockstepStore(dist.Store):
         super().__init__()
         self._lockstep = lockstep
         self._data: dict[str, bytes] = {}
-        self._waiting: list[tuple[frozenset[str], Gate]] = []
+        self._waiting: list[tuple[frozenset[str], Latch]] = []
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Set ``key`` and wake who waited for it."""
+        """Set ``key`` and wake the ranks that waited for it."""
         self._data[key] = value.encode() if isinstance(value, str) else bytes(value)
-        for keys, gate in list(self._waiting):
+        for keys, latch in list(self._waiting):
             if all(k in self._data for k in keys):
-                self._waiting.remove((keys, gate))
-                self._lockstep.open(gate)
+                self._waiting.remove((keys, latch))
+                self._lockstep.open(latch)
 
     def get(self, key: str) -> bytes:
         """The value of ``key``, once it has one."""
@@ -82,9 +82,9 @@ class LockstepStore(dist.Store):
         """Wait until ``keys`` are set. No timeout: a wait that cannot end is seen as a deadlock at once."""
         if self.check(keys):
             return
-        gate = Gate()
-        self._waiting.append((frozenset(keys), gate))
-        self._lockstep.pass_until(gate, lambda: f"store wait for {', '.join(keys)}")
+        latch = Latch()
+        self._waiting.append((frozenset(keys), latch))
+        self._lockstep.pass_until(latch, lambda: f"store wait for {', '.join(keys)}")
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Accepted and without effect, see ``wait``."""

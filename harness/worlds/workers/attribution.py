@@ -1,4 +1,4 @@
-"""Who is to blame when ranks end in different ways: pure functions from facts to fates.
+"""Which rank is to blame when ranks end in different ways: pure functions from facts to fates.
 
 Rank 1 is killed while rank 0 waits in an all-reduce; rank 0's own error then is only an echo::
 
@@ -61,7 +61,7 @@ def hung(stacks: Mapping[int, str], words: str, at: float) -> list[Outcome]:
     """Outcomes of ranks whose time was up, by where each one was.
 
     A rank that waits in a collective for one that is busy elsewhere is its victim; when all of them wait in
-    collectives, nobody is.
+    collectives, none is.
     """
     guilty = {rank for rank, text in stacks.items() if not collective_in(text)} or set(stacks)
     return [

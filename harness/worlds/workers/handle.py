@@ -1,4 +1,4 @@
-"""The controller's end of one host process: start it, talk to it, see it die, have its stacks, kill it."""
+"""The controller's end of one worker process: start it, talk to it, see it die, have its stacks, kill it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.worlds.system.running_mark import read_mark
 from harness.worlds.workers import worker
 from harness.worlds.workers.start import start
 
-#: What is wrong with a host whose connection holds bytes that no host sends: a program wrote to the descriptor.
+#: What is wrong with a worker whose connection holds bytes that no worker sends: a program wrote to the descriptor.
 GARBLED = "wrote over its connection to the controller"
 _TAIL = 4096
 _STACKS = 256 * 1024
@@ -32,8 +32,8 @@ _UNKNOWN = 255
 END_SECONDS = 5.0
 
 
-class HostHandle:
-    """One host process that carries ``ranks``. ``directory`` is its own and holds its log and stacks."""
+class WorkerHandle:
+    """One worker process that carries ``ranks``. ``directory`` is its own and holds its log and stacks."""
 
     def __init__(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> None:
         self.ranks = ranks
@@ -62,34 +62,34 @@ class HostHandle:
         """Whether the process lives and has nothing to say."""
         return not self.is_dead and not wait(self.waitables(), 0)
 
-    def was_heard(self) -> bool:
+    def has_message(self) -> bool:
         """Whether there is something that was heard and not taken yet; then nothing need become readable."""
         return False
 
     def waitables(self) -> list[Any]:
-        """What becomes readable when this host says something or dies."""
+        """What becomes readable when this worker says something or dies."""
         if self.is_dead:
             return []
         talk = [] if self._line is None else [self._line]
         return [*talk, self._end]
 
     def send(self, *order: Any) -> None:
-        """Give an order. That a host is gone or takes no orders does not matter here: it will be missed soon enough."""
+        """Give an order. A worker that is gone or takes none is noticed later, by ``receive`` or a deadline."""
         self.forward(pickle.dumps(order))
 
     def forward(self, order: bytes) -> None:
         """Give an order that is pickled already, see ``send``."""
         if self._line is not None:
             try:
-                self._line.say(order)
+                self._line.send(order)
             except BlockingIOError:  # half an order was sent: nothing sensible can follow it
                 self.hang_up()
             except OSError:
-                pass  # what the host said before it died can still be heard
+                pass  # what the worker sent before it died can still be read
 
-    def hear(self) -> Iterator[list[Any]]:
-        """What the host has said since; then, if it is gone or cannot be understood, a last ``["died", words]``."""
-        has_ended = self._line is not None and not self._line.listen()
+    def receive(self) -> Iterator[list[Any]]:
+        """What the worker has sent since; then, if it is gone or cannot be understood, a last ``["died", words]``."""
+        has_ended = self._line is not None and not self._line.receive()
         try:
             while self._line is not None and (message := self._line.next()) is not None:
                 yield self._answer(message)
@@ -110,7 +110,7 @@ class HostHandle:
         return answer
 
     def _exit_code(self) -> int | None:
-        """The exit code once the process has ended; whether there was anybody to tell it is seen before it is read."""
+        """The exit code once the process has ended; first of all, whether the fork server could report it."""
         if self.code is None:
             is_orphan = self._server is not None and is_orphaned(self._process.sentinel)
             self.code = self._process.exitcode
@@ -128,7 +128,7 @@ class HostHandle:
         return ""
 
     def hang_up(self) -> None:
-        """Hear no more of this host, except that it ends."""
+        """Hear no more of this worker, except that it ends."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -140,19 +140,19 @@ class HostHandle:
         self._log_start, self._stacks_start = _size(self.directory / worker.LOG), _size(self.directory / worker.STACKS)
 
     def has_files(self) -> bool:
-        """Whether what the host writes can be read."""
+        """Whether what the worker writes can be read."""
         return all((self.directory / name).is_file() for name in (worker.LOG, worker.STACKS, worker.MARK))
 
     def log_tail(self) -> str:
-        """The last 4 KiB that the host and its children wrote to stdout and stderr."""
+        """The last 4 KiB that the worker and its children wrote to stdout and stderr."""
         return _read(self.directory / worker.LOG, self._log_start, _TAIL)
 
     def stacks(self) -> str:
-        """All stacks that the host has shown, by request or when a fatal signal hit it."""
+        """All stacks that the worker has shown, by request or when a fatal signal hit it."""
         return _read(self.directory / worker.STACKS, self._stacks_start, _STACKS)
 
     def ask_for_stacks(self) -> None:
-        """Make the host write the stacks of all its threads, whatever it is doing."""
+        """Make the worker write the stacks of all its threads, whatever it is doing."""
         if not self.is_dead:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
@@ -162,7 +162,7 @@ class HostHandle:
         return self._exit_code() is not None or self.stacks().endswith(("in <module>\n", "  ...\n"))
 
     def ask_for_flight(self) -> bool:
-        """Make the host write down its last collectives. False if it is dead or keeps no record of them."""
+        """Make the worker write down its last collectives. False if it is dead or keeps no record of them."""
         return not self.is_dead and flight_recorder.ask(self.directory)
 
     def has_shown_flight(self) -> bool:
@@ -174,13 +174,13 @@ class HostHandle:
         return flight_recorder.read(self.directory)
 
     def running_rank(self) -> int | None:
-        """Of several ranks in the host, the one that had the baton last, if it was written down."""
+        """Of several ranks in the worker, the one that had the run token last, if it was written down."""
         return self.ranks[0] if len(self.ranks) == 1 else read_mark(self.directory / worker.MARK)
 
     # The end.
 
     def kill(self) -> None:
-        """Kill the host with all that it started. Returns at once; ``close`` waits."""
+        """Kill the worker with all that it started. Returns at once; ``close`` waits."""
         if not self.is_dead:
             kill_all(below(self.pid))  # those that are in no group of ours any more
         with suppress(PermissionError):
@@ -233,7 +233,7 @@ def _read(path: Path, start: int, limit: int) -> str:
 
 
 def wait_for_files(are_there: Callable[[], bool], seconds: float) -> None:
-    """Wait until hosts have written what they were asked for, or ``seconds`` at most."""
+    """Wait until workers have written what they were asked for, or ``seconds`` at most."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not are_there():
         time.sleep(0.002)  # a file cannot be waited for

@@ -1,7 +1,7 @@
-"""Starting a host process: by the fork server, which is started first, or anew.
+"""Starting a worker process: by the fork server, which is started first, or anew.
 
-controller ─▶ fork server (torch in memory, warm) ─▶ host   0.03 s
-           ─▶ host, where forking is not safe               seconds
+controller ─▶ fork server (torch in memory, warm) ─▶ worker   0.03 s
+           ─▶ worker, where forking is not safe               seconds
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) 
     return process, ours
 
 
-#: Modules that programs come from, for the fork server to import once instead of each host by itself.
+#: Modules that programs come from, for the fork server to import once instead of each worker by itself.
 _programs: list[str] = []
 
 
@@ -73,7 +73,7 @@ def programs() -> list[str]:
 
 
 def start_ahead(backend: Backend) -> None:
-    """Have the fork server import what it will, if hosts of this backend come from it, before the first is needed."""
+    """Have the fork server import what it will, if workers of this backend come from it, before the first is needed."""
     if backend.start_method == "forkserver":
         with _environment({**_ONE_THREAD, **backend.environment}):
             _ensure_fork_server(multiprocessing.get_context("forkserver"))
@@ -93,7 +93,7 @@ def _ensure_fork_server(context: Any) -> None:
 
 @contextmanager
 def _nameless_main() -> Iterator[None]:
-    """Hide the controller's main module, which multiprocessing would import again in each host: seconds of work.
+    """Hide the controller's main module, which multiprocessing would import again in each worker: seconds of work.
 
     Programs come from modules with names.
     """

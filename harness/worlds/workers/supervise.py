@@ -12,7 +12,7 @@ from harness.worlds.base import Disturbed, Fate, Outcome
 from harness.worlds.processes import desync
 from harness.worlds.processes.flight_recorder import Flight
 from harness.worlds.workers import attribution
-from harness.worlds.workers.handle import HostHandle
+from harness.worlds.workers.handle import WorkerHandle
 from harness.worlds.workers.team import Team
 from harness.worlds.workers.worker import RoleFactory
 
@@ -24,7 +24,7 @@ _SLACK = 1.0
 
 
 class CannotStart(Exception):
-    """The hosts could not take their roles; ``unsafe`` if only because they were forked.
+    """The workers could not take their roles; ``unsafe`` if only because they were forked.
 
     The first line of the message is the reason, without rank numbers; the second one says which ranks.
     """
@@ -49,14 +49,14 @@ class Watch:
     _pickled: bytes = b""
 
     def run(self, roles: Sequence[RoleFactory], pickled: bytes) -> list[Outcome]:
-        """Give roles to hosts that have none, have the program run, and say what became of every rank.
+        """Give roles to workers that have none, have the program run, and say what became of every rank.
 
         Raises Disturbed if it ended in another way than it would have without something from outside.
         """
         self._pickled = pickled
         self._give_orders(roles)
-        for host, message in self.team.listen(lambda: self._until, self.wake):
-            self._take(host, *message)
+        for worker, message in self.team.messages(lambda: self._until, self.wake):
+            self._take(worker, *message)
             if not self._silent():
                 break
         silent = self._silent()
@@ -64,45 +64,45 @@ class Watch:
             return attribution.without_echoes(self._outcomes.values())
         self._check_undisturbed()
         ends, flights = self._with_evidence(silent)
-        return [self._told(end, flights) for end in attribution.without_echoes([*self._outcomes.values(), *ends])]
+        return [self._with_texts(end, flights) for end in attribution.without_echoes([*self._outcomes.values(), *ends])]
 
     def _give_orders(self, roles: Sequence[RoleFactory]) -> None:
         self._until = time.monotonic() + self.start_limit
-        for host, role in zip(self.team.hosts, roles, strict=True):
-            if host.is_ready:
-                self._order_run(host)
+        for worker, role in zip(self.team.workers, roles, strict=True):
+            if worker.is_ready:
+                self._order_run(worker)
             else:
-                host.send("role", role)
+                worker.send("role", role)
         self._start_clock()
 
-    def _order_run(self, host: HostHandle) -> None:
-        """Only to a host that is ready, and so listens: a long message would stall at one that waits for its peers."""
-        host.send("run", self._pickled, list(host.ranks), self.deadline)
+    def _order_run(self, worker: WorkerHandle) -> None:
+        """Only to a worker that is ready, and reads it: a long message would stall at one that waits for peers."""
+        worker.send("run", self._pickled, list(worker.ranks), self.deadline)
 
     def _start_clock(self) -> None:
-        """Time counts from when all hosts are ready; one that carries many ranks keeps the deadline itself."""
-        if all(host.is_ready for host in self.team.hosts):
-            slack = _SLACK if any(len(host.ranks) > 1 for host in self.team.hosts) else 0.0
+        """Time counts from when all workers are ready; one that carries many ranks keeps the deadline itself."""
+        if all(worker.is_ready for worker in self.team.workers):
+            slack = _SLACK if any(len(worker.ranks) > 1 for worker in self.team.workers) else 0.0
             self._until = time.monotonic() + self.deadline + slack
 
-    # What hosts say.
+    # Messages of workers.
 
-    def _take(self, host: HostHandle, tag: str, *rest: Any) -> None:
+    def _take(self, worker: WorkerHandle, tag: str, *rest: Any) -> None:
         if tag == "done":
-            self._results(host, *rest)
-        elif host.is_ready:
+            self._results(worker, *rest)
+        elif worker.is_ready:
             assert tag == "died", tag
-            if not self._has_failed(host):  # else its end is no news
-                self._died(host, *rest)
+            if not self._has_failed(worker):  # else its end is no news
+                self._died(worker, *rest)
         elif tag == "ready":
-            host.is_ready = True
+            worker.is_ready = True
             (words,) = rest
             self._note(f"rank processes start cold: {words}" if words else "")
-            self._order_run(host)
+            self._order_run(worker)
             self._start_clock()
         else:
             self._check_undisturbed()
-            raise CannotStart(self._why_not(host, tag, rest), unsafe=tag == "unsafe")
+            raise CannotStart(self._why_not(worker, tag, rest), unsafe=tag == "unsafe")
         if _any_failed(self._outcomes.values()):
             self._until = min(self._until, time.monotonic() + GRACE)
 
@@ -110,50 +110,50 @@ class Watch:
         if text and text not in self.notes:
             self.notes.append(text)
 
-    def _results(self, host: HostHandle, trees: Sequence[dict[str, Any]], spoilt: str) -> None:
+    def _results(self, worker: WorkerHandle, trees: Sequence[dict[str, Any]], spoilt: str) -> None:
         for tree in trees:
-            changed = {"fate": Fate(tree["fate"]), "at": tree["at"] + host.clock}
+            changed = {"fate": Fate(tree["fate"]), "at": tree["at"] + worker.clock}
             self._outcomes[tree["rank"]] = Outcome(**{**tree, **changed})
         self.team.spoilt = self.team.spoilt or spoilt
 
-    def _has_failed(self, host: HostHandle) -> bool:
-        return _any_failed(self._outcomes[rank] for rank in host.ranks if rank in self._outcomes)
+    def _has_failed(self, worker: WorkerHandle) -> bool:
+        return _any_failed(self._outcomes[rank] for rank in worker.ranks if rank in self._outcomes)
 
-    def _died(self, host: HostHandle, words: str) -> None:
-        """The ranks of a dead host: the one that was running is the cause, if that is known; else all of them."""
-        fate, error = (Fate.CRASHED, words) if words else attribution.death(host.code)
-        running = host.running_rank()
-        for rank in host.ranks:
+    def _died(self, worker: WorkerHandle, words: str) -> None:
+        """The ranks of a dead worker: the one that was running is the cause, if that is known; else all of them."""
+        fate, error = (Fate.CRASHED, words) if words else attribution.death(worker.code)
+        running = worker.running_rank()
+        for rank in worker.ranks:
             if running in (None, rank):
-                end = Outcome(rank, fate, error=error, traceback=host.stacks(), at=time.monotonic())
+                end = Outcome(rank, fate, error=error, traceback=worker.stacks(), at=time.monotonic())
             else:
                 victim = f"shared a process with rank {running}: {error}"
                 end = Outcome(rank, Fate.INTERRUPTED, error=victim, at=time.monotonic())
             self._outcomes[rank] = end
 
-    def _why_not(self, host: HostHandle, tag: str, rest: Sequence[Any]) -> str:
+    def _why_not(self, worker: WorkerHandle, tag: str, rest: Sequence[Any]) -> str:
         if tag == "unsafe":
             return str(rest[0])
         if tag == "died":
-            words = f"a process died while starting: {rest[0] or exit_words(host.code)}"
-            return f"{words}\n{host.name()}\n{host.log_tail()}".rstrip()
+            words = f"a process died while starting: {rest[0] or exit_words(worker.code)}"
+            return f"{words}\n{worker.name()}\n{worker.log_tail()}".rstrip()
         reason, _, evidence = "\n".join(rest).partition("\n")
-        return f"{reason}\n{host.name()}\n{evidence}"
+        return f"{reason}\n{worker.name()}\n{evidence}"
 
     def _check_undisturbed(self) -> None:
-        """To be called where something has failed, before what is left of the hosts is killed."""
+        """To be called where something has failed, before what is left of the workers is killed."""
         if words := self.team.disturbance():
             raise Disturbed(words)
 
     # What silence means.
 
-    def _silent(self) -> list[HostHandle]:
-        return [host for host in self.team.hosts if not all(rank in self._outcomes for rank in host.ranks)]
+    def _silent(self) -> list[WorkerHandle]:
+        return [worker for worker in self.team.workers if not all(rank in self._outcomes for rank in worker.ranks)]
 
-    def _with_evidence(self, silent: Sequence[HostHandle]) -> tuple[list[Outcome], dict[int, Flight]]:
-        """Have those who said nothing show where they are, all their last collectives, and end them all."""
+    def _with_evidence(self, silent: Sequence[WorkerHandle]) -> tuple[list[Outcome], dict[int, Flight]]:
+        """Have silent workers show where they are, and all workers their last collectives; then end them all."""
         failed, now = _any_failed(self._outcomes.values()), time.monotonic()
-        if not failed and not all(host.is_ready for host in self.team.hosts):
+        if not failed and not all(worker.is_ready for worker in self.team.workers):
             raise CannotStart(self._late_start())
         shown = self.team.show_stacks(silent)
         flights = self.team.show_flights()
@@ -161,13 +161,13 @@ class Watch:
         return self._of_the_silent(silent, shown, flights, now) if silent else [], flights
 
     def _of_the_silent(
-        self, silent: Sequence[HostHandle], shown: dict[HostHandle, str], flights: dict[int, Flight], now: float
+        self, silent: Sequence[WorkerHandle], shown: dict[WorkerHandle, str], flights: dict[int, Flight], now: float
     ) -> list[Outcome]:
-        """What became of those who said nothing, by where they are."""
-        if len(self.team.hosts) == 1 < len(silent[0].ranks):
-            host = silent[0]
-            return attribution.hung_together(host.ranks, host.running_rank(), self._words(), shown[host], now)
-        stacks = {rank: shown[host] for host in silent for rank in host.ranks}
+        """What became of the ranks of silent workers, by where they are."""
+        if len(self.team.workers) == 1 < len(silent[0].ranks):
+            worker = silent[0]
+            return attribution.hung_together(worker.ranks, worker.running_rank(), self._words(), shown[worker], now)
+        stacks = {rank: shown[worker] for worker in silent for rank in worker.ranks}
         if _any_failed(self._outcomes.values()):
             return attribution.stopped(stacks, attribution.failed_first(self._outcomes.values()), now)
         waiting = {rank for rank, text in stacks.items() if attribution.collective_in(text)}
@@ -178,17 +178,17 @@ class Watch:
         return f"ended because {reason}" if reason else f"still running after its deadline of {self.deadline:g} s"
 
     def _late_start(self) -> str:
-        late = [host for host in self.team.hosts if not host.is_ready]
+        late = [worker for worker in self.team.workers if not worker.is_ready]
         shown = self.team.show_stacks(late)
         reason = self.reason() or f"{self.start_limit:g} s had passed"
-        places = "; ".join(f"{host.name()} was {attribution.place_in(shown[host])}" for host in late)
+        places = "; ".join(f"{worker.name()} was {attribution.place_in(shown[worker])}" for worker in late)
         return f"not all ranks had started when {reason}\n{places}\n{late[0].log_tail()}".rstrip()
 
-    def _told(self, end: Outcome, flights: dict[int, Flight]) -> Outcome:
-        """An outcome with what its host has written, and with what its rank called last."""
-        (host,) = (host for host in self.team.hosts if end.rank in host.ranks)
-        calls = flights[end.rank].told() if end.rank in flights and flights[end.rank].calls else ""
-        return replace(end, log=host.log_tail(), traceback="\n".join(filter(None, (end.traceback, calls))))
+    def _with_texts(self, end: Outcome, flights: dict[int, Flight]) -> Outcome:
+        """An outcome with what its worker has written, and with what its rank called last."""
+        (worker,) = (worker for worker in self.team.workers if end.rank in worker.ranks)
+        calls = flights[end.rank].format() if end.rank in flights and flights[end.rank].calls else ""
+        return replace(end, log=worker.log_tail(), traceback="\n".join(filter(None, (end.traceback, calls))))
 
 
 def _any_failed(outcomes: Iterable[Outcome]) -> bool:

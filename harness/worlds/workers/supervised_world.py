@@ -1,11 +1,11 @@
-"""Worlds whose ranks live in supervised host processes: a crash, hang or ``kill -9`` there is an outcome here.
+"""Worlds whose ranks live in supervised worker processes: a crash, hang or ``kill -9`` there is an outcome here.
 
-The thread world is one host that carries all ranks, the process world one host a rank. Either way::
+The thread world is one worker that carries all ranks, the process world one worker a rank. Either way::
 
-    run ──▶ hosts are started if there are none ──▶ watch.py waits for all of them at once ──▶ outcomes
-                                                     └─ after any failure all hosts are killed
+    run ──▶ workers are started if there are none ──▶ supervise.py waits for all of them at once ──▶ outcomes
+                                                     └─ after any failure all workers are killed
 
-See ``worker.py`` for the other end, ``attribution.py`` for who is to blame.
+See ``worker.py`` for the other end, ``attribution.py`` for which rank is to blame.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 from harness.vendor.api import Backend
 from harness.worlds.base import Disturbed, Fate, NotRun, Outcome, Program, World, WorldCannotStart
-from harness.worlds.workers.handle import HostHandle
+from harness.worlds.workers.handle import WorkerHandle
 from harness.worlds.workers.supervise import CannotStart, Watch
 from harness.worlds.workers.team import Starts, Team
 from harness.worlds.workers.teardown import leave, release
 from harness.worlds.workers.worker import RoleFactory
 
-#: How long hosts may take to start and to take their roles: seconds are little on a busy machine.
+#: How long workers may take to start and to take their roles: seconds are little on a busy machine.
 START_SECONDS = 120.0
 
 #: How many processes may wait for their next world: more than a run uses, fewer than many runs in one process would.
@@ -42,8 +42,8 @@ _pool: dict[Hashable, Team] = {}
 _fork_refused = ""
 
 
-class HostedWorld(World):
-    """Ranks in host processes. ``notes`` says what was other than usual about how they were started."""
+class SupervisedWorld(World):
+    """Ranks in worker processes. ``notes`` says what was other than usual about how they were started."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class HostedWorld(World):
         *,
         deadline: float = 60.0,
         key: Hashable = None,
-        starts: Starts = HostHandle,
+        starts: Starts = WorkerHandle,
     ) -> None:
-        """``carried`` has the ranks of each host; ``make_roles`` their roles, given a path where they can meet.
+        """``carried`` has the ranks of each worker; ``make_roles`` their roles, given a path where they can meet.
 
-        ``starts`` starts a host where its ranks are to be.
+        ``starts`` starts a worker where its ranks are to be.
         """
         self.kind = kind
         self.size = sum(len(ranks) for ranks in carried)
@@ -98,7 +98,7 @@ class HostedWorld(World):
                 os.write(self._ring, b"!")
 
     def close(self) -> tuple[Outcome, ...]:
-        """Let every host leave, judge how it left, and leave nothing behind."""
+        """Let every worker leave, judge how it left, and leave nothing behind."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -122,7 +122,7 @@ class HostedWorld(World):
         return tuple(sorted(outcomes, key=lambda outcome: outcome.rank))
 
     def __del__(self) -> None:
-        """A world that nobody closed does not outlive its last reference."""
+        """A world that was not closed does not outlive its last reference."""
         if not getattr(self, "_is_closed", True):
             self._discard()
             self.close()
@@ -171,7 +171,7 @@ class HostedWorld(World):
 
     def _start(self) -> Team:
         kept = _pool.pop(self._key, None)
-        if kept is not None and all(host.is_idle() for host in kept.hosts) and kept.is_whole():
+        if kept is not None and all(worker.is_idle() for worker in kept.workers) and kept.is_whole():
             return kept
         if kept is not None:
             kept.end()
@@ -214,13 +214,13 @@ class HostedWorld(World):
             team.end()
 
 
-# Hosts that wait for their next world.
+# Workers that wait for their next world.
 
 
 def _keep(key: Hashable, team: Team) -> None:
     """Keep a team for the next world of its key; those that were used longest ago make room."""
     _pool[key] = team
-    while sum(len(kept.hosts) for kept in _pool.values()) > MOST_KEPT:
+    while sum(len(kept.workers) for kept in _pool.values()) > MOST_KEPT:
         _end(_pool.pop(next(iter(_pool))))
 
 

@@ -1,4 +1,4 @@
-"""The host processes of one world, their private directory, and the promise that none of them is left behind."""
+"""The worker processes of one world, their private directory, and the promise that none of them is left behind."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from harness.vendor.api import Backend
 from harness.worlds.processes import flight_recorder
 from harness.worlds.system.process_tree import end_orphans
 from harness.worlds.system.run_directory import folder
-from harness.worlds.workers.handle import HostHandle, wait_for_files
+from harness.worlds.workers.handle import WorkerHandle, wait_for_files
 
-#: How long hung hosts may take to show their stacks, and then their last collectives.
+#: How long hung workers may take to show their stacks, and then their last collectives.
 _STACK_SECONDS = 5.0
 _FLIGHT_SECONDS = 3.0
 
-#: What starts the host of some ranks, by a method, which keeps its files in a directory if it is on this machine.
-Starts = Callable[[tuple[int, ...], Backend, str, Path], HostHandle]
+#: What starts the worker of some ranks, by a method, which keeps its files in a directory if it is on this machine.
+Starts = Callable[[tuple[int, ...], Backend, str, Path], WorkerHandle]
 
 _alive: weakref.WeakSet[Team] = weakref.WeakSet()
 
 
 class Team:
-    """Hosts that work together: each carries some ranks, all are watched at once, all end together."""
+    """Workers that work together: each carries some ranks, all are watched at once, all end together."""
 
     def __init__(
-        self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str, starts: Starts = HostHandle
+        self, ranks: Sequence[tuple[int, ...]], backend: Backend, method: str, starts: Starts = WorkerHandle
     ) -> None:
-        """``starts`` starts each host, where its ranks are to be."""
+        """``starts`` starts each worker, where its ranks are to be."""
         self.directory = Path(tempfile.mkdtemp(prefix="world-", dir=folder()))
-        self.hosts: list[HostHandle] = []
+        self.workers: list[WorkerHandle] = []
         #: The number of the run that is on, or was last; and what a program has spoilt for the next one, in words.
         self.runs = 0
         self.spoilt = ""
@@ -45,87 +45,87 @@ class Team:
         _alive.add(self)
         try:
             for number, carried in enumerate(ranks):
-                self.hosts.append(starts(carried, backend, method, self.directory / f"host-{number}"))
+                self.workers.append(starts(carried, backend, method, self.directory / f"worker-{number}"))
         except BaseException:
             self.end()
             raise
 
     @property
     def has_role(self) -> bool:
-        """Whether any host has taken a role and not given it up."""
-        return any(host.is_ready for host in self.hosts)
+        """Whether any worker has taken a role and not given it up."""
+        return any(worker.is_ready for worker in self.workers)
 
     def new_store(self) -> Path:
-        """A path where ranks can meet that nobody has met at before, for the next run."""
+        """A new path where the ranks of the next run can meet."""
         self.runs += 1
-        for host in self.hosts:
-            host.forget()
+        for worker in self.workers:
+            worker.forget()
         return self.directory / f"store-{self.runs}"
 
     def is_whole(self) -> bool:
-        """Whether the directory is still there with what hosts keep in it: a program can remove anything."""
-        return all(host.has_files() for host in self.hosts)
+        """Whether the directory is still there with what workers keep in it: a program can remove anything."""
+        return all(worker.has_files() for worker in self.workers)
 
-    def listen(self, until: Callable[[], float], wake: int | None = None) -> Iterator[tuple[HostHandle, list[Any]]]:
-        """What hosts say or how they die, as it happens.
+    def messages(self, until: Callable[[], float], wake: int | None = None) -> Iterator[tuple[WorkerHandle, list[Any]]]:
+        """What workers say or how they die, as it happens.
 
-        Ends at ``until()``, or when ``wake`` is readable, or when there is no host left that could say something.
-        What was said until then is still heard.
+        Ends at ``until()``, or when ``wake`` is readable, or when there is no worker left that could say something.
+        What was sent until then is still read.
         """
         ready: list[Any] = []
         while wake not in ready:
-            speakers = [host for host in self.hosts if host.was_heard()]
+            speakers = [worker for worker in self.workers if worker.has_message()]
             if not speakers:
-                owners = {thing: host for host in self.hosts for thing in host.waitables()}
+                owners = {thing: worker for worker in self.workers for thing in worker.waitables()}
                 if not owners:
                     return
                 heard = [*owners, *([] if wake is None else [wake])]
-                # Who was stopped and wakes after the deadline has not looked: what came in time is still there.
+                # If this process was stopped and wakes after the deadline, what came in time is still there.
                 ready = wait(heard, max(0.0, until() - time.monotonic())) or wait(heard, 0)
                 if not ready:
                     return
                 speakers = list(dict.fromkeys(owners[thing] for thing in ready if thing in owners))
-            for host in speakers:
-                for message in host.hear():
-                    yield host, message
+            for worker in speakers:
+                for message in worker.receive():
+                    yield worker, message
 
     def disturbance(self) -> str:
-        """In words, what from outside has ended or stopped hosts; "" if nothing is known of that."""
-        return "; ".join(dict.fromkeys(filter(None, (host.disturbance() for host in self.hosts))))
+        """In words, what from outside has ended or stopped workers; "" if nothing is known of that."""
+        return "; ".join(dict.fromkeys(filter(None, (worker.disturbance() for worker in self.workers))))
 
-    def show_stacks(self, hosts: Sequence[HostHandle]) -> dict[HostHandle, str]:
-        """The stacks of ``hosts``, as far as they show them in time."""
-        for host in hosts:
-            host.ask_for_stacks()
-        wait_for_files(lambda: all(host.has_shown_stacks() for host in hosts), _STACK_SECONDS)
-        return {host: host.stacks() for host in hosts}
+    def show_stacks(self, workers: Sequence[WorkerHandle]) -> dict[WorkerHandle, str]:
+        """The stacks of ``workers``, as far as they show them in time."""
+        for worker in workers:
+            worker.ask_for_stacks()
+        wait_for_files(lambda: all(worker.has_shown_stacks() for worker in workers), _STACK_SECONDS)
+        return {worker: worker.stacks() for worker in workers}
 
     def show_flights(self) -> dict[int, flight_recorder.Flight]:
-        """The last collectives of each rank whose host tells them in time. To be had after the stacks, not in them."""
-        asked = [host for host in self.hosts if host.ask_for_flight()]
-        wait_for_files(lambda: all(host.has_shown_flight() for host in asked), _FLIGHT_SECONDS)
-        shown = {host.ranks[0]: host.shown_flight() for host in asked}
+        """The last collectives of each rank whose worker tells them in time. Ask for stacks before."""
+        asked = [worker for worker in self.workers if worker.ask_for_flight()]
+        wait_for_files(lambda: all(worker.has_shown_flight() for worker in asked), _FLIGHT_SECONDS)
+        shown = {worker.ranks[0]: worker.shown_flight() for worker in asked}
         return {rank: found for rank, found in shown.items() if found is not None}
 
     def kill(self) -> None:
-        """Kill all hosts and whatever they started; their files stay until ``end``."""
+        """Kill all workers and whatever they started; their files stay until ``end``."""
         if os.getpid() == self._owner:  # a forked copy of the controller must not kill its parent's ranks
-            for host in self.hosts:
-                host.kill()
+            for worker in self.workers:
+                worker.kill()
 
     def end(self) -> None:
         """Kill what still lives and leave nothing behind."""
         self.kill()
         if os.getpid() == self._owner:
-            for host in self.hosts:
-                host.close()
-            end_orphans(host.pid for team in _alive for host in team.hosts if not host.is_dead)
+            for worker in self.workers:
+                worker.close()
+            end_orphans(worker.pid for team in _alive for worker in team.workers if not worker.is_dead)
             shutil.rmtree(self.directory, ignore_errors=True)
         _alive.discard(self)
 
 
 @atexit.register
 def end_all() -> None:
-    """End every team there is. Registered after multiprocessing's own handler, it runs before that waits for hosts."""
+    """End every team there is. Registered after multiprocessing's own handler, so it runs before it."""
     for team in list(_alive):
         team.end()

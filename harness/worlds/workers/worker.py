@@ -1,9 +1,9 @@
-"""Inside a host process: it takes orders from the controller's supervisor and answers in plain data.
+"""Inside a worker process: it takes orders from the controller's supervisor and answers in plain data.
 
-A host carries one rank (process world) or all of them (thread world). What it carries is its *role*. Orders come as
+A worker carries one rank (process world) or all of them (thread world). What it carries is its *role*. Orders come as
 pickles, since the controller is ours; answers go back as ``wire`` messages, since subjects' code runs here::
 
-    controller                          host
+    controller                          worker
     ("role", factory)            ──▶    builds the role      ──▶  ["ready"]
     ("run", program, …)          ──▶    runs it              ──▶  ["done", [outcome, …], what it has spoilt]
     ("release",)                 ──▶    leaves the role      ──▶  ["released", error, what leaked]
@@ -33,7 +33,7 @@ from typing import Any, Protocol
 import torch
 
 from harness.worlds import wire
-from harness.worlds.base import Fate, Outcome, Program, said, told
+from harness.worlds.base import Fate, Outcome, Program, error_summary, format_error
 from harness.worlds.processes import flight_recorder
 from harness.worlds.system.process_state import changes, process_state
 from harness.worlds.system.process_tree import adopt_orphans
@@ -43,10 +43,10 @@ LOG, STACKS, MARK = "log", "stacks", "mark"
 
 
 class Role(Protocol):
-    """What a host does: it runs programs on the ranks it carries."""
+    """What a worker does: it runs programs on the ranks it carries."""
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
-        """Run ``program(rank, *args)`` on the ranks of this host; one outcome each, and never an exception."""
+        """Run ``program(rank, *args)`` on the ranks of this worker; one outcome each, and never an exception."""
         ...
 
     def spoilt(self) -> str:
@@ -54,7 +54,7 @@ class Role(Protocol):
         ...
 
     def leave(self) -> list[str]:
-        """Tear down what the role set up, without waiting for other hosts; in words, what is left all the same."""
+        """Tear down what the role set up, without waiting for other workers; in words, what is left all the same."""
         ...
 
 
@@ -63,7 +63,7 @@ RoleFactory = Callable[[], Role]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a host needs before it has a role. ``directory`` is its own, and holds its log and stacks."""
+    """What a worker needs before it has a role. ``directory`` is its own, and holds its log and stacks."""
 
     directory: str
     environment: dict[str, str]
@@ -73,7 +73,7 @@ class Setup:
 
 
 def main(connection: Connection, setup: Setup) -> None:
-    """The life of a host process. Returns when it was told to leave, and then the process ends with code 0."""
+    """The life of a worker process. Returns when it was told to leave, and then the process ends with code 0."""
     _stand_alone(setup)
     hazard = str(getattr(_preload(), "HAZARD", "")) if setup.forked else ""
     if hazard:
@@ -83,14 +83,14 @@ def main(connection: Connection, setup: Setup) -> None:
         for name in setup.imports:
             importlib.import_module(name)
     except BaseException as error:
-        _send(connection, ["failed", said(error), told(error)])
+        _send(connection, ["failed", error_summary(error), format_error(error)])
         return
     if setup.device_type == "cpu":
         torch.set_num_threads(1)
-    _Host(connection).serve()
+    _Worker(connection).serve()
 
 
-class _Host:
+class _Worker:
     """Obeys one order after the other."""
 
     def __init__(self, connection: Connection) -> None:
@@ -120,7 +120,7 @@ class _Host:
         try:
             self._role = factory()
         except BaseException as error:
-            _send(self._connection, ["failed", said(error), told(error)])
+            _send(self._connection, ["failed", error_summary(error), format_error(error)])
             return
         self._state = process_state()
         _send(self._connection, ["ready", str(getattr(_preload(), "COLD", ""))])
@@ -134,7 +134,7 @@ class _Host:
         else:
             mark_running(ranks[0] if len(ranks) == 1 else None)
             outcomes = self._role.run(program, args, deadline)
-            if os.getpid() != self._pid:  # a copy that the program forked: it speaks for nobody
+            if os.getpid() != self._pid:  # a copy that the program forked: it must not answer
                 os._exit(0)
             mark_running(None)
         _flush()
@@ -145,7 +145,7 @@ class _Host:
         try:
             changed = [*left, *changes(self._state, process_state())]
         except Exception as problem:  # such a process is not used again; it has done nothing wrong
-            changed = [f"state, which cannot be read ({said(problem)})"]
+            changed = [f"state, which cannot be read ({error_summary(problem)})"]
         _send(self._connection, ["released", error, changed])
 
     def _exit(self) -> None:
@@ -158,7 +158,7 @@ class _Host:
         try:
             return "", role.leave() if role is not None else []
         except BaseException as error:
-            return told(error), []
+            return format_error(error), []
 
 
 def attempt(number: int, call: Callable[[], Any]) -> Outcome:
@@ -172,7 +172,7 @@ def attempt(number: int, call: Callable[[], Any]) -> Outcome:
 
 def raised(number: int, error: BaseException) -> Outcome:
     """The outcome of a rank that raised ``error``."""
-    return Outcome(number, Fate.RAISED, error=said(error), traceback=told(error), at=monotonic())
+    return Outcome(number, Fate.RAISED, error=error_summary(error), traceback=format_error(error), at=monotonic())
 
 
 def _preload() -> Any:
@@ -232,7 +232,7 @@ def _stand_alone(setup: Setup) -> None:
 def _die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    # The fork server lives as long as somebody holds this pipe open: let that be the controller alone.
+    # The fork server lives as long as a process holds this pipe open, which only the controller shall do.
     server: Any = getattr(multiprocessing.forkserver, "_forkserver", None)
     held = getattr(server, "_forkserver_alive_fd", None)
     if held is not None:

@@ -13,7 +13,7 @@ import pytest
 from harness.worlds.base import World
 from harness.worlds.system.disturbances import is_stopped
 from harness.worlds.workers import attribution, team
-from harness.worlds.workers.handle import HostHandle, wait_for_files
+from harness.worlds.workers.handle import WorkerHandle, wait_for_files
 from harness.worlds.workers.supervise import Watch
 from tests.patience import GUARD
 
@@ -42,15 +42,15 @@ def deadline_when_all_hang(world: World, hangs: Sequence[str]) -> Iterator[None]
     answered: set[int] = set()
     results = Watch._results
 
-    def hear(self: Watch, host: HostHandle, *rest: Any) -> None:
-        answered.update(host.ranks)
-        results(self, host, *rest)
+    def hear(self: Watch, worker: WorkerHandle, *rest: Any) -> None:
+        answered.update(worker.ranks)
+        results(self, worker, *rest)
 
     def all_hang() -> bool:
         running = vars(world)["_team"]
         return all(
-            is_at(host, where) if where else rank in answered
-            for rank, (host, where) in enumerate(zip(running.hosts, hangs, strict=True))
+            is_at(worker, where) if where else rank in answered
+            for rank, (worker, where) in enumerate(zip(running.workers, hangs, strict=True))
         )
 
     with pytest.MonkeyPatch.context() as patch, deadline_when(all_hang):
@@ -58,18 +58,18 @@ def deadline_when_all_hang(world: World, hangs: Sequence[str]) -> Iterator[None]
         yield
 
 
-def is_at(host: HostHandle, where: str) -> bool:
+def is_at(worker: WorkerHandle, where: str) -> bool:
     """Whether a rank hangs there now."""
     if where == "stopped":
-        return is_stopped(host.pid)
+        return is_stopped(worker.pid)
     if " " in where:
-        host.ask_for_stacks()
-        wait_for_files(host.has_shown_stacks, GUARD)
-        place = attribution.place_in(host.stacks())
-        host.forget()  # so that the next stacks are new ones
+        worker.ask_for_stacks()
+        wait_for_files(worker.has_shown_stacks, GUARD)
+        place = attribution.place_in(worker.stacks())
+        worker.forget()  # so that the next stacks are new ones
         return where in place
-    if not host.ask_for_flight():
+    if not worker.ask_for_flight():
         return False
-    wait_for_files(host.has_shown_flight, GUARD)
-    flight = host.shown_flight()
+    wait_for_files(worker.has_shown_flight, GUARD)
+    flight = worker.shown_flight()
     return flight is not None and any(call.operation == where and not call.is_done for call in flight.calls)
