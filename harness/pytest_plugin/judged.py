@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from harness.data.case import Case
-from harness.data.comparison import UNBOUNDED, Difference
 from harness.data.kinds import ATTACHED
 from harness.records.command_lines import launched, pytest_line
 from harness.records.record import Record, Verdict
 from harness.requirements.marker import Requirement
 from harness.trial.trial import Trial
-from harness.trial.verdict import End
+from harness.trial.verdict import Result
 from harness.vendor.api import LIMITS, Backend, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.waivers.waiver import Waiver, waived
@@ -97,7 +96,7 @@ def make_record(
     nodeid: str,
     world: str,
     statement: str,
-    end: End,
+    end: Result,
     trial: Trial | None,
     seconds: float,
     draws: bool,
@@ -107,7 +106,6 @@ def make_record(
     waiver = judged.waiver(requirement.id, nodeid)
     verdict, message = waived(verdict, message, waiver, judged.today)
     failed = bool(cause) and verdict is not Verdict.NOT_RUN
-    case = trial.case if trial is not None and failed else None
     return Record(
         requirement=requirement.id,
         nodeid=nodeid,
@@ -118,40 +116,14 @@ def make_record(
         verdict=verdict,
         message=message,
         cause=cause,
-        **_facts(trial),
-        case=case.as_json() if isinstance(case, Case) else None,
-        differences=list(map(_as_json, trial.differences)) if trial is not None and failed else [],
+        **(trial.facts.as_record(failed) if trial is not None else {}),
         again=again,
         events=list(events),
-        reproduce=judged.reproduction(nodeid, case if draws else None),
-        ranks=[outcome.as_json() for outcome in trial.outcomes] if trial is not None and failed else [],
+        reproduce=judged.reproduction(nodeid, trial.facts.case if trial is not None and failed and draws else None),
+        ranks=[outcome.as_json() for outcome in trial.ranks.outcomes] if trial is not None and failed else [],
         waiver=waiver.as_json() if waiver else None,
         features=[str(feature) for feature in requirement.features],
         source=requirement.source,
         tried=tried,
         seconds=round(seconds, 3),
     )
-
-
-def _facts(trial: Trial | None) -> dict[str, Any]:
-    if trial is None:
-        return {}
-    return {
-        "ratio": trial.worst.ratio if trial.ratios else None,
-        "worst": trial.worst.words() if trial.worst.ratio > 0 else trial.worst.path,
-        "ratios": trial.ratios,
-        "ulps": trial.ulps,
-        "curves": trial.curves,
-        "checks": trial.checks,
-        "examples": trial.examples,
-        "world_sizes": sorted(trial.world_sizes),
-    }
-
-
-def _as_json(told: tuple[str, Difference]) -> dict[str, Any]:
-    """A comparison that failed, as JSON, which has no infinity."""
-    where, found = told
-    words = {"where": where, "path": found.path, "got": found.got, "want": found.want}
-    sizes = {"off": found.off, "allowed": found.allowed, "ratio": found.ratio}
-    ulp = found.ulp or None
-    return {**words, "ulp": ulp, **{name: size if size < UNBOUNDED else None for name, size in sizes.items()}}

@@ -15,9 +15,10 @@ from harness.pytest_plugin.judged import Judged, make_record
 from harness.pytest_plugin.options import END, JUDGED, TRIAL, UNCLAIMED, option
 from harness.records.record import Record, Verdict
 from harness.requirements.marker import kind_of, requirement_of
-from harness.trial.rerun import aftermath
+from harness.trial.rerun import rerun
+from harness.trial.shrinking import Shrinking
 from harness.trial.trial import Trial
-from harness.trial.verdict import End, verdict_of
+from harness.trial.verdict import Result, verdict_of
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ def world_kind(request: pytest.FixtureRequest) -> str:
 def trial(request: pytest.FixtureRequest, world_kind: str) -> Iterator[Trial]:
     """The subject on trial: programs run, and results are judged, through it."""
     judged, found = request.config.stash[JUDGED], requirement_of(request.node)
-    made = Trial(world_kind, judged.subject, judged.most_ranks(world_kind))
-    if found is not None and judged.waiver(found.id, request.node.nodeid):
-        made.shrinking_budget = 0.0  # somebody knows the failure already
+    waived = found is not None and judged.waiver(found.id, request.node.nodeid) is not None
+    shrinking = Shrinking(seconds=0.0) if waived else Shrinking()  # a known failure needs no smaller case
+    made = Trial(world_kind, judged.subject, judged.most_ranks(world_kind), shrinking=shrinking)
     request.node.stash[TRIAL] = made
     with made.offering():
         yield made
@@ -49,7 +50,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if unclaimed and not impossible and option(item.config, "unclaimed") == "try":
         item.stash[UNCLAIMED] = unclaimed
     elif why := judged.why_not(found, kind_of(item)):
-        item.stash[END] = End(*why, "")
+        item.stash[END] = Result(*why, "")
         pytest.skip(f"{why[0]}: {why[1]}")
     one_case.put(item)
 
@@ -71,18 +72,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     return None
 
 
-def _end(item: pytest.Item, error: BaseException | None) -> End:
+def _end(item: pytest.Item, error: BaseException | None) -> Result:
     """The verdict, with what running the failing case again shows; a row that is not claimed stays so."""
     trial = item.stash.get(TRIAL, None)
-    end = End(*verdict_of(error, trial))
+    end = Result(*verdict_of(error, trial))
     if UNCLAIMED in item.stash:
         tried = {Verdict.PASS: "pass", Verdict.FAIL: "fail"}.get(end.verdict, "")
-        return End(Verdict.NOT_CLAIMED, item.stash[UNCLAIMED], "", tried=tried)
+        return Result(Verdict.NOT_CLAIMED, item.stash[UNCLAIMED], "", tried=tried)
     found = requirement_of(item)
     assert found is not None
     if end.verdict is not Verdict.FAIL or trial is None or item.config.stash[JUDGED].waiver(found.id, item.nodeid):
         return end
-    return end._replace(**aftermath(_body(item, trial.case), trial, end.cause)._asdict())
+    return end._replace(**rerun(_body(item, trial.facts.case), trial, end.cause)._asdict())
 
 
 def _body(item: pytest.Item, case: Any) -> Callable[[Trial], None]:
@@ -103,7 +104,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if found is None or not _is_the_end(call, report):
         return report
     assert isinstance(item, pytest.Function)
-    end = item.stash.get(END, None) or End(*verdict_of(call.excinfo.value if call.excinfo else None, None))
+    end = item.stash.get(END, None) or Result(*verdict_of(call.excinfo.value if call.excinfo else None, None))
     record = make_record(
         item.config.stash[JUDGED],
         found,

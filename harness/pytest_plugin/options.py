@@ -11,7 +11,7 @@ from harness.pytest_plugin.judged import Judged
 from harness.records.record import Record
 from harness.records.writer import Journal
 from harness.trial.trial import Trial
-from harness.trial.verdict import End
+from harness.trial.verdict import Result
 
 JUDGED = pytest.StashKey[Judged]()
 JOURNAL = pytest.StashKey[Journal]()
@@ -21,7 +21,7 @@ STARTED = pytest.StashKey[float]()
 #: How many rows the run will have.
 PLANNED = pytest.StashKey[int]()
 TRIAL = pytest.StashKey[Trial]()
-END = pytest.StashKey[End]()
+END = pytest.StashKey[Result]()
 #: Why a row that is tried all the same is not claimed.
 UNCLAIMED = pytest.StashKey[str]()
 WATCH = pytest.StashKey[threading.Timer]()

@@ -18,9 +18,9 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 class Judging(Protocol):
-    """What a test is handed to judge results with: a ``Trial``."""
+    """What a test is given to judge results with: a ``Trial``."""
 
-    def hearing_out(self) -> AbstractContextManager[None]:
+    def collecting_failures(self) -> AbstractContextManager[None]:
         """Report every failed comparison of the block, not only the first."""
         ...
 
@@ -54,7 +54,7 @@ def requirement(
 ) -> Callable[[Test], Test]:
     """Mark a test as a requirement. ``ranks`` is the fewest it makes sense on, ``limits`` what a machine must not lack.
 
-    Each of its examples reports all failed comparisons (soft assertions).
+    Comparisons in each of its examples are soft assertions (``Trial.collecting_failures``).
 
     ``source`` names the rows of ``docs/seed-coverage.md`` that it covers, e.g. ``"C8"``.
     """
@@ -63,23 +63,23 @@ def requirement(
     assert set(limits) <= set(LIMITS), limits
     assert set(worlds) <= set(WORLDS), worlds
     mark = pytest.mark.requirement(Requirement(id, features, level, ranks, limits, worlds, source))
-    return lambda test: mark(_heard_out(test))
+    return lambda test: mark(_with_soft_assertions(test))
 
 
-def _heard_out(test: Any) -> Any:
-    """The test; of one that draws cases, what Hypothesis calls for each."""
+def _with_soft_assertions(test: Any) -> Any:
+    """The test, or of one that draws cases what Hypothesis calls for each, within ``collecting_failures``."""
     drawn = getattr(test, "hypothesis", None)
     inner = test if drawn is None else drawn.inner_test
 
     @wraps(inner)
-    def heard_out(*args: Any, trial: Judging, **rest: Any) -> None:
+    def collecting(*args: Any, trial: Judging, **rest: Any) -> None:
         __tracebackhide__ = True
-        with trial.hearing_out():
+        with trial.collecting_failures():
             inner(*args, trial=trial, **rest)
 
     if drawn is None:
-        return heard_out
-    drawn.inner_test = heard_out
+        return collecting
+    drawn.inner_test = collecting
     return test
 
 

@@ -1,4 +1,4 @@
-"""How a test ended, as a verdict: from what it raised, and from what its trial had checked by then."""
+"""The verdict on a test, from what it raised and what its trial had checked by then."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from harness.trial.trial import Trial
 from harness.worlds.base import Disturbed, NotRun, SubjectFailure
 
 
-class End(NamedTuple):
-    """Verdict, message and cause; then what ``rerun.py`` saw, and what became of a row that is not claimed."""
+class Result(NamedTuple):
+    """Verdict, message and cause; what ``rerun.py`` found; and whether an unclaimed requirement passed when tried."""
 
     verdict: Verdict
     message: str
@@ -25,8 +25,8 @@ class End(NamedTuple):
     tried: str = ""
 
 
-def tried(body: Callable[[Trial], None], trial: Trial) -> BaseException | None:
-    """Give a test its trial, outside pytest; what it raised, or what became of the ranks when they were to leave."""
+def attempt(body: Callable[[Trial], None], trial: Trial) -> BaseException | None:
+    """Run a test with its trial, outside pytest; what the test, or closing its ranks, raised."""
     try:
         with trial.offering():
             body(trial)
@@ -38,21 +38,21 @@ def tried(body: Callable[[Trial], None], trial: Trial) -> BaseException | None:
     return None
 
 
-#: How a test ends that has left out all its cases: quietly, or where its cases are drawn, or where it has but one.
+#: How a test ends whose cases were all rejected: without an error, while drawing, or with its one explicit case.
 NO_CASE = (type(None), Unsatisfiable, UnsatisfiedAssumption)
 
 
 def verdict_of(error: BaseException | None, trial: Trial | None) -> tuple[Verdict, str, str]:
     """Verdict, message and cause from what a test raised (None: nothing).
 
-    What a rank raised or a comparison found is the subject's, unless something from outside disturbed its ranks; what
-    the controller raised otherwise is ours.
+    A SubjectFailure is the subject's fault unless something from outside disturbed its ranks; any other error is ours.
     """
-    if trial is not None and trial.misfit and not trial.examples and isinstance(error, NO_CASE):
-        words = f"every case needs more ranks than the {trial.most_ranks} that there are; the smallest {trial.misfit}"
+    facts = trial.facts if trial is not None else None
+    if trial is not None and facts and facts.misfit and not facts.examples and isinstance(error, NO_CASE):
+        words = f"every case needs more ranks than the {trial.most_ranks} that there are; the smallest {facts.misfit}"
         return Verdict.NOT_RUN, f"{words}: give more, or draw more cases by another profile", ""
     if error is None:
-        if trial is None or trial.checks == 0:
+        if facts is None or facts.checks == 0:
             return Verdict.BROKEN, "the test passed without one effective check", "vacuous"
         return Verdict.PASS, "", ""
     if disturbed := _first(error, Disturbed):

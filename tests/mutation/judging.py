@@ -19,7 +19,8 @@ from typing import Any
 from harness.data.case import Case
 from harness.records.record import Verdict
 from harness.trial import Trial
-from harness.trial.verdict import tried, verdict_of
+from harness.trial.shrinking import Shrinking
+from harness.trial.verdict import attempt, verdict_of
 from harness.vendor.load import Subject, load_backend
 from suites.catalogue import Entry, entries
 from tests.mutants import Fault
@@ -57,7 +58,7 @@ def judged(requirement: str, subject: Subject, world: str, shrinking: float = 0.
     ranks = ranks or (backend.thread_ranks if world == "threads" else backend.ranks)
     ends: list[End] = []
     for form in forms(by_id()[requirement].test):
-        ends.append(_one(by_id()[requirement], form, Trial(world, subject, ranks, shrinking_budget=shrinking)))
+        ends.append(_one(by_id()[requirement], form, Trial(world, subject, ranks, shrinking=Shrinking(shrinking))))
         if ends[-1].verdict.is_red:
             break
     return replace(ends[-1], seconds=sum(end.seconds for end in ends), examples=sum(end.examples for end in ends))
@@ -79,9 +80,10 @@ def _axis(names: str | Sequence[str], rows: Sequence[Any]) -> list[dict[str, Any
 def _one(entry: Entry, form: dict[str, Any], trial: Trial) -> End:
     started = time.monotonic()
     extra = {"world_kind": trial.kind} if "world_kind" in inspect.signature(entry.test).parameters else {}
-    error = tried(lambda trial: entry.test(trial=trial, **extra, **form), trial)
-    at, examples = trial.first_failure or (time.monotonic(), trial.examples)
-    case = trial.case.as_json() if error is not None and isinstance(trial.case, Case) else None
+    error = attempt(lambda trial: entry.test(trial=trial, **extra, **form), trial)
+    at, examples = trial.shrinking.first_failure or (time.monotonic(), trial.facts.examples)
+    drawn = trial.facts.case
+    case = drawn.as_json() if error is not None and isinstance(drawn, Case) else None
     return End(*verdict_of(error, trial), at - started, examples, case)
 
 

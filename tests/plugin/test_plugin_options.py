@@ -36,7 +36,7 @@ tried = []
 def test_draws(trial, case):
     """Digits are digits."""
     tried.append(case)
-    trial._begin(case, 1)
+    trial.facts.begin(case, 1)
     trial.holds(case.digit < 10, "a digit")
 
 @requirement("few/should", Feature.FULLY_SHARD, level="should", worlds=("threads",))

@@ -17,9 +17,9 @@ def test_agreement_is_counted_and_the_worst_is_kept_by_cell() -> None:
     trial.agree("rank 0", {"a": 1.0, "b": 2.25}, {"a": 1.0, "b": 2.0}, absolute(0.5))
     trial.run(number_of, Ask(dtype="float64", world_size=3))
     trial.agree("rank 2", [1.25], [1.0], absolute(1.0))
-    assert trial.checks == 3
-    assert trial.ratios == {"2 ranks · float32": 0.5, "3 ranks · float64": 0.25}
-    assert (trial.worst.path, trial.worst.ratio) == ("rank 0: 'b'", 0.5)
+    assert trial.facts.checks == 3
+    assert trial.facts.ratios == {"2 ranks · float32": 0.5, "3 ranks · float64": 0.25}
+    assert (trial.facts.worst.path, trial.facts.worst.ratio) == ("rank 0: 'b'", 0.5)
 
 
 @pytest.mark.parametrize("largest", [0.0, 1e-300])
@@ -30,7 +30,7 @@ def test_units_in_the_last_place_are_finite_or_left_out(largest: float) -> None:
     want = torch.tensor([largest, 0.0], dtype=torch.float64)
     with pytest.raises(SubjectFailure):
         trial.agree("rank 0", torch.ones(2, dtype=torch.float64), want, absolute(1e-9))
-    assert (list(trial.ratios), trial.ulps) == (["2 ranks · float64"], {})
+    assert (list(trial.facts.ratios), trial.facts.ulps) == (["2 ranks · float64"], {})
     trial.run(number_of, Ask(dtype="float32"))
     trial.agree("rank 0", torch.tensor([1.25]), torch.tensor([1.0]), absolute(0.5))
-    assert trial.ulps == {"2 ranks · float32": [2.0**21, 2.0**22]}
+    assert trial.facts.ulps == {"2 ranks · float32": [2.0**21, 2.0**22]}

@@ -30,14 +30,13 @@ def test_the_time_limit_interrupts_the_controller_between_runs() -> None:
 
 
 def test_worlds_that_leave_cleanly_are_closed_without_a_word() -> None:
-    """Closing ends every world, and keeps what they noted."""
+    """Closing ends every world."""
     worlds = Worlds()
     trial = trial_on(worlds)
     trial.run(number_of, Ask(world_size=1))
     trial.run(number_of, Ask(world_size=2))
     trial.close()
     assert all(world.is_closed for world in worlds.opened)
-    assert trial.notes == ["made up, of 1", "made up, of 2"]
 
 
 def test_a_rank_that_leaves_badly_fails_a_test_that_had_passed() -> None:
@@ -51,7 +50,7 @@ def test_a_rank_that_leaves_badly_fails_a_test_that_had_passed() -> None:
     ) as failed:
         trial.close()
     assert failed.value.cause == "crashed"
-    assert [outcome.fate for outcome in trial.outcomes] == [Fate.RETURNED, Fate.CRASHED]
+    assert [outcome.fate for outcome in trial.ranks.outcomes] == [Fate.RETURNED, Fate.CRASHED]
 
 
 def test_after_a_known_failure_worlds_are_ended_whatever_they_say() -> None:

@@ -14,6 +14,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.case import Case
 from harness.trial import Trial, most_ranks
+from harness.trial.shrinking import Shrinking
 from harness.vendor.load import Subject
 from harness.worlds.base import Fate, Outcome, SubjectFailure, World
 from harness.worlds.rank import Rank
@@ -36,7 +37,6 @@ class MadeUpWorld(World):
         self.runs: list[Ask] = []
         self.expired: list[str] = []
         self.is_closed = False
-        self.notes = [f"made up, of {size}"]
 
     def run(self, program: Any, *args: Any, deadline: float | None = None) -> tuple[Outcome, ...]:
         """Run the program rank by rank, unless something else was to become of the rank."""
@@ -79,9 +79,9 @@ class Worlds:
         return [case for world in self.opened for case in world.runs]
 
 
-def trial_on(worlds: Worlds, shrinking_budget: float = 20.0) -> Trial:
+def trial_on(worlds: Worlds, **shrinking: Any) -> Trial:
     """A trial on made-up worlds of up to three ranks."""
-    return Trial("threads", Subject(), 3, shrinking_budget=shrinking_budget, opener=worlds)
+    return Trial("threads", Subject(), 3, shrinking=Shrinking(**shrinking), opener=worlds)
 
 
 def number_of(rank: Rank, case: Ask) -> int:
@@ -104,14 +104,14 @@ def test_values_come_in_rank_order_and_worlds_are_kept_by_size() -> None:
     values = [trial.run(number_of, Ask(number, size)) for number, size in ((5, 2), (6, 3), (7, 2))]
     assert values == [[0, 5], [0, 6, 12], [0, 7]]
     assert [world.size for world in worlds.opened] == [2, 3]
-    assert (trial.examples, trial.world_sizes) == (3, {2, 3})
+    assert (trial.facts.examples, trial.facts.world_sizes) == (3, {2, 3})
 
 
 def test_one_case_can_run_on_worlds_of_several_sizes() -> None:
     """A case that is saved on two ranks and loaded on three is one example on two worlds."""
     trial, case = trial_on(Worlds()), Ask(5)
     assert [trial.run(number_of, case), trial.run(number_of, case, ranks=3)] == [[0, 5], [0, 5, 10]]
-    assert (trial.examples, trial.world_sizes) == (1, {2, 3})
+    assert (trial.facts.examples, trial.facts.world_sizes) == (1, {2, 3})
 
 
 def test_the_first_cause_is_blamed_and_every_rank_is_kept() -> None:
@@ -126,8 +126,8 @@ def test_the_first_cause_is_blamed_and_every_rank_is_kept() -> None:
     ) as failed:
         trial.run(number_of, Ask())
     assert failed.value.cause == "crashed"
-    assert trial.outcomes == failed.value.outcomes == tuple(ends.values())
-    assert trial.case == Ask()
+    assert trial.ranks.outcomes == failed.value.outcomes == tuple(ends.values())
+    assert trial.facts.case == Ask()
 
 
 def test_strategies_see_how_many_ranks_there_are() -> None:
@@ -157,7 +157,7 @@ def test_a_fact_holds_or_fails_with_its_sentence(fact: bool) -> None:
     else:
         with pytest.raises(SubjectFailure, match="they meet"):
             trial.holds(fact, "they meet")
-    assert trial.checks == 1
+    assert trial.facts.checks == 1
 
 
 @pytest.mark.parametrize("error", ["ValueError", "UnicodeError", ("KeyError", "ValueError")])
@@ -165,7 +165,7 @@ def test_a_refusal_is_known_by_its_type_or_a_base_of_it(error: str | tuple[str, 
     """Every rank must raise the error, by its own name or a base's, and each is a check."""
     trial = trial_on(Worlds())
     trial.refuses(raises, Ask(7), error, match="7 is not")
-    assert trial.checks == 2
+    assert trial.facts.checks == 2
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
     """With time left, the case that is reported is the smallest that fails."""
     trial = trial_on(fails_from(17))
     search(trial)
-    assert trial.case == Ask(17)
+    assert trial.facts.case == Ask(17)
 
 
 def test_a_case_that_passed_is_run_again_whenever_it_is_asked_for() -> None:
     """When the budget is spent a case that ran before ends as it did; one that did not run before is left out."""
-    trial = trial_on(Worlds(), shrinking_budget=0.0)
+    trial = trial_on(Worlds(), seconds=0.0)
     assert trial.run(number_of, Ask(1)) == [0, 1]
     trial.run(number_of, Ask(2))
     with pytest.raises(SubjectFailure):
@@ -226,19 +226,19 @@ def test_a_case_that_passed_is_run_again_whenever_it_is_asked_for() -> None:
 def test_without_time_left_nothing_new_is_run_after_a_failure() -> None:
     """Once the budget is spent, only the case that failed is run again, to show that it fails again."""
     worlds = fails_from(17)
-    search(trial_on(worlds, shrinking_budget=0.0))
+    search(trial_on(worlds, seconds=0.0))
     failing = [case for case in worlds.runs if case.number >= 17]
     assert len(set(failing)) == 1
     assert worlds.runs[-len(failing) :] == failing
 
 
-def test_after_so_many_cases_nothing_new_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_so_many_cases_nothing_new_is_run() -> None:
     """How far a failure is shrunk is a number of cases, so that it is the same on every machine that is fast enough."""
-    monkeypatch.setattr("harness.trial.trial._MOST_SMALLER", 5)
-    trial = trial_on(fails_from(17))
+    trial = trial_on(fails_from(17), cases=5)
     search(trial)
-    assert trial.first_failure is not None
-    assert trial.examples - trial.first_failure[1] == 5 + 1  # at last the smallest once more, to be reported
+    assert trial.shrinking.first_failure is not None
+    more = trial.facts.examples - trial.shrinking.first_failure[1]
+    assert more == 5 + 1  # the last one is the smallest again, to be reported
 
 
 def test_a_failure_that_took_a_deadline_is_not_run_again() -> None:

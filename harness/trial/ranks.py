@@ -1,0 +1,116 @@
+"""The ranks of one test: worlds by size, kept open from example to example, and outcomes turned into failures.
+
+run(2, program, case)  ─▶  World of 2 ranks  ─▶  all returned: [value of rank 0, value of rank 1]
+                                             └▶  else: SubjectFailure with the first cause
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from harness.worlds.base import Disturbed, Outcome, Program, SubjectFailure, World, describe, first_cause
+from harness.worlds.rank import Rank
+
+_most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
+
+
+def most_ranks() -> int:
+    """How many ranks the world of the running test has; for strategies that draw world sizes."""
+    return _most_ranks.get()
+
+
+@contextmanager
+def offering(ranks: int) -> Iterator[None]:
+    """In this block, ``most_ranks()`` is ``ranks``."""
+    token = _most_ranks.set(ranks)
+    try:
+        yield
+    finally:
+        _most_ranks.reset(token)
+
+
+class TimeIsUp(Exception):
+    """Raised in the controller when a test's timeout passes while no rank runs."""
+
+
+class Sized(Protocol):
+    """What a trial runs: any case that says how many ranks it is for."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks."""
+
+
+class Ranks:
+    """Runs programs on ranks. ``opener(size)`` opens a world; ``deadline`` is for one run, in seconds.
+
+    ``outcomes`` has those of the last run, or of ranks that did not leave cleanly; ``disturbed`` is what ended a run
+    from outside, if anything did.
+    """
+
+    def __init__(self, opener: Callable[[int], World], deadline: float) -> None:
+        self.outcomes: tuple[Outcome, ...] = ()
+        self._opener, self._deadline = opener, deadline
+        self._worlds: dict[int, World] = {}
+        self._active: World | None = None
+        self.disturbed: Disturbed | None = None
+
+    def run(self, size: int, program: Program, *args: Any) -> list[Any]:
+        """What ``program(rank, *args)`` returned on each of ``size`` ranks, in rank order.
+
+        Raises SubjectFailure if a rank did not return, Disturbed as a world does.
+        """
+        __tracebackhide__ = True
+        if size not in self._worlds:
+            self._worlds[size] = self._opener(size)
+        self._active = world = self._worlds[size]
+        try:
+            self.outcomes = world.run(program, *args, deadline=self._deadline)
+        except Disturbed as error:
+            self.disturbed, self.outcomes = error, ()
+            raise
+        finally:
+            self._active = None
+        _raise_first_cause(self.outcomes)
+        return [outcome.value for outcome in self.outcomes]
+
+    def expire(self, reason: str) -> None:
+        """From another thread: end the run in progress; if there is none, raise TimeIsUp in the main thread."""
+        world = self._active
+        if world is not None:
+            world.expire(reason)
+        else:
+            main = threading.main_thread().ident or 0
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(TimeIsUp))
+
+    def close(self) -> None:
+        """End all worlds. Raises SubjectFailure if a rank did not leave cleanly."""
+        left = self.discard()
+        self.outcomes = left if first_cause(left) is not None else self.outcomes
+        _raise_first_cause(left, "after its work was done, ")
+
+    def discard(self) -> tuple[Outcome, ...]:
+        """End all worlds; how ranks left, where one did not leave cleanly."""
+        left = tuple(outcome for world in self._worlds.values() for outcome in world.close())
+        self._worlds.clear()
+        return left
+
+
+def _raise_first_cause(outcomes: tuple[Outcome, ...], when: str = "") -> None:
+    __tracebackhide__ = True
+    if (cause := first_cause(outcomes)) is not None:
+        raise SubjectFailure(f"{when}{describe(outcomes)}", cause.fate.value, outcomes)
+
+
+def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:
+    """On every rank: run ``program`` and return what it raised, as data; None if it returned."""
+    try:
+        program(rank, case)
+    except Exception as error:
+        return {"types": [cls.__name__ for cls in type(error).__mro__], "message": str(error)}
+    return None
