@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.pytest_plugin.recorder import is_worker
-from harness.pytest_plugin.warm_start import start_ahead
+from harness.pytest_plugin.collection import start_ahead
+from harness.pytest_plugin.options import is_worker
 from harness.requirement import requirement_of
 from suites.catalogue import RUN_ORDER
 

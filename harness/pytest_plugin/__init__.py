@@ -1,7 +1,28 @@
-"""The pytest plugin: options, collection, running one test, finishing, recording and progress."""
+"""The pytest plugin. To follow a test from option to record, read these files in this order:
+
+``options.py``
+    ``pytest_addoption``, ``pytest_configure``: options and Hypothesis profiles; ``pytest_sessionstart``: the seed.
+``collection.py``
+    ``pytest_generate_tests``: one test per world. ``pytest_collection_modifyitems``: load the subject and its waivers
+    (``loaded_subject.py``), apply ``--level`` and ``--world``. ``pytest_collection_finish``: ``--case``, the header.
+``running.py``
+    ``pytest_runtest_setup``: skip what is not claimed or not possible here. ``trial``: the fixture.
+    ``pytest_timeout_set_timer``: the time limit. ``pytest_runtest_call``: the verdict, and rerunning a failing case.
+``finishing.py``
+    ``pytest_runtest_makereport``: the result becomes a record, and its verdict the outcome of pytest's report.
+``recording.py``
+    ``pytest_runtest_logreport``: write the record that a report carries, in the process that has the record file.
+    ``pytest_sessionfinish``, ``pytest_terminal_summary``: the footer, problems, and counts by verdict.
+``progress.py``
+    ``pytest_runtest_logreport``: print each failing result as it comes, and how far the run is.
+
+``environment.py`` and ``html_columns.py`` (pytest-html's report) are used by these.
+"""
 
 pytest_plugins = (
+    "harness.pytest_plugin.options",
     "harness.pytest_plugin.collection",
-    "harness.pytest_plugin.one_test",
-    "harness.pytest_plugin.finish",
+    "harness.pytest_plugin.running",
+    "harness.pytest_plugin.finishing",
+    "harness.pytest_plugin.recording",
 )

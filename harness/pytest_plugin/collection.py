@@ -1,10 +1,8 @@
-"""The pytest plugin: options, and what a run tries. One test: ``one_test.py``. The end: ``finish.py``."""
+"""What a run tries: the tests by world and level, the subject they judge, its waivers, and the case of ``--case``."""
 
 from __future__ import annotations
 
 import gc
-import os
-import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,102 +10,32 @@ from typing import Any
 import pytest
 import torch
 
-from harness.data.kinds import ATTACHED, KINDS, LEVELS
-from harness.pytest_plugin import html_columns, live, one_case, profiles
-from harness.pytest_plugin.judged import Judged
-from harness.pytest_plugin.options import JUDGED, OPTIONS, PROBLEMS, RECORDS, STARTED, option
-from harness.pytest_plugin.recorder import Recorder, has_workers, is_worker, subject_of, tell_usage_error, workers_of
-from harness.pytest_plugin.start_failures import StartFailures
+from harness.data.case import Case, from_text
+from harness.data.kinds import ATTACHED, LEVELS
+from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, subject_of
+from harness.pytest_plugin.options import has_workers, is_worker, option
+from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.requirements.finder import left_out
-from harness.requirements.marker import Requirement, kind_of, requirement_of
+from harness.requirements.marker import kind_of, requirement_of
 from harness.vendor.load import load_backend
-from harness.waivers.waiver import Waiver, read_waivers, unmatched
-from harness.worlds.attached.fleet import fleet
-from harness.worlds.workers.start import preload_programs
+from harness.waivers.waiver import read_waivers, unmatched
+from harness.worlds.attached.fleet import known
+from harness.worlds.workers import start
 
-RECORDER = pytest.StashKey[Recorder]()
-WAIVER_FILES = pytest.StashKey[list[dict[str, str]]]()
-#: The name of our pytest-html hooks, registered where pytest-html is.
-HTML = "fsdp-conformance-html"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Every option has an ini twin of the same name."""
-    group = parser.getgroup("fsdp-conformance")
-    for name, (default, words) in OPTIONS.items():
-        group.addoption(f"--{name}", default=None, help=f"{words} (default: {default or 'none'})")
-        parser.addini(name, words, default=default)
-    group.addoption("--case", default=None, help="run only this case, given as JSON, as a record shows it")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Check the options and register the marker; no subject is loaded until a requirement is collected."""
-    choices = {"world": (*KINDS, "both"), "level": (*LEVELS, "all"), "unclaimed": ("leave", "try")}
-    for name, values in choices.items():
-        if option(config, name) not in values:
-            raise pytest.UsageError(f"--{name} {option(config, name)!r}: expected one of {', '.join(values)}")
-    _check_attached(config)
-    profiles.check(config)
-    config.addinivalue_line("markers", "requirement(…): a conformance requirement, see harness/requirements/marker.py")
-    config.stash[RECORDS], config.stash[PROBLEMS], config.stash[STARTED] = [], [], time.time()
-    config.stash[RECORDER] = Recorder(config)
-    config.pluginmanager.register(config.stash[RECORDER])
-    config.pluginmanager.register(StartFailures(config))
-    if config.pluginmanager.hasplugin("html"):
-        config.pluginmanager.register(html_columns, HTML)
-
-
-def _check_attached(config: pytest.Config) -> None:
-    """An attached world needs a launcher, and one process alone speaks to its ranks."""
-    if option(config, "world") == ATTACHED:
-        if is_worker(config) or has_workers(config):
-            raise pytest.UsageError("attached ranks obey one process: run without --numprocesses")
-        try:
-            fleet()
-        except ValueError as error:
-            raise pytest.UsageError(f"--world attached: {error}") from error
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Settle the seed before any worker is started, and who says how the run goes."""
-    profiles.choose_seed(session.config)
-    live.watch(session.config)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell a worker the seed."""
-    profiles.tell_seed(node)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One a core where ranks run on CPU; elsewhere none, since they would share the device."""
-    try:
-        kind = load_backend(option(config, "backend")).device_type
-    except ValueError:
-        return 0  # what is wrong with it will be said where it is judged
-    return (os.cpu_count() or 1) if kind == "cpu" else 0
-
-
-# Profiles must be known before the hypothesis plugin looks for the one that was asked for.
-profiles.register()
-
-
-# Collection: worlds, levels, the plan.
+CASE = pytest.StashKey[Case]()
+WAIVER_FILES = pytest.StashKey[list[Path]]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Look for garbage only when tests run: what is imported and collected stays until the end."""
+    """Collect garbage only when tests run: what is imported and collected stays until the end."""
     gc.disable()
     try:
         return (yield)
     except pytest.UsageError as error:
         if is_worker(session.config):
-            tell_usage_error(session.config, error)
+            send_usage_error(session.config, error)
         raise
     finally:
         gc.freeze()
@@ -127,47 +55,37 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the subject, check that waivers match something, and leave out what level and world do not ask for."""
-    wanted = [(item, found) for item in items if (found := requirement_of(item)) is not None]
-    if not wanted:
+    """Load the subject and its waivers, and deselect what ``--level`` and ``--world`` leave out."""
+    tests = [(found.id, item) for item in items if (found := requirement_of(item)) is not None]
+    if not tests:
         return
+    config.stash[WAIVER_FILES] = files = _waiver_files(config, [item for _, item in tests])
     try:
-        files = _waiver_files(config, wanted)
         waivers = tuple(waiver for path in files for waiver in read_waivers(path))
-        judged = Judged(subject_of(config), waivers, workers_of(config))
+        workers = int(vars(config)["workerinput"]["workercount"]) if is_worker(config) else 1
+        config.stash[SUBJECT] = subject = LoadedSubject(subject_of(config), waivers, workers)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[JUDGED] = judged
-    config.stash[WAIVER_FILES] = list(map(file_digest, files))
-    torch.set_num_threads(1)  # what is worked out here is small, and the cores are the ranks'
-    rows = [(found.id, item.nodeid) for item, found in wanted]
-    for waiver in _waivers_of_nothing(config, judged, rows):
-        config.stash[PROBLEMS].append(f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement")
-    _leave_out(config, items)
+    torch.set_num_threads(1)  # computations of the controller are small, and the cores are for the ranks
+    config.stash[RECORDER].problems += _unmatched(config, subject, [(id, item.nodeid) for id, item in tests])
+    _deselect(config, items)
 
 
-def _waivers_of_nothing(config: pytest.Config, judged: Judged, rows: list[tuple[str, str]]) -> list[Waiver]:
-    """Waivers of the subject that match no row; where single tests were picked, the others were not looked for."""
-    if any("::" in arg for arg in config.args):
-        return []
-    whole = not any(arg.endswith(".py") for arg in config.args)
-    names = dict.fromkeys((judged.implementation.name, judged.backend.name))
-    return [waiver for name in names for waiver in unmatched(judged.waivers, name, rows, whole)]
-
-
-def _waiver_files(config: pytest.Config, wanted: Sequence[tuple[pytest.Item, Requirement]]) -> list[Path]:
-    """What the user names, and ``waivers.toml`` beside a suite's file, or in the folder above it."""
-    beside = sorted({folder / "waivers.toml" for item, _ in wanted for folder in list(item.path.parents)[:2]})
+def _waiver_files(config: pytest.Config, items: Sequence[pytest.Item]) -> list[Path]:
+    """The file that the user names, and each ``waivers.toml`` beside a test's file or in the folder above it."""
+    beside = sorted({folder / "waivers.toml" for item in items for folder in list(item.path.parents)[:2]})
     named = [Path(option(config, "waivers"))] if option(config, "waivers") else []
     return [*(path for path in beside if path.exists()), *named]
 
 
-def _left_out(config: pytest.Config, paths: Sequence[Path], planned: set[str]) -> int:
-    """How many requirements of the suites are not in the plan; of other suites nobody knows."""
-    folder, world = suites_folder(), option(config, "world")
-    if folder is None or not any(path.is_relative_to(folder.resolve()) for path in paths):
-        return 0
-    return left_out(folder, planned, _levels(config), "processes" if world == ATTACHED else world)
+def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[str, str]]) -> list[str]:
+    """A problem for each waiver of the subject that matches no test, unless the user picked single tests."""
+    if any("::" in arg for arg in config.args):
+        return []
+    whole = not any(arg.endswith(".py") for arg in config.args)
+    names = dict.fromkeys((subject.implementation.name, subject.backend.name))
+    found = [waiver for name in names for waiver in unmatched(subject.waivers, name, tests, whole)]
+    return [f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement" for waiver in found]
 
 
 def _levels(config: pytest.Config) -> Sequence[str]:
@@ -175,30 +93,69 @@ def _levels(config: pytest.Config) -> Sequence[str]:
     return LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
 
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     levels, world = _levels(config), option(config, "world")
 
-    def is_asked_for(item: pytest.Item) -> bool:
+    def is_selected(item: pytest.Item) -> bool:
         found = requirement_of(item)
         return found is None or (found.level in levels and world in (kind_of(item), "both"))
 
-    out = [item for item in items if not is_asked_for(item)]
-    if out:
+    if out := [item for item in items if not is_selected(item)]:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check ``--case``, have ranks know what they will run, and open the record file."""
+    """Check ``--case``, preload what ranks will run, and begin the record file."""
     config = session.config
-    judged = config.stash.get(JUDGED, None)
-    if judged is None or config.option.collectonly:
+    subject = config.stash.get(SUBJECT, None)
+    if subject is None or config.option.collectonly:
         return
-    one_case.choose(session)
+    _check_case(session)
     modules = sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)})
-    preload_programs([*modules, *judged.subject.modules])
-    rows = [(item.nodeid, found.id, found.level) for item in session.items if (found := requirement_of(item))]
-    recorder = config.stash[RECORDER]
-    left = _left_out(config, [item.path for item in session.items], {id for _, id, _ in rows})
-    recorder.provenance = Provenance(plan_digest(rows), config.stash[WAIVER_FILES], left)
-    recorder.start(judged, [nodeid for nodeid, _, _ in rows])
+    start.preload_programs([*modules, *subject.subject.modules])
+    plan = [(item.nodeid, found.id, found.level) for item in session.items if (found := requirement_of(item))]
+    left = _left_out(config, [item.path for item in session.items], {id for _, id, _ in plan})
+    digests = [file_digest(path) for path in config.stash[WAIVER_FILES]]
+    provenance = Provenance(plan_digest(plan), digests, left)
+    config.stash[RECORDER].begin(subject, [nodeid for nodeid, _, _ in plan], provenance)
+
+
+def _check_case(session: pytest.Session) -> None:
+    """Read the case of ``--case``. Raises UsageError if it is none, or if a test draws no cases."""
+    text = session.config.getoption("--case")
+    if text is None:
+        return
+    try:
+        session.config.stash[CASE] = from_text(text)
+    except ValueError as error:
+        raise pytest.UsageError(f'--case: {error}; take case and test from the "reproduce" of one record') from error
+    for item in session.items:
+        if requirement_of(item) is not None and not hasattr(getattr(item, "obj", None), "hypothesis"):
+            raise pytest.UsageError(f"--case: {item.nodeid} draws no cases; run it without --case")
+
+
+def _left_out(config: pytest.Config, paths: Sequence[Path], planned: set[str]) -> int:
+    """How many requirements of our suites are not in the plan; 0 for suites of others."""
+    folder, world = suites_folder(), option(config, "world")
+    if folder is None or not any(path.is_relative_to(folder.resolve()) for path in paths):
+        return 0
+    return left_out(folder, planned, _levels(config), "processes" if world == ATTACHED else world)
+
+
+def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
+    """Start the fork server early if this process will run tests of ``modules``, for a ``conftest.py`` to call.
+
+    It imports torch and the suites while this process does the same, so the first result comes seconds sooner.
+    """
+    if not modules or config.option.collectonly or has_workers(config):
+        return
+    try:
+        backend, subject = load_backend(option(config, "backend")), subject_of(config).modules
+    except ValueError:
+        return  # collection reports what is wrong with the subject
+    start.preload_programs([*modules, *subject])
+    start.start_ahead(backend)
+    fleet = known()
+    if fleet is not None:
+        fleet.start_ahead(backend)

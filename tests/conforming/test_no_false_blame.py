@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.pytest_plugin.judged import Judged
+from harness.pytest_plugin.loaded_subject import LoadedSubject
 from harness.records.record import Verdict
 from harness.vendor import ON_CPUS, Backend, Feature
 from harness.vendor.load import Subject, load_backend, load_implementation
@@ -110,7 +110,7 @@ def test_a_usual_subject_has_no_habit() -> None:
 
 def test_what_is_not_claimed_is_no_fault() -> None:
     """Of a subject that claims little, a requirement of more is not tried, whatever its reason is written in."""
-    odd = Judged(subject_of("manners:claims_little"), ())
+    odd = LoadedSubject(subject_of("manners:claims_little"), ())
     verdict, reason = odd.why_not(by_id()["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
     assert verdict is Verdict.NOT_CLAIMED
     assert load_implementation("tests.conforming.manners:claims_little").not_claimed[Feature.FORCE_SUM] in reason
@@ -128,7 +128,7 @@ def test_a_backend_on_cpus_lacks_what_cpus_lack() -> None:
 
 def test_what_a_backend_lacks_is_no_fault() -> None:
     """Of a backend of two ranks, a requirement of four is not tried, nor one of what it says is missing."""
-    odd = Judged(subject_of("backends:two_ranks"), ())
+    odd = LoadedSubject(subject_of("backends:two_ranks"), ())
     assert load_backend("tests.conforming.backends:two_ranks").ranks == 2
     for requirement in ("communication/to-group", "collectives/premul-sum"):
         verdict, _ = odd.why_not(by_id()[requirement].requirement, "processes") or (Verdict.PASS, "")

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.pytest_plugin.judged import Judged
+from harness.pytest_plugin.loaded_subject import LoadedSubject
 from harness.records.record import Verdict
 from harness.waivers.waiver import read_waivers
 from harness.worlds.base import Fate
@@ -132,7 +132,7 @@ def first_of(parts: Sequence[FirstRed]) -> FirstRed:
 
 def in_run_order(fault: Fault, world: str) -> Iterator[Entry]:
     """What a run tries on this subject, but for what torch's own FSDP is known to fail."""
-    judged_one = Judged(subject_of(fault), ())
+    judged_one = LoadedSubject(subject_of(fault), ())
     for entry in sorted(entries(), key=lambda entry: RUN_ORDER.index(entry.requirement.chapter)):
         found = entry.requirement
         possible = found.ranks <= RANKS and world in found.worlds and judged_one.why_not(found, world) is None

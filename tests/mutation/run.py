@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from harness.pytest_plugin import profiles
+from harness.pytest_plugin.options import register_profiles
 from harness.records.output import replace_file
 from harness.vendor.load import Subject
 from harness.worlds.workers.start import preload_programs
@@ -164,7 +164,7 @@ def _part(fault: Fault, symptom: str, worker: int) -> FirstRed:
 def _prepare(over: Flag) -> None:
     """In a worker: as the pytest plugin does."""
     _shared.append(over)
-    profiles.register()  # before requirements are imported: how many cases they draw is settled then
+    register_profiles()  # before requirements are imported: how many cases they draw is settled then
     # A process of a pool runs no exit handlers, and waits for its children first: ranks kept warm for the next world.
     multiprocessing.util.Finalize(None, shutdown_pool, exitpriority=10)
     torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pytest_plugin.judged import Judged
+from harness.pytest_plugin.loaded_subject import LoadedSubject
 from harness.records.reader import Run, missing, read_run
 from harness.records.record import Record, Verdict
 from harness.requirement import Requirement
@@ -102,9 +102,9 @@ def test_workers_do_not_share_a_device() -> None:
     """On an accelerator nothing is tried by several workers, and the reason is told."""
     here = Subject(SUBJECT[1], "tests.plugin.samples:device")
     found = Requirement("samples/any", (), "must", 1, (), ("threads",), "")
-    verdict, why = Judged(here, (), workers=2).why_not(found, "threads") or (None, "")
+    verdict, why = LoadedSubject(here, (), workers=2).why_not(found, "threads") or (None, "")
     assert (verdict, why) == (Verdict.NOT_RUN, "2 workers would share cuda devices: run without --numprocesses")
-    assert Judged(here, (), workers=1).why_not(found, "threads") is None
+    assert LoadedSubject(here, (), workers=1).why_not(found, "threads") is None
 
 
 def test_the_terminal_names_what_is_red_and_what_matches_nothing(whole: tuple[Completed, Run]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from harness import cli
 from harness.commands import watch
-from harness.pytest_plugin import live
+from harness.pytest_plugin import progress as printing
 from harness.pytest_plugin.progress import Progress
 from harness.records.record import Verdict
 from tests.plugin.test_plugin_options import SUBJECT, SUITE
@@ -23,11 +23,11 @@ pytest_plugins = ["pytester"]
 def test_a_line_says_how_far_a_run_is_and_what_is_left() -> None:
     """Rows by verdict, the share of all, seconds, and at this pace how many more."""
     progress = Progress(40)
-    assert progress.line(3.0) == "[0%] 0 of 40 rows; 3.0 s"
+    assert progress.line(3.0) == "[0%] 0 of 40 results; 3.0 s"
     for number in range(10):
         progress.add(row(f"r{number}", Verdict.FAIL if number == 3 else Verdict.PASS))
-    said = progress.line(20.0, at="t.py::next[threads]")
-    assert said == "[25%] 10 of 40 rows: 9 pass, 1 fail; 20 s, about 60 s left; now t.py::next[threads]"
+    said = progress.line(20.0, current="t.py::next[threads]")
+    assert said == "[25%] 10 of 40 results: 9 pass, 1 fail; 20 s, about 60 s left; now t.py::next[threads]"
 
 
 def test_a_red_row_is_said_once() -> None:
@@ -35,7 +35,6 @@ def test_a_red_row_is_said_once() -> None:
     progress, red = Progress(2), row("a", Verdict.FAIL, message="off by one\nand more")
     assert progress.add(red) == "fail: sharding/a [threads] off by one"
     assert progress.add(red) == progress.add(row("b", Verdict.WAIVED)) == ""
-    assert progress.rows == 2
     assert progress.add(row("b", Verdict.BROKEN)) == "broken: sharding/b [threads]"
 
 
@@ -56,7 +55,7 @@ def test_a_log_has_each_red_row_as_it_comes_and_how_far_the_run_is(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the summary: the red row, and lines with counts; pytest's own letters are left out."""
-    monkeypatch.setattr(live, "IN_A_LOG", 0.0)
+    monkeypatch.setattr(printing, "IN_A_LOG", 0.0)
     pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
     pytester.makepyfile(test_few=FAILING)
     pytester.syspathinsert()
@@ -64,7 +63,7 @@ def test_a_log_has_each_red_row_as_it_comes_and_how_far_the_run_is(
     ends = next(place for place, line in enumerate(lines) if "FAILURES" in line)
     assert any(line.startswith("fail: few/must [threads] a digit") for line in lines[:ends])
     assert any(
-        re.match(r"\[100%\] 3 of 3 rows: 1 pass, 1 fail, 1 not claimed; .*; now test_few", line) for line in lines
+        re.match(r"\[100%\] 3 of 3 results: 1 pass, 1 fail, 1 not claimed; .*; now test_few", line) for line in lines
     )
     assert not [line for line in lines if re.search(r"test_few.py [.Fsx]", line)]
 
@@ -74,12 +73,12 @@ def test_rows_of_words_and_silence_stay_as_they_are(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     """With ``-v`` pytest names each row itself, and ``-qq`` asks for nothing of the kind."""
-    monkeypatch.setattr(live, "IN_A_LOG", 0.0)
+    monkeypatch.setattr(printing, "IN_A_LOG", 0.0)
     pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
     pytester.makepyfile(test_few=SUITE)
     pytester.syspathinsert()
     lines = pytester.runpytest_inprocess(*SUBJECT, flag).outlines
-    assert not [line for line in lines if " rows: " in line]
+    assert not [line for line in lines if " results: " in line]
     assert any("PASSED" in line for line in lines) == (flag == "-v")
 
 
@@ -97,7 +96,7 @@ def test_a_file_that_is_whole_is_told_at_once(tmp_path: Path, capsys: pytest.Cap
     status, lines = watched(capsys, file_of(full_run(status=1), tmp_path / "run.jsonl"))
     assert status == 1
     assert lines[0].startswith("fail: sharding/FAIL [threads] off by one")
-    assert lines[-1].startswith("[87%] 7 of 8 rows: 1 pass, 1 fail")
+    assert lines[-1].startswith("[87%] 7 of 8 results: 1 pass, 1 fail")
 
 
 def test_a_file_that_grows_is_followed_to_its_end(
@@ -111,7 +110,7 @@ def test_a_file_that_grows_is_followed_to_its_end(
     pause = SimpleNamespace(wait=lambda seconds: path.write_bytes(whole))
     monkeypatch.setattr(watch, "threading", SimpleNamespace(Event=lambda: pause))
     status, lines = watched(capsys, path)
-    assert (status, lines[0].partition(";")[0]) == (1, "[50%] 1 of 2 rows: 1 pass")
+    assert (status, lines[0].partition(";")[0]) == (1, "[50%] 1 of 2 results: 1 pass")
     assert "fail: sharding/b [threads] late" in lines
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.pytest_plugin.options import JOURNAL, PROBLEMS, RECORDS
-from harness.pytest_plugin.recorder import Recorder
+from harness.pytest_plugin.recording import Recorder
 from harness.records.reader import read_run
 from harness.records.writer import as_line
 from tests.report.report_samples import row
@@ -34,18 +34,17 @@ def test_the_header_comes_before_the_records_of_all_workers(tmp_path: Any) -> No
         "--world": "both",
         "--level": "all",
     }
-    stash = pytest.Stash()
-    stash[RECORDS], stash[PROBLEMS] = [], []
     config: Any = SimpleNamespace(
-        stash=stash, invocation_params=SimpleNamespace(args=()), getoption=lambda name, default=None: options.get(name)
+        stash=pytest.Stash(),
+        invocation_params=SimpleNamespace(args=()),
+        getoption=lambda name, default=None: options.get(name),
     )
     recorder = Recorder(config)
     plan = [row("a").nodeid, row("b").nodeid]
     reports = [heard(recorder, "a", plan), heard(recorder, "b", plan)]
-    assert JOURNAL not in stash
+    assert not Path(record).exists()
     for report in reversed(reports):
         recorder.pytest_runtest_logreport(report)
     run = read_run(record)
     assert (run.header.plan, run.header.left_out) == (plan, 3)
     assert [one.requirement for one in run.records] == ["sharding/b", "sharding/a"]
-    stash[JOURNAL].close()

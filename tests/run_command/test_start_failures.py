@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.pytest_plugin.options import PROBLEMS
-from harness.pytest_plugin.start_failures import StartFailures
+from harness.pytest_plugin.recording import Recorder
 from harness.records.reader import Run, missing, read_run
 from harness.records.record import Record, Verdict
 from harness.worlds.base import NotRun, WorldCannotStart
@@ -102,15 +101,13 @@ class _Session:
 
 def heard(*messages: str, cause: str = WorldCannotStart.cause) -> tuple[str, list[str]]:
     """Why a run stops, if it does, and its problems, after results with these messages."""
-    session, stash = _Session(), pytest.Stash()
-    stash[PROBLEMS] = []
+    session = _Session()
     options = {"--implementation": "torch", "--backend": "gloo"}
     plugins = SimpleNamespace(get_plugin={"session": session}.get)
-    failures = StartFailures(SimpleNamespace(stash=stash, getoption=options.get, pluginmanager=plugins))  # type: ignore[arg-type]
+    recorder = Recorder(SimpleNamespace(getoption=options.get, pluginmanager=plugins))  # type: ignore[arg-type]
     for message in messages:
-        record = Record("a/b", "t::a", "a", "It.", "must", "threads", Verdict.NOT_RUN, message, cause)
-        failures.pytest_runtest_logreport(SimpleNamespace(fsdp_record=record))
-    return session.shouldstop, stash[PROBLEMS]
+        recorder.check_start(Record("a/b", "t::a", "a", "It.", "must", "threads", Verdict.NOT_RUN, message, cause))
+    return session.shouldstop, recorder.problems
 
 
 def test_ranks_and_ports_make_no_other_reason() -> None:

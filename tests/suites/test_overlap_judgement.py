@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from harness.pytest_plugin.judged import Judged
+from harness.pytest_plugin.loaded_subject import LoadedSubject
 from harness.records.record import Verdict
 from harness.vendor.load import Subject
 from harness.worlds.make import open_world
@@ -154,7 +154,7 @@ def test_a_backend_that_lacks_streams_is_not_asked(name: str) -> None:
     """One that claims to have them is."""
     requirement = by_id()[name].requirement
     for backend, verdict in (("gloo", Verdict.NOT_RUN), (CLAIMS, None)):
-        why = Judged(Subject("torch", backend), ()).why_not(requirement, "processes")
+        why = LoadedSubject(Subject("torch", backend), ()).why_not(requirement, "processes")
         assert (why and why[0]) == verdict
 
 

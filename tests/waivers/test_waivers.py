@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pytest_plugin.judged import Judged
+from harness.pytest_plugin.loaded_subject import LoadedSubject
 from harness.records.record import Verdict
 from harness.vendor.load import Subject
 from harness.waivers.waiver import Waiver, read_waivers, unmatched, waived
@@ -181,9 +181,9 @@ def test_a_waiver_may_be_about_the_backend() -> None:
     assert judged((waiver(subject="nccl"),)).waiver("a/b", "t.py::x[threads]") is None
 
 
-def judged(waivers: tuple[Waiver, ...]) -> Judged:
+def judged(waivers: tuple[Waiver, ...]) -> LoadedSubject:
     """torch as it is installed, under these waivers."""
-    return Judged(Subject("torch", "gloo"), waivers)
+    return LoadedSubject(Subject("torch", "gloo"), waivers)
 
 
 @given(days=st.integers(-1000, 1000))

@@ -1,4 +1,4 @@
-"""One judged run: the subject, what is planned, and how the end of each test becomes a record."""
+"""The subject of a run, loaded: what it claims, what can be tried on it here, and what is waived."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+import pytest
 import torch
 
 from harness.data.case import Case
 from harness.data.kinds import ATTACHED
+from harness.pytest_plugin.options import option
 from harness.records.command_lines import launched, pytest_line
-from harness.records.record import Record, Verdict
+from harness.records.record import Verdict
 from harness.requirements.marker import Requirement
-from harness.trial.trial import Trial
-from harness.trial.verdict import Result
 from harness.vendor.api import LIMITS, Backend, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
-from harness.waivers.waiver import Waiver, waived
+from harness.waivers.waiver import Waiver
 from harness.worlds.make import ranks_in
 
 
 @dataclass
-class Judged:
-    """The subject of this run, loaded, with the waivers that speak of it. ``workers`` is how many processes run it."""
+class LoadedSubject:
+    """The implementation and the backend, with the waivers of the run. ``workers`` is how many processes run tests."""
 
     subject: Subject
     waivers: tuple[Waiver, ...]
@@ -39,7 +39,7 @@ class Judged:
 
     @property
     def name(self) -> str:
-        """Who is judged, as records have it: name and version."""
+        """Name and version of the implementation, as in records."""
         return f"{self.implementation.name} {self.implementation.version}".strip()
 
     def most_ranks(self, world: str) -> int:
@@ -76,13 +76,13 @@ class Judged:
         return (Verdict.NOT_RUN, why) if why else None
 
     def waiver(self, requirement: str, nodeid: str) -> Waiver | None:
-        """The waiver that covers a row, if any: of the implementation, or of the backend, which is torch's version."""
+        """The waiver that covers a test, if any: of the implementation, or of the backend, whose version is torch's."""
         subjects = [(self.implementation.name, self.implementation.version), (self.backend.name, torch.__version__)]
         covering = (w for w in self.waivers for subject in subjects if w.covers(requirement, nodeid, *subject))
         return next(covering, None)
 
     def reproduction(self, nodeid: str, case: Any) -> str:
-        """A shell line that runs this very case again."""
+        """A shell line that runs this case again."""
         fields = case.as_json() if isinstance(case, Case) else None
         words = pytest_line(nodeid, self.subject.implementation, self.subject.backend, fields)
         if nodeid.endswith(f"[{ATTACHED}]"):
@@ -90,40 +90,9 @@ class Judged:
         return shlex.join(words)
 
 
-def make_record(
-    judged: Judged,
-    requirement: Requirement,
-    nodeid: str,
-    world: str,
-    statement: str,
-    end: Result,
-    trial: Trial | None,
-    seconds: float,
-    draws: bool,
-) -> Record:
-    """The row that says how a test ended. Only a test that ``draws`` cases can be told which one to run again."""
-    verdict, message, cause, again, events, tried = end
-    waiver = judged.waiver(requirement.id, nodeid)
-    verdict, message = waived(verdict, message, waiver, judged.today)
-    failed = bool(cause) and verdict is not Verdict.NOT_RUN
-    return Record(
-        requirement=requirement.id,
-        nodeid=nodeid,
-        chapter=requirement.chapter,
-        statement=statement,
-        level=requirement.level,
-        world=world,
-        verdict=verdict,
-        message=message,
-        cause=cause,
-        **(trial.facts.as_record(failed) if trial is not None else {}),
-        again=again,
-        events=list(events),
-        reproduce=judged.reproduction(nodeid, trial.facts.case if trial is not None and failed and draws else None),
-        ranks=[outcome.as_json() for outcome in trial.ranks.outcomes] if trial is not None and failed else [],
-        waiver=waiver.as_json() if waiver else None,
-        features=[str(feature) for feature in requirement.features],
-        source=requirement.source,
-        tried=tried,
-        seconds=round(seconds, 3),
-    )
+SUBJECT = pytest.StashKey[LoadedSubject]()
+
+
+def subject_of(config: pytest.Config) -> Subject:
+    """The subject that the options name, not yet loaded."""
+    return Subject(option(config, "implementation"), option(config, "backend"))

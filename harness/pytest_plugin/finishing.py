@@ -1,0 +1,106 @@
+"""The end of a test: its result becomes a record, which its report carries as ``fsdp_record``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from harness.data.text import one_line, ratio_text, visible
+from harness.pytest_plugin import html_columns
+from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject
+from harness.pytest_plugin.running import RESULT, TRIAL
+from harness.records.record import Record, Verdict
+from harness.requirements.marker import Requirement, kind_of, requirement_of
+from harness.trial.trial import Trial
+from harness.trial.verdict import Result, verdict_of
+from harness.waivers.waiver import waived
+
+#: The name under which our pytest-html hooks are registered, if pytest-html is installed.
+HTML = "fsdp-conformance-html"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add columns to pytest-html's report, if it makes one."""
+    if config.pluginmanager.hasplugin("html"):
+        config.pluginmanager.register(html_columns, HTML)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Make the record after a test's call, or after a setup that did not pass, and let its verdict be the outcome."""
+    report = yield
+    found = requirement_of(item)
+    if found is None or not (call.when == "call" or (call.when == "setup" and report.outcome != "passed")):
+        return report
+    assert isinstance(item, pytest.Function)
+    result = item.stash.get(RESULT, None) or Result(*verdict_of(call.excinfo.value if call.excinfo else None, None))
+    subject = item.config.stash[SUBJECT]
+    report.fsdp_record = record = _record(item, found, subject, result, call.duration)
+    # A JUnit file has the properties of the report on teardown, which are the item's; other plugins, those of this one.
+    properties = _properties(record, subject)
+    item.user_properties += properties
+    report.user_properties += properties
+    _set_outcome(report, record)
+    if item.config.pluginmanager.hasplugin(HTML):
+        report.extras = [*getattr(report, "extras", []), *html_columns.extras_of(record)]
+    return report
+
+
+def _record(
+    item: pytest.Function, requirement: Requirement, subject: LoadedSubject, result: Result, seconds: float
+) -> Record:
+    waiver = subject.waiver(requirement.id, item.nodeid)
+    verdict, message = waived(result.verdict, result.message, waiver, subject.today)
+    trial = item.stash.get(TRIAL, None) if result.verdict is not Verdict.NOT_CLAIMED else None
+    failed = trial if result.cause and verdict is not Verdict.NOT_RUN else None
+    return Record(
+        requirement=requirement.id,
+        nodeid=item.nodeid,
+        chapter=requirement.chapter,
+        statement=" ".join((getattr(item.function, "__doc__", None) or "").split()),
+        level=requirement.level,
+        world=kind_of(item),
+        verdict=verdict,
+        message=message,
+        cause=result.cause,
+        **(trial.facts.as_record(failed is not None) if trial is not None else {}),
+        again=result.again,
+        events=list(result.events),
+        reproduce=subject.reproduction(item.nodeid, _drawn_case(item, failed)),
+        ranks=[outcome.as_json() for outcome in failed.ranks.outcomes] if failed is not None else [],
+        waiver=waiver.as_json() if waiver else None,
+        features=[str(feature) for feature in requirement.features],
+        source=requirement.source,
+        tried=result.tried,
+        seconds=round(seconds, 3),
+    )
+
+
+def _drawn_case(item: pytest.Function, failed: Trial | None) -> Any:
+    """The case for ``--case``, which only a test that draws cases takes."""
+    return failed.facts.case if failed is not None and hasattr(item.obj, "hypothesis") else None
+
+
+def _properties(record: Record, subject: LoadedSubject) -> list[tuple[str, object]]:
+    """What a result is about, for JUnit files and other readers of pytest's properties, in any process."""
+    named = ("requirement", "level", "world", "verdict")
+    found: list[tuple[str, object]] = [(name, str(getattr(record, name))) for name in named]
+    found += [("implementation", subject.name), ("backend", subject.backend.name)]
+    return found if record.ratio is None else [*found, ("worst/allowed", ratio_text(record.ratio))]
+
+
+def _set_outcome(report: Any, record: Record) -> None:
+    if record.verdict is Verdict.WAIVED:
+        report.outcome = "skipped"
+        report.wasxfail = one_line(f"waived: {record.waiver and record.waiver['issue']}")
+    elif record.verdict.is_red:
+        report.outcome = "failed"
+        report.longrepr = report.longrepr or visible(record.message)
+        report.sections.append(("verdict", visible(f"{record.verdict}: {record.message}")))
+        report.sections.append(("reproduce", visible(record.reproduce)))
+    elif record.verdict in (Verdict.NOT_RUN, Verdict.NOT_CLAIMED) and report.outcome != "skipped":
+        report.outcome = "skipped"
+        first = (record.message.splitlines() or [""])[0]  # the record has the rest, such as a traceback
+        report.longrepr = (str(report.fspath), 0, visible(f"{record.verdict}: {first}"))

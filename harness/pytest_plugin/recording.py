@@ -1,0 +1,242 @@
+"""The records of a run: kept by the process that runs the tests, or by the controller of pytest-xdist for its workers.
+
+worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ controller: record ─▶ record file
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from harness import __version__
+from harness.data.kinds import WORLDS
+from harness.data.text import one_line, plural
+from harness.pytest_plugin.environment import environment
+from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, subject_of
+from harness.pytest_plugin.options import has_workers, is_worker, option
+from harness.pytest_plugin.progress import print_progress, result_line
+from harness.records.provenance import Provenance, sources_digest
+from harness.records.record import Footer, Header, Record, Verdict
+from harness.records.writer import UNWRITTEN, Journal, as_line, escaped, writable
+from harness.worlds.base import WorldCannotStart, describe, first_cause
+from harness.worlds.workers import supervised_world
+
+#: The keys under which a worker sends its problems, and what the user got wrong.
+_PROBLEMS, _USAGE = "fsdp_conformance_problems", "fsdp_conformance_usage_error"
+#: So many worlds that cannot start for the same reason end the run.
+_MOST_START_FAILURES = 3
+#: What differs between two start failures with the same cause: ranks, sizes, ports, process ids, addresses.
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+class Recorder:
+    """Writes the record file. ``problems`` keep a run from being green; ``records`` are those of this process.
+
+    It is registered once per session, since a report does not know its session.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.records: list[Record] = []
+        self.problems: list[str] = []
+        self._config = config
+        self._journal: Journal | None = None
+        self._planned = 0
+        self._plan: list[str] = []  # in a worker, until it is sent
+        self._provenance = Provenance()
+        self._started = time.time()
+        self._start_failures: Counter[str] = Counter()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Before workers start, see whether the record file can be written; without workers, ``begin`` does."""
+        print_progress(self._config, lambda: self._planned)
+        if has_workers(self._config) and not self._config.option.collectonly:
+            self._opened()
+
+    def _opened(self) -> Journal:
+        if self._journal is None:
+            try:
+                self._journal = Journal(option(self._config, "record"))
+            except ValueError as error:
+                raise pytest.UsageError(str(error)) from error
+        return self._journal
+
+    def begin(self, subject: LoadedSubject, plan: Sequence[str], provenance: Provenance) -> None:
+        """Begin the record file with the header: subject, environment, and the node id of every planned result.
+
+        A worker keeps plan and provenance for its first report. Raises UsageError if the file cannot be written.
+        """
+        self._planned, self._provenance, config = len(plan), provenance, self._config
+        if is_worker(config):
+            self._plan = list(plan)
+            return
+        self._opened()
+        self._write(
+            Header(
+                implementation=subject.name,
+                backend=subject.backend.name,
+                worlds=list(WORLDS) if option(config, "world") == "both" else [option(config, "world")],
+                profile=str(settings._current_profile),
+                level=option(config, "level"),
+                plan=list(plan),
+                suite_version=__version__,
+                claims=sorted(map(str, subject.implementation.claims)),
+                not_claimed={str(key): reason for key, reason in subject.implementation.not_claimed.items()},
+                environment=environment(),
+                command=" ".join(["pytest", *map(str, config.invocation_params.args)]),
+                started=_now(),
+                seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
+                sources=sources_digest(),
+                **asdict(provenance),
+            )
+        )
+
+    def _write(self, line: Header | Record) -> None:
+        """Write a line; if that fails, end the run at once, since no later result would be kept."""
+        try:
+            self.problems += self._opened().write(line)
+        except OSError as error:
+            pytest.exit(str(error), returncode=UNWRITTEN)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep the record that a report carries; the first report of a worker has the plan, too."""
+        record = getattr(report, "fsdp_record", None)
+        if record is None:
+            return
+        self.check_start(record)
+        if is_worker(self._config):
+            return
+        if getattr(report, "fsdp_plan", None) and SUBJECT not in self._config.stash:
+            self._config.stash[SUBJECT] = subject = LoadedSubject(subject_of(self._config), ())
+            self.begin(subject, report.fsdp_plan, Provenance(**report.fsdp_provenance))
+        self.records.append(record)
+        self._write(record)
+
+    def check_start(self, record: Record) -> None:
+        """The first world that cannot start is a problem of the run; the third for the same reason stops it.
+
+        Workers stop themselves, too: each has more tests to run.
+        """
+        if record.cause != WorldCannotStart.cause:
+            return
+        reason = (record.message.splitlines() or [""])[0]
+        cause = _NUMBERS.sub("#", reason)
+        self._start_failures[cause] += 1
+        if self._start_failures[cause] == 1 and not is_worker(self._config):
+            subject = subject_of(self._config)
+            doctor = ["doctor", "--backend", subject.backend, "--implementation", subject.implementation]
+            line = shlex.join(["fsdp-conformance", *doctor])
+            self.problems.append(f"worlds {one_line(reason)}; run `{line}` to see why")
+        if self._start_failures[cause] == _MOST_START_FAILURES:
+            for name in ("session", "dsession"):  # pytest-xdist does not look at the attribute of pytest's session
+                session: Any = self._config.pluginmanager.get_plugin(name)
+                if session is not None:
+                    session.shouldstop = f"{_MOST_START_FAILURES} worlds could not start for the same reason"
+
+    # Between the processes of pytest-xdist.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self, report: Any) -> Generator[None, Any, Any]:
+        """A record is sent as a line of the record file, and with the first one the plan."""
+        data = yield
+        if data is not None and data.get("fsdp_record") is not None:
+            record, problems = writable(report.fsdp_record)
+            self.problems += problems
+            data["fsdp_record"] = as_line(record)
+            data["fsdp_plan"], self._plan = self._plan, []
+            data["fsdp_provenance"] = asdict(self._provenance)
+        return escaped(data)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_from_serializable(self, data: dict[str, Any]) -> Generator[None, Any, Any]:
+        """And read back. This runs on a thread for each worker, so it writes nothing."""
+        report = yield
+        if report is not None and isinstance(data.get("fsdp_record"), str):
+            report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
+        return report
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """Take over a worker's problems, each once: all workers find the same waivers. A usage error ends the run."""
+        output = getattr(node, "workeroutput", {})
+        if _USAGE in output:
+            raise pytest.UsageError(output[_USAGE])
+        self.problems += [problem for problem in output.get(_PROBLEMS, []) if problem not in self.problems]
+
+    # The end of the run.
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """End idle ranks and write the footer; a run that tried no requirement, or has a problem, fails."""
+        left = supervised_world.shutdown_pool()
+        if first_cause(left) is not None:
+            self.problems.append(f"after the last test, {describe(left)}")
+        if is_worker(self._config):
+            vars(self._config)["workeroutput"][_PROBLEMS] = escaped(self.problems)
+        if self._journal is None or SUBJECT not in self._config.stash or exitstatus == UNWRITTEN:
+            return
+        if all(record.verdict in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN) for record in self.records):
+            self.problems.append("no requirement was tried")
+        red = sum(record.verdict.is_red for record in self.records)
+        if session.testsfailed != red:
+            counted = f"pytest counts {plural(session.testsfailed, 'failure')}, but {red} of the recorded results fail"
+            self.problems.append(f"{counted}: see pytest's own output")
+        if self.problems and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        try:
+            self._end(self._journal, int(session.exitstatus))
+        except OSError as error:
+            self.problems.append(str(error))
+            session.exitstatus = UNWRITTEN
+
+    def _end(self, journal: Journal, status: int) -> None:
+        counts = Counter({record.nodeid: str(record.verdict) for record in self.records}.values())
+        seconds = round(time.time() - self._started, 3)
+        footer = Footer(_now(), seconds, status, list(self.problems), journal.digest, dict(counts))
+        self.problems += journal.write(footer)
+        journal.close()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Counts by verdict, failing results, problems, and where the records are."""
+        subject = self._config.stash.get(SUBJECT, None)
+        if subject is None:
+            return
+        terminalreporter.section(f"FSDP conformance of {subject.implementation.name} on {subject.backend.name}")
+        counts = {verdict: sum(r.verdict is verdict for r in self.records) for verdict in Verdict}
+        terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
+        for record in self.records:
+            if record.verdict.is_red or record.verdict is Verdict.NOT_RUN:
+                terminalreporter.line(result_line(record))
+        for problem in self.problems:
+            terminalreporter.line(one_line(f"problem: {problem}"), red=True)
+        if option(self._config, "record"):
+            terminalreporter.line(f"records: {option(self._config, 'record')}")
+
+
+RECORDER = pytest.StashKey[Recorder]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the recorder."""
+    config.stash[RECORDER] = Recorder(config)
+    config.pluginmanager.register(config.stash[RECORDER])
+
+
+def send_usage_error(config: pytest.Config, error: pytest.UsageError) -> None:
+    """Send what a worker refuses to the controller, which shows it to the user: only workers collect tests."""
+    vars(config)["workeroutput"][_USAGE] = escaped(str(error))
+
+
+def _now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

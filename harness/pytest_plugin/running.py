@@ -1,0 +1,138 @@
+"""One test while it runs: its trial, its time limit, and its result."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from harness.pytest_plugin.collection import CASE
+from harness.pytest_plugin.loaded_subject import SUBJECT
+from harness.pytest_plugin.options import option
+from harness.records.record import Verdict
+from harness.requirements.marker import kind_of, requirement_of
+from harness.trial.rerun import rerun
+from harness.trial.shrinking import Shrinking
+from harness.trial.trial import Trial
+from harness.trial.verdict import Result, verdict_of
+
+TRIAL = pytest.StashKey[Trial]()
+RESULT = pytest.StashKey[Result]()
+#: Why a requirement that is tried all the same is not claimed.
+UNCLAIMED = pytest.StashKey[str]()
+TIMER = pytest.StashKey[threading.Timer]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is not claimed or not possible here; with ``--case``, run that case instead of drawing cases."""
+    found = requirement_of(item)
+    if found is None:
+        return
+    subject = item.config.stash[SUBJECT]
+    unclaimed, impossible = subject.unclaimed(found), subject.impossible(found, kind_of(item))
+    if unclaimed and not impossible and option(item.config, "unclaimed") == "try":
+        item.stash[UNCLAIMED] = unclaimed
+    elif why := subject.why_not(found, kind_of(item)):
+        item.stash[RESULT] = Result(*why, "")
+        pytest.skip(f"{why[0]}: {why[1]}")
+    if CASE in item.config.stash:
+        assert isinstance(item, pytest.Function)
+        drawn, case = item.obj.hypothesis, item.config.stash[CASE]
+        item.obj = functools.update_wrapper(functools.partial(drawn.inner_test, case=case), drawn.inner_test)
+        item.obj.hypothesis = drawn
+
+
+@pytest.fixture
+def world_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of world that this test runs in."""
+    return str(request.param)
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, world_kind: str) -> Iterator[Trial]:
+    """The subject on trial: programs run, and results are judged, through it."""
+    subject = request.config.stash[SUBJECT]
+    shrinking = Shrinking(seconds=0.0) if _is_waived(request.node) else Shrinking()
+    made = Trial(world_kind, subject.subject, subject.most_ranks(world_kind), shrinking=shrinking)
+    request.node.stash[TRIAL] = made
+    with made.offering():
+        yield made
+    made.discard()
+
+
+def _is_waived(item: pytest.Item) -> bool:
+    found = requirement_of(item)
+    return found is not None and item.config.stash[SUBJECT].waiver(found.id, item.nodeid) is not None
+
+
+# The time limit. pytest-timeout asks for a timer: ours ends the ranks, not the run.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """At a test's timeout, dump every rank's stack and end the ranks; the test fails and the run goes on."""
+    if requirement_of(item) is None or not settings.timeout:
+        return None
+
+    def time_is_up() -> None:
+        if TRIAL in item.stash:
+            item.stash[TRIAL].time_is_up(f"the test's timeout of {settings.timeout:g} s passed")
+
+    item.stash[TIMER] = timer = threading.Timer(settings.timeout, time_is_up)
+    timer.daemon = True
+    timer.start()
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
+    """The test has ended in time."""
+    if TIMER not in item.stash:
+        return None
+    item.stash[TIMER].cancel()
+    return True
+
+
+# The result.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Close the ranks as part of the test, so that one that does not leave cleanly fails it; then find the result."""
+    if requirement_of(item) is None:
+        return (yield)
+    error: BaseException | None = None
+    try:
+        yield
+        item.stash[TRIAL].close()
+    except (Exception, pytest.skip.Exception) as raised:
+        error = raised
+    item.stash[RESULT] = result = _result(item, error)
+    if error is not None and result.verdict is not Verdict.NOT_CLAIMED:
+        raise error
+    return None
+
+
+def _result(item: pytest.Item, error: BaseException | None) -> Result:
+    """The verdict, with what rerunning a failing case shows; an unclaimed requirement stays not claimed."""
+    trial = item.stash.get(TRIAL, None)
+    result = Result(*verdict_of(error, trial))
+    if UNCLAIMED in item.stash:
+        tried = {Verdict.PASS: "pass", Verdict.FAIL: "fail"}.get(result.verdict, "")
+        return Result(Verdict.NOT_CLAIMED, item.stash[UNCLAIMED], "", tried=tried)
+    if result.verdict is not Verdict.FAIL or trial is None or _is_waived(item):
+        return result
+    return result._replace(**rerun(_body(item, trial.facts.case), trial, result.cause)._asdict())
+
+
+def _body(item: pytest.Item, case: Any) -> Callable[[Trial], None]:
+    """The test as a function of its trial alone; if it draws cases, with this one."""
+    assert isinstance(item, pytest.Function)
+    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "trial"}
+    drawn = getattr(item.obj, "hypothesis", None)
+    if drawn is None:
+        return lambda trial: item.obj(**arguments, trial=trial)
+    return lambda trial: drawn.inner_test(**arguments, trial=trial, case=case)
