@@ -23,6 +23,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Backend, Feature, Implementation
 from harness.worlds.rank import Rank
+from tests.waivers.stanzas import stanza
 
 implementation = Implementation(
     name="sample",
@@ -61,35 +62,12 @@ ENDS = {
     "after-a-crash": (Verdict.PASS, "", ""),
 }
 
-WAIVERS = """
-[[waiver]]
-requirement = "samples/known"
-subject = "sample"
-issue = "https://example.org/1"
-reason = "known"
-expires = 2999-01-01
-
-[[waiver]]
-requirement = "samples/healed"
-subject = "sample"
-issue = "https://example.org/2"
-reason = "was off once"
-expires = 2999-01-01
-
-[[waiver]]
-requirement = "samples/overdue"
-subject = "sample"
-issue = "https://example.org/3"
-reason = "was to be repaired"
-expires = 2001-01-01
-
-[[waiver]]
-requirement = "samples/nowhere"
-subject = "sample"
-issue = "https://example.org/4"
-reason = "names nothing"
-expires = 2999-01-01
-"""
+WAIVERS = (
+    stanza("samples/known", "sample")
+    + stanza("samples/healed", "sample")
+    + stanza("samples/overdue", "sample", expires="2001-01-01")
+    + stanza("samples/nowhere", "sample")
+)
 
 
 @dataclass(frozen=True)

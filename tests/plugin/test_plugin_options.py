@@ -12,11 +12,11 @@ import pytest
 
 from harness.records.reader import read_run
 from harness.records.record import Record, Verdict
-from tests.plugin.test_plugin import pytest_run
+from tests.plugin.test_plugin import SUBJECT, pytest_run
+from tests.waivers.stanzas import stanza
 
 pytest_plugins = ["pytester"]
 
-SUBJECT = ["--implementation", "tests.plugin.samples:implementation", "--backend", "tests.plugin.samples:backend"]
 SUITE = '''
 from dataclasses import dataclass
 from hypothesis import given, strategies as st
@@ -127,9 +127,7 @@ def test_what_the_user_got_wrong_is_said_once_where_workers_run_the_tests(args: 
 
 def test_waivers_beside_the_suites_are_read_without_being_named(few: pytest.Pytester) -> None:
     """Known failures that come with suites count in every run of them, so one that passes is stale."""
-    waiver = {"requirement": "few/should", "subject": "sample", "issue": "an issue", "reason": "a reason"}
-    lines = [f'{key} = "{value}"' for key, value in waiver.items()]
-    (few.path / "waivers.toml").write_text("\n".join(["[[waiver]]", *lines, "expires = 2999-01-01"]))
+    (few.path / "waivers.toml").write_text(stanza("few/should", "sample"))
     [verdict] = {row.verdict for row in records(few, "-k", "holds")}
     assert verdict is Verdict.STALE_WAIVER
 

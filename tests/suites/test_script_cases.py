@@ -14,34 +14,20 @@ from harness.data.case import from_json
 from harness.data.comparison import difference
 from suites.generated.net_cases import Group
 from suites.generated.nets import Block
+from suites.scenarios import script_strategies as draws
 from suites.scenarios.script_acts import ACTS, Play
 from suites.scenarios.script_baseline import Expected, expected, played, tensors_of
 from suites.scenarios.script_state import MOST_EXACT_STEPS
-from suites.scenarios.script_strategies import (
-    ACCUMULATING,
-    COUNTS,
-    FREEZING,
-    GATHERING,
-    IN_SHARDS,
-    KEEPING,
-    LOOKING,
-    META,
-    SETTING,
-    STATE,
-    TRAINING,
-    exact_scripts,
-    scripts,
-    small_cases,
-    walk,
-    wishes,
-    without,
-)
+from suites.scenarios.script_strategies import COUNTS, exact_scripts, scripts, small_cases, walk, wishes, without
 from suites.scenarios.scripts import ScriptCase, owners, plain
 from tests.test_layering import reached, users
 
-ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING)
+ALL = (
+    draws.TRAINING, draws.LOOKING, draws.SETTING, draws.GATHERING, draws.KEEPING, draws.STATE, draws.META,
+    draws.FREEZING, draws.ACCUMULATING,
+)  # fmt: skip
 GENERAL = scripts(small_cases("embedding", "uneven", "frozen"), *ALL)
-EXACT = exact_scripts(*ALL, IN_SHARDS, replicas=True) | exact_scripts(*ALL)
+EXACT = exact_scripts(*ALL, draws.IN_SHARDS, replicas=True) | exact_scripts(*ALL)
 ANY_SCRIPT = GENERAL | EXACT
 
 PLAIN = plain()
@@ -218,7 +204,7 @@ def off(want: Expected, entries: list[dict[str, Any]], place: int) -> bool:
 
 
 @given(
-    case=scripts(small_cases("frozen", "norms"), TRAINING, LOOKING, SETTING, FREEZING).filter(
+    case=scripts(small_cases("frozen", "norms"), draws.TRAINING, draws.LOOKING, draws.SETTING, draws.FREEZING).filter(
         lambda case: case.dtype == "float32"
     )
 )

@@ -15,6 +15,7 @@ from harness.trial import Trial
 from harness.vendor import Backend, Feature, Implementation
 from harness.worlds.rank import Rank
 from tests.report.report_samples import HOSTILE
+from tests.waivers.stanzas import stanza
 
 BAD = f"{HOSTILE}\x1b]0;owned\x07\x1b[2J\x9b2J\x7f\u2028\r\nsecond line\x08\x08"
 implementation = Implementation(
@@ -25,21 +26,12 @@ implementation = Implementation(
 )
 backend = Backend(name="small", ranks=1, thread_ranks=1, lacks={"pinned memory": BAD})
 
-WAIVERS = """
-[[waiver]]
-requirement = "hostile/known"
-subject = "hostile"
-issue = "javascript:alert(1)\\"><img src=x onerror=alert(1)>\\u001b[2J"
-reason = "<script>alert(1)</script>\\u202e"
-expires = 2999-01-01
-
-[[waiver]]
-requirement = "hostile/\\u001b[2J<script>alert(1)</script>"
-subject = "hostile"
-issue = "x"
-reason = "matches nothing"
-expires = 2999-01-01
-"""
+WAIVERS = stanza(
+    "hostile/known",
+    "hostile",
+    issue='javascript:alert(1)"><img src=x onerror=alert(1)>\x1b[2J',
+    reason="<script>alert(1)</script>\u202e",
+) + stanza("hostile/\x1b[2J<script>alert(1)</script>", "hostile", issue="x", reason="matches nothing")
 
 
 @dataclass(frozen=True)
