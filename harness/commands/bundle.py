@@ -1,4 +1,4 @@
-"""``fsdp-conformance bundle``: one archive of record files, and what belongs to them, to be submitted."""
+"""``fsdp-conformance bundle``: one archive of record files, with their page and waiver files, for submission."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.submission.bundle import members_of
 from harness.submission.verify import verify
 
 _EXIT_STATUS = """exit status: 0 the archive was written, and verify accepts it; 1 verify would refuse it, so it was not
-written; 2 a file cannot be read or written. Whether the subject conforms has no part in it."""
+written; 2 a file cannot be read or written. Whether the subject conforms does not matter here."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="fsdp-conformance bundle",
         description="Make one archive of record files, with the page made of them, the waiver files that the runs "
         "read, and a manifest with the SHA-256 of each. The same files give the same bytes. The archive is verified "
-        "before it is written, as its receiver will verify it.",
+        "before it is written, by the checks of `verify`.",
         epilog=_EXIT_STATUS,
     )
     parser.add_argument("records", nargs="+", type=Path, metavar="run.jsonl", help="a record file that a run wrote")

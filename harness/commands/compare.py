@@ -1,4 +1,4 @@
-"""``fsdp-conformance compare A.jsonl B.jsonl``: what the run B changed, held against the reference side A."""
+"""``fsdp-conformance compare A.jsonl B.jsonl``: what changed in run B, relative to the reference A."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.records.reader import RecordFileError, read_run
 from harness.run_comparison.difference import DRIFT, Change, Comparison, compare
 from harness.run_comparison.report_text import json_of, text_of
 
-_ENDS = """exit status: 0 no regression; 1 regressions: rows that passed in A and fail or are broken in B, or were
-planned in B and never written (with --strict also rows that passed in A and that B waives, no longer tries, or has no
-more); 2 a file cannot be read or written."""
+_ENDS = """exit status: 0 no regression; 1 regressions: results that passed in A and fail or are broken in B, or
+were planned in B and never written (with --strict also results that passed in A and are waived, not tried or absent in
+B); 2 a file cannot be read or written."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,17 +33,17 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance compare",
-        description="Say what differs between two runs: versions and environment first, then rows that regressed, "
-        "were fixed, are newly run, no longer run, added or removed. Only where the reference side A passed is a row "
-        "held against B. A planned row that was never written is lost, which is not the same as not run.",
+        description="Show what differs between two runs: versions and environment first, then results that regressed, "
+        "were fixed, are newly run, no longer run, added or removed. Only results that passed in the reference A can "
+        "regress. A planned result that was never written is lost, which is not the same as not run.",
         epilog=_ENDS,
     )
     parser.add_argument("reference", type=Path, metavar="A.jsonl", help="the reference: an earlier run, or one on CUDA")
-    parser.add_argument("run", type=Path, metavar="B.jsonl", help="the run under question")
+    parser.add_argument("run", type=Path, metavar="B.jsonl", help="the run to compare with it")
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON too; - prints it in place of text")
-    parser.add_argument("--all", action="store_true", help="leave no line out of long lists")
+    parser.add_argument("--all", action="store_true", help="show long lists in full")
     parser.add_argument("--strict", action="store_true", help="count more as a regression, see exit status")
-    words = "tell of rows that pass in both and whose worst ÷ allowed grew by this factor (default: %(default)g)"
+    words = "report results that pass in both and whose worst ÷ allowed grew by this factor (default: %(default)g)"
     parser.add_argument("--drift", type=_factor, default=DRIFT, metavar="FACTOR", help=words)
     return parser
 
@@ -70,4 +70,4 @@ def _show(comparison: Comparison, options: argparse.Namespace) -> None:
 
 def _passes_lost(comparison: Comparison) -> bool:
     kinds = (Change.EXCUSED, Change.NO_LONGER_RUN, Change.REMOVED)
-    return any(row.was == "pass" for kind in kinds for row in comparison.of(kind))
+    return any(one.was == "pass" for kind in kinds for one in comparison.of(kind))

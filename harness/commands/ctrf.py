@@ -14,7 +14,7 @@ from harness.records.reader import RecordFileError, read_run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write or print the report: 0 when it is there, whatever it says of the subject; 2 when it could not be made."""
+    """Write or print the report: 0 if it was made, whether or not the subject conforms; 2 if not."""
     options = _parser().parse_args(arguments)
     try:
         text = json_document(ctrf_of(read_run(options.run))) + "\n"
@@ -32,8 +32,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance ctrf",
         description="Write a run as CTRF JSON, the Common Test Report Format that dashboards and CI show. Our verdicts "
-        "stand in rawStatus; a waived row has the status other, and a planned row that was never written is pending.",
-        epilog="exit status: 0 the report was made, whatever it says; 2 a file cannot be read or written.",
+        "are in rawStatus; a waived result has the status other, and a planned one that was never written is pending.",
+        epilog="exit status: 0 the report was made, also if results failed; 2 a file cannot be read or written.",
     )
     parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file that a run wrote")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: print it)")

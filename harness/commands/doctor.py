@@ -1,4 +1,4 @@
-"""``fsdp-conformance doctor``: what a device and a backend lack of what composable FSDP needs, before any test runs."""
+"""``fsdp-conformance doctor``: check that device and backend have what composable FSDP needs, before any test runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.doctor.supervise import PATIENCE, Examination, Refused
 from harness.records.output import replace_file
 
 _STATUS = """exit status:
-  0  all is found, or no MUST depends on what is not
+  0  nothing is missing that a MUST depends on
   1  something is missing or wrong that a MUST depends on
-  2  it could not be asked: an option is wrong, or time ran out
+  2  the checks could not run: an option is wrong, or time ran out
 """
 
 
@@ -40,13 +40,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="fsdp-conformance doctor",
         description="Name each hook, operation and collective that composable FSDP needs of a device and a\n"
         "process-group backend, whether it is there and right, and what to do if not. It takes a\n"
-        "minute at most, and survives what it examines: a plugin that raises, hangs or crashes\n"
-        "becomes a row. docs/doctor.md has all rows.",
+        "minute at most, and keeps running whatever the plugin does: one that raises, hangs or crashes\n"
+        "becomes a finding. docs/doctor.md lists all checks.",
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subject = "NAME|module:attribute"
-    parser.add_argument("--implementation", default="torch", metavar=subject, help="who is judged (default: torch)")
+    parser.add_argument(
+        "--implementation", default="torch", metavar=subject, help="implementation to check (default: torch)"
+    )
     parser.add_argument(
         "--backend", default="auto", metavar=subject, help="where ranks run (default: auto, what this machine has)"
     )
@@ -58,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=PATIENCE,
         metavar="SECONDS",
-        help=f"how long a question may take; all together three times that (default: {PATIENCE:g})",
+        help=f"limit for one check; for all together three times that (default: {PATIENCE:g})",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""``fsdp-conformance reproduce``: run a recorded case again, or print what shows its failure elsewhere."""
+"""``fsdp-conformance reproduce``: run a recorded case again, or print a script or command that shows its failure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ENDS = """ID is a node id, a requirement, or a requirement in a world:
   'suites/training/test_training_parity.py::test_…[threads]'   parity/exact   'parity/exact[threads]'
 Of several results the first that failed is taken.
 
-Nothing in the file is believed that these suites do not know: the command line that a record holds is not run, and a
-vendor's module is imported only if it is named here, by --implementation or --backend.
+The file is not trusted: the command line in a record is never run, and a vendor's module is imported only if
+--implementation or --backend names it.
 
 exit status: pytest's of the test that was run; of --script and --torchrun 0; 2 if there is no such result, if it does
 not fit these suites, or if there is no script for it: the line that runs its case is then printed to stderr."""
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print_script(choice: Choice, folder: Path) -> int:
-    """Print the script; where there is none, say why, and which command shows the failure instead."""
+    """Print the script; if there is no template, print why, and which command shows the failure instead."""
     try:
         text = script_of(choice)
     except NoScript as why:
@@ -71,7 +71,7 @@ def _refused(why: str, line: str = "") -> int:
 def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
     """The command that runs the test: pytest's, or torchrun's around it."""
     if choice.record.world == ATTACHED and not torchrun:
-        raise ValueError("that result is of ranks that a launcher had started; --torchrun prints the line for it")
+        raise ValueError("that result is from the attached world; --torchrun prints the command for it")
     case = choice.case.as_json() if choice.case is not None else None
     words = pytest_line(choice.nodeid(folder), choice.implementation, choice.backend, case)
     if not torchrun:
@@ -83,7 +83,7 @@ def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
 
 
 def _tell_others(run: Run, choice: Choice) -> None:
-    """Say that other results of the requirement are red, too, and how to have one of them."""
+    """Print that other results of the requirement are red, too, and the id of one."""
     others = others_red(run, choice.record)
     if choice.record.verdict.is_red and others:
         this, other = (one_line(shlex.quote(nodeid), 300) for nodeid in (choice.record.nodeid, others[0]))
@@ -95,9 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance reproduce",
         usage="fsdp-conformance reproduce [--script | --torchrun] [OPTION …] RUN.jsonl ID [-- PYTEST-OPTION …]",
-        description="Run again what a record is of: the same test, on the same subject, with the very case that "
-        "failed. Or print a short script that shows the failure with torch alone, where there is a template for it, or "
-        "the line that runs the test on ranks that torchrun starts.",
+        description="Run a recorded result again: the same test, on the same subject, with the case that failed. Or "
+        "print a short script that shows the failure with torch alone, if there is a template for it, or the command "
+        "that runs the test on ranks started by torchrun.",
         epilog=_ENDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("id", metavar="ID", help="which result in it")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--script", action="store_true", help="print a short script that needs only torch")
-    how.add_argument("--torchrun", action="store_true", help="print the line that runs it in the attached world")
+    how.add_argument("--torchrun", action="store_true", help="print the command that runs it in the attached world")
     for kind, words in (("implementation", "the subject"), ("backend", "where ranks run")):
         default = f"{words} (default: as recorded, if that is built in)"
         parser.add_argument(f"--{kind}", default="", metavar="NAME|module:attribute", help=default)

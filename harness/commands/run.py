@@ -14,20 +14,20 @@ from harness.records.reader import RecordFileError, read_run
 from harness.report.__main__ import main as report
 from harness.worlds.base import WorldCannotStart
 
-_REST = """options of pytest that are asked for most:
+_REST = """common options of pytest:
   --waivers FILE.toml          known failures
   --level must|should|all      which requirements are judged (default: all)
   --world threads|processes    only one kind of world (default: both)
   --hypothesis-profile quick|full|soak
-                               how many cases are drawn (default: quick)
+                               how many cases are run (default: quick)
   --timeout SECONDS            end a test that takes longer, as a failure
 
-Ctrl-C and SIGTERM end the run in order: what was judged is recorded, the page is written and says that the run was
+Ctrl-C and SIGTERM end the run properly: results so far are recorded, the page is written and says that the run was
 interrupted, and no further implementation is judged.
 
 exit status:
-  0  no row is red; the page says whether something was not run
-  1  a row is red (it fails, its waiver is stale, or the suite broke), or the run has a problem,
+  0  no result is red; the page says whether something was not run
+  1  a result is red (it fails, its waiver is stale, or the suite broke), or the run has a problem,
      such as a waiver that matches nothing
   2  the run was interrupted, or stopped because ranks cannot be started, or there is no page
   6  the record file could not be written, as on a full disk, so the run was stopped
@@ -53,43 +53,45 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance run",
-        description="Run the suites on each implementation. Writes to one folder a record file each, NAME.jsonl, and\n"
-        "page.html of all of them. What is not an option of this command goes to pytest.",
+        description="Run the suites on each implementation. Writes a record file for each, NAME.jsonl, and one\n"
+        "page.html to a folder. Options that this command does not have go to pytest.",
         epilog=_REST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # what is short for an option here may be one of pytest's
+        allow_abbrev=False,  # an abbreviated option may be one of pytest's
     )
     parser.add_argument(
         "--implementation",
         action="append",
         metavar="NAME|module:attribute",
-        help="who is judged; may be given more than once (default: torch, and the reference where it is there)",
+        help="implementation to judge; may be given more than once (default: torch, and the reference if installed)",
     )
     parser.add_argument(
         "--backend",
         default="auto",
         metavar="NAME|module:attribute",
-        help="where ranks run: gloo, nccl, one of your own, or auto, what this machine has (default: auto)",
+        help="where ranks run: gloo, nccl, your own, or auto: what this machine has (default: auto)",
     )
-    words = "folder to write to, made if it is not there (default: %(default)s)"
+    words = "folder to write to, created if missing (default: %(default)s)"
     parser.add_argument("-o", "--output", type=Path, default=Path("reports"), metavar="FOLDER", help=words)
-    words = "pytest's JUnit file, which most CI shows; of several implementations one each, FILE-NAME.xml"
+    words = (
+        "pytest's JUnit file, which most CI systems show; one per implementation, FILE-NAME.xml, if there are several"
+    )
     parser.add_argument("--junitxml", "--junit-xml", type=Path, metavar="FILE.xml", help=words)
-    words = "pytest-html's page; of several implementations one each, FILE-NAME.html"
+    words = "pytest-html's page; one per implementation, FILE-NAME.html, if there are several"
     parser.add_argument("--html", type=Path, metavar="FILE.html", help=words)
     parser.add_argument("--record", help=argparse.SUPPRESS)
     return parser
 
 
 def _built_in() -> list[str]:
-    """torch, and the reference where it is installed beside the suites."""
+    """torch, and the reference if it is installed beside the suites."""
     there = importlib.util.find_spec("reference_models") is not None
     reference = there and importlib.util.find_spec("reference_models.subject") is not None
     return ["torch", "reference"] if reference else ["torch"]
 
 
 def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) -> int:
-    """Judge one implementation after the other, by the name of its files, and make the page of what they wrote."""
+    """Judge one implementation after the other (``files``: name of its files by implementation), and make the page."""
     records, status, left = [], 0, list(files)
     suites = suites_folder()
     assert suites is not None, "the suites are installed with the harness"
@@ -114,7 +116,7 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
 
 
 def _stamp(record: Path) -> tuple[int, ...]:
-    """What is another once somebody has written the file: a run that pytest refuses leaves that of an earlier one."""
+    """Changes when the file is written: a run that pytest refuses leaves the file of an earlier run."""
     try:
         found = record.stat()
     except OSError:
@@ -126,7 +128,7 @@ def _cannot_start(record: Path) -> bool:
     """Whether a run met worlds that cannot start: those of another implementation would not start either."""
     try:
         return any(one.cause == WorldCannotStart.cause for one in read_run(record).records)
-    except RecordFileError:  # of which the page will tell
+    except RecordFileError:  # the page reports it
         return False
 
 
@@ -138,11 +140,16 @@ def _others(options: argparse.Namespace, name: str) -> Iterator[str]:
 
 
 def _workers(rest: list[str]) -> list[str]:
-    """Workers of pytest-xdist where it is there, unless the user decides; how many, the plugin knows."""
+    """Workers of pytest-xdist if it is installed, unless the user decides; our plugin chooses how many."""
     decided = any(word.startswith(("-n", "--numprocesses", "--dist")) for word in rest)
     if decided or importlib.util.find_spec("xdist") is None:
         return []
-    in_their_order = ["--dist", "load", "--maxschedchunk", "1"]  # else each would begin with a part of its own
+    in_their_order = [
+        "--dist",
+        "load",
+        "--maxschedchunk",
+        "1",
+    ]  # otherwise each worker would start at a different chapter
     return ["--numprocesses", "auto", *in_their_order]
 
 

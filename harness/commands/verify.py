@@ -1,4 +1,4 @@
-"""``fsdp-conformance verify``: whether a submitted archive is intact, and what its records come to."""
+"""``fsdp-conformance verify``: check that a submitted archive is intact, and show its results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.submission.verify import Verification, verify
 
 _MOST_SHOWN = 200
 _EXIT_STATUS = """exit status: 0 verified; 1 refused, with every problem; 2 not an archive that bundle wrote, or it
-cannot be read. Whether the subject conforms has no part in it: that is in the lines that are printed."""
+cannot be read. Whether the subject conforms does not matter here; the printed lines say so."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Verify an archive, and print what was found."""
+    """Verify an archive, and print the outcome."""
     options = _parser().parse_args(arguments)
     try:
         found = verify(unpack(read_file(options.archive, MOST_BYTES), options.archive.name), sources_digest())
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def as_json(found: Verification) -> dict[str, Any]:
-    """What was found as JSON types; ``state`` is verified or refused."""
+    """The verification as JSON types; ``state`` is verified or refused."""
     return {
         "state": "verified" if found.is_verified else "refused",
         "suite_version": __version__,
@@ -94,5 +94,5 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_STATUS,
     )
     parser.add_argument("archive", type=Path, metavar="submission.zip", help="the archive that bundle wrote")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser

@@ -1,4 +1,4 @@
-"""``fsdp-conformance waivers check|suggest``: is each waiver in order, and what would one for a failure look like?"""
+"""``fsdp-conformance waivers check|suggest``: check waivers, or print a stanza for each failure."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance waivers",
-        description="Waivers are known failures with an issue, a reason and a last day. check says of each waiver of a "
-        "file whether it matches a requirement, has run out, or is still needed; suggest prints a stanza for each "
-        "failure of a run, for a person to fill in.",
-        epilog="fsdp-conformance waivers check --help tells the options of one.",
+        description="Waivers are known failures with an issue, a reason and a last day. check reports for each waiver "
+        "of a file whether it matches a requirement, has expired, or is still needed; suggest prints a stanza for each "
+        "failure of a run, to be completed.",
+        epilog="`fsdp-conformance waivers check --help` lists the options of check.",
     )
     acts = parser.add_subparsers(dest="act", required=True, metavar="check|suggest")
     one = acts.add_parser(
         "check",
-        help="say of each waiver of a file whether it is in order",
-        description="Say of each waiver of a file whether it matches a requirement of the suites, has run out or will "
-        "soon, and, with records, whether it is needed, stale, unused or too broad.",
+        help="check each waiver of a file",
+        description="Report for each waiver of a file whether it matches a requirement of the suites, has expired or "
+        "will soon, and, with records, whether it is needed, stale, unused or too broad.",
         epilog="exit status: 0 all are in order, warnings included; 1 one is not; 2 a file cannot be read, or the "
         "waivers are not well-formed.",
     )
@@ -51,14 +51,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--on", type=_day, default=date.today(), metavar="YYYY-MM-DD", help="judge as on this day (default: today)"
     )
-    words = "folder of the suites, whose files are read and not run (default: those beside the harness)"
+    words = "folder of the suites, whose files are read but not run (default: those beside the harness)"
     one.add_argument("--suites", type=Path, metavar="FOLDER", help=words)
     two = acts.add_parser(
         "suggest",
         help="print a stanza for each failure of a run",
-        description="Print TOML with a stanza for each row that fails without a waiver. What the run knows is filled "
-        "in; issue, reason and last day are empty, and the file is refused until a person has filled them in.",
-        epilog="exit status: 0 printed, also if nothing fails; 2 the file cannot be read, or nothing of an --id fails.",
+        description="Print TOML with a stanza for each result that fails without a waiver. Issue, reason and last day "
+        "are empty, and the file is refused until they are filled in.",
+        epilog="exit status: 0 printed, also if nothing fails; 2 the file cannot be read, or no such result fails.",
     )
     two.add_argument("run", type=Path, metavar="RUN.jsonl", help="a record file that a run wrote")
     words = "only for this requirement or node id; may be given more than once"
@@ -88,16 +88,16 @@ def _check(options: argparse.Namespace) -> int:
 def _tests(folder: Path | None) -> tuple[SuiteTest, ...] | None:
     """The tests of the suites; None where there are none to look at."""
     if folder is not None and not folder.is_dir():
-        raise ValueError(f"--suites {folder}: expected the folder of a suite, and it is none")
+        raise ValueError(f"--suites {folder}: expected the folder of a suite; this is no folder")
     place = folder or suites_folder()
     return suite_tests(place.resolve()) if place is not None else None
 
 
 def _suggest(options: argparse.Namespace) -> int:
     run = read_run(options.run)
-    fails = {name for row in run.records if is_unexcused(row) for name in (row.requirement, row.nodeid)}
+    fails = {name for one in run.records if is_unexcused(one) for name in (one.requirement, one.nodeid)}
     strange = [name for name in options.id if name not in fails]
     if strange:
-        raise RecordFileError(f"{options.run}: no row of {strange[0]!r} fails there; give another --id, or none")
+        raise RecordFileError(f"{options.run}: no result of {strange[0]!r} fails there; give another --id, or none")
     print(suggestions(run, options.id), end="")
     return 0

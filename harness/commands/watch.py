@@ -1,4 +1,4 @@
-"""``fsdp-conformance watch RUN.jsonl``: how far a run is that writes this file, until it ends."""
+"""``fsdp-conformance watch RUN.jsonl``: follow the run that writes this file, until it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print red rows as they come, and how far the run is; the run's exit status, or 2 if this is no record file."""
+    """Print red results as they come, and how far the run is; the run's exit status, or 2 if this is no record file."""
     options = _parser().parse_args(arguments)
     try:
         return _watch(options.run, options.every)
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _watch(path: Path, every: float) -> int:
-    progress, said, size = Progress(0), float("-inf"), -1
+    progress, printed, size = Progress(0), float("-inf"), -1
     while True:
         grown = path.stat().st_size
         if grown != size and grown > 0:
@@ -40,8 +40,8 @@ def _watch(path: Path, every: float) -> int:
             if run.footer is not None:
                 print("\n".join([progress.line(run.footer.seconds), *map(one_line, miscounted(run))]), flush=True)
                 return min(run.footer.exit_status, 255)
-            if time.monotonic() - said >= every:
-                said = time.monotonic()
+            if time.monotonic() - printed >= every:
+                printed = time.monotonic()
                 print(progress.line(_seconds_of(run)), flush=True)
         threading.Event().wait(_LOOK)
 
@@ -58,13 +58,13 @@ def _seconds_of(run: Run) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance watch",
-        description="Follow a run by the file that it writes (pytest's --record), from any terminal: each red row as "
-        "it comes, and now and then how far the run is. Ends with the run; Ctrl-C ends it before, and leaves the run "
-        "alone.",
+        description="Follow a run by its record file (pytest's --record), from any terminal: print each red result as "
+        "it comes, and regularly how far the run is. Ends with the run; Ctrl-C ends it earlier and does not affect the "
+        "run.",
         epilog="exit status: the run's own once it has ended; 2 the file cannot be read, or is no record file.",
     )
     parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="the record file that a run is writing")
     parser.add_argument(
-        "--every", type=float, default=10.0, metavar="SECONDS", help="how often to say how far it is (default: 10)"
+        "--every", type=float, default=10.0, metavar="SECONDS", help="time between two lines of progress (default: 10)"
     )
     return parser

@@ -1,4 +1,4 @@
-"""Comparing two trees of tensors: the worst place where they disagree, beside what was allowed there.
+"""Comparing two trees of tensors: the element with the largest difference relative to the allowed one.
 
 difference({"w": [1.0, 2.5]}, {"w": [1.0, 2.0]}, absolute(0.1))
 → Difference(path="'w'[1]", got="2.5", want="2.0", off=0.5, allowed=0.1, ratio=5.0, leaves=1)
@@ -22,7 +22,7 @@ Allowance = Callable[[str, Tensor], "Tensor | float"]
 
 
 def exact(path: str, want: Tensor) -> float:
-    """Allow nothing: equal values, bit for bit but for the sign of zero; NaN equals NaN."""
+    """Allow no difference; 0.0 equals -0.0, and NaN equals NaN."""
     return 0.0
 
 
@@ -36,8 +36,7 @@ class Difference:
     """The worst place of one comparison. ``ratio`` is off ÷ allowed: 0 when equal, above 1 when it is too much.
 
     ``ulp`` is the unit in the last place there: that of the subject's dtype at the largest value that is expected in
-    the tensor, since bounds are made of such values; 0 where there is none, as where all values that are expected are
-    0. 1.0 in float32 has one of 2**-23.
+    the tensor, since bounds are made of such values; 0 if all expected values are 0. For 1.0 in float32 it is 2**-23.
     """
 
     path: str = ""
@@ -126,7 +125,7 @@ def _tensors(got: Any, want: Tensor, path: str, allowance: Allowance) -> Differe
         return _unbounded(path, f"of dtype {got.dtype}", f"dtype {want.dtype}")
     if want.numel() == 0:
         return Difference(path, "empty", "empty", leaves=1)
-    if got.device == want.device and torch.equal(got.to(want.dtype), want):  # which is soon said, and mostly so
+    if got.device == want.device and torch.equal(got.to(want.dtype), want):  # fast, and the usual case
         return Difference(path, "equal", "equal", leaves=1)
     return _values(got, want, path, allowance)
 
@@ -156,7 +155,7 @@ def _values(got: Tensor, want: Tensor, path: str, allowance: Allowance) -> Diffe
 def _ulp(dtype: torch.dtype, value: float) -> float:
     """The unit in the last place of a dtype at a value: what the last bit of its significand is worth.
 
-    0 where there is none: at what is not finite, and at 0, which is exact in every dtype.
+    0 if there is none: at values that are not finite, and at 0, which is exact in every dtype.
     """
     known = torch.finfo(dtype)
     if not math.isfinite(value) or value == 0:

@@ -1,7 +1,7 @@
-"""How values are written for people: numbers, durations, and text that may hold anything.
+"""How values are shown to users: numbers, durations, and untrusted text.
 
-``visible("a\\x00b\\u202ec")`` is ``"a␀b⟨U+202E⟩c"``: what cannot be seen, or would reorder what it stands beside, is
-spelt out.
+``visible("a\\x00b\\u202ec")`` is ``"a␀b⟨U+202E⟩c"``: characters that are invisible, or
+would reorder the text around them, are spelt out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str, longest: int = 500) -> str:
-    """Text of others as part of one sentence: visible, without line ends, and if it is long, its two ends.
+    """Untrusted text as part of one sentence: visible, without line ends; of a long one, both ends.
 
     ``one_line("a\\n  b\\x1b[2J")`` is ``"a b␛[2J"``.
     """
@@ -52,10 +52,10 @@ def clipped(text: str, longest: int = LONGEST) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Worst ÷ allowed in three digits; never a plain ``1`` for what is a little more or less."""
+    """Worst ÷ allowed in three digits; never a plain ``1`` for values just above or below."""
     if math.isnan(ratio):
         return "NaN"
-    if ratio >= 1e30:  # which stands in records for what no bound measures
+    if ratio >= 1e30:  # stands in records for a difference that no bound measures
         return "∞"
     text = f"{ratio:.3g}"
     if text == "1" and ratio != 1:
@@ -77,7 +77,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def moment_text(moment: str) -> str:
-    """``2026-11-21T04:10:09+00:00`` as ``2026-11-21 04:10 UTC``; what is no such time comes back as it is."""
+    """``2026-11-21T04:10:09+00:00`` as ``2026-11-21 04:10 UTC``; other text is returned as it is."""
     try:
         parsed = datetime.fromisoformat(moment)
     except ValueError:
@@ -91,7 +91,7 @@ def unique(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 row``, ``2 rows``."""
+    """``1 result``, ``2 results``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -104,7 +104,7 @@ def days_left(expires: str, on: str) -> int | None:
 
 
 def json_text(data: Any) -> str:
-    """JSON a person can read, clipped; indented only where that is short, since indents grow with depth times width."""
+    """Readable JSON, clipped; indented only if it is short, since indents grow with depth times width."""
     try:
         text = json.dumps(data, ensure_ascii=False)
         return json.dumps(data, indent=2, ensure_ascii=False) if len(text) <= LONGEST else clipped(text)

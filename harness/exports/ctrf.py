@@ -1,12 +1,12 @@
-"""A run as CTRF, the Common Test Report Format (https://ctrf.io), which dashboards and CI know how to show.
+"""A run as CTRF, the Common Test Report Format (https://ctrf.io), which dashboards and CI systems show.
 
-CTRF has five statuses and we have seven verdicts, and rows that were planned and never written::
+CTRF has five statuses and we have seven verdicts, and results that were planned but never written::
 
     pass ─▶ passed        fail, stale waiver, broken ─▶ failed       waived ─▶ other
-    not claimed, not run ─▶ skipped                                   (no row) ─▶ pending
+    not claimed, not run ─▶ skipped                            (never written) ─▶ pending
 
-``failed`` is what makes pytest fail, neither more nor less. The verdict itself is ``rawStatus``, and what CTRF has no
-word for is in ``extra``.
+``failed`` is exactly what makes pytest fail. The verdict itself is ``rawStatus``; fields without a CTRF counterpart are
+in ``extra``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ _OF_THE_RUN = (
 
 def ctrf_of(run: Run) -> dict[str, Any]:
     """The report as one JSON object."""
-    rows = [(key, row) for key, (row,) in matched((run,)).items() if row is not None]
-    tests = [_test(key, row, run.header.backend) for key, row in rows]
+    tests = [_test(key, one, run.header.backend) for key, (one,) in matched((run,)).items() if one is not None]
     moment = _moment(run.footer.finished if run.footer else run.header.started)
     return {
         "reportFormat": "CTRF",
@@ -80,17 +79,17 @@ def _summary(run: Run, tests: list[dict[str, Any]]) -> dict[str, int]:
     return {"tests": len(tests), **counts, "start": start, "stop": start + took, "duration": took}
 
 
-def _test(key: Key, row: Planned, backend: str) -> dict[str, Any]:
-    record = row.record
+def _test(key: Key, planned: Planned, backend: str) -> dict[str, Any]:
+    record = planned.record
     known = {
         "id": _identity(repr((key.requirement, key.world, key.parameters, key.place))),
         "name": str(key) or "unnamed",
-        "filePath": row.nodeid.partition("::")[0],
+        "filePath": planned.nodeid.partition("::")[0],
     }
     if record is None:
-        extra = {"requirement": key.requirement, "world": key.world, "backend": backend, "nodeid": row.nodeid}
+        extra = {"requirement": key.requirement, "world": key.world, "backend": backend, "nodeid": planned.nodeid}
         return {**known, "status": "pending", "rawStatus": MISSING, "duration": 0, "extra": extra}
-    extra = {**{name: getattr(record, name) for name in _FACTS}, "backend": backend, "nodeid": row.nodeid}
+    extra = {**{name: getattr(record, name) for name in _FACTS}, "backend": backend, "nodeid": planned.nodeid}
     return {
         **known,
         "status": STATUS_OF[record.verdict],
@@ -136,17 +135,17 @@ def _extra(run: Run) -> dict[str, Any]:
 
 
 def milliseconds(seconds: float) -> int:
-    """A duration as CTRF has it; what is no duration is 0."""
+    """A duration as CTRF has it; 0 for values that are not finite."""
     return min(round(max(seconds, 0) * 1000), _MOST) if math.isfinite(seconds * 1000) else 0
 
 
 def _identity(text: str) -> str:
-    """The same for the same text, in every run."""
+    """A UUID that is the same for the same text."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"fsdp-conformance:{text}".encode("utf-8", "replace").decode()))
 
 
 def _moment(text: str) -> datetime | None:
-    """A time in UTC; None for what is no such time."""
+    """A time in UTC; None if the text is no ISO time."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)

@@ -1,8 +1,8 @@
-"""A run as JUnit XML, made from its records alone, for programs that read nothing else.
+"""A run as JUnit XML, made from its records, for programs that read no other format.
 
-JUnit has four ends and we have seven verdicts, and rows that were planned and never written::
+JUnit has four outcomes and we have seven verdicts, and results that were planned but never written::
 
-    pass ─▶ (nothing)     fail, stale waiver ─▶ failure     broken, (no row) ─▶ error
+    pass ─▶ (nothing)     fail, stale waiver ─▶ failure     broken, (never written) ─▶ error
     waived, not claimed, not run ─▶ skipped
 """
 
@@ -28,7 +28,7 @@ ELEMENT_OF = {
 
 
 def junit_of(run: Run) -> str:
-    """The file's text. Every value is visible text, so that there is no character that XML forbids."""
+    """The file's text. Values are written as visible text, without the characters that XML forbids."""
     lost = missing(run)
     found = Counter(ELEMENT_OF[record.verdict] for record in run.records)
     suite = ElementTree.Element("testsuite", {
@@ -46,7 +46,7 @@ def junit_of(run: Run) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", {"classname": "missing", "name": _text(nodeid), "time": "0.000"}
         )
-        ElementTree.SubElement(case, "error", {"message": "planned, and no row was written"})
+        ElementTree.SubElement(case, "error", {"message": "planned, and never written"})
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -63,8 +63,8 @@ def _case(suite: ElementTree.Element, record: Record, subject: dict[str, str]) -
         ElementTree.SubElement(properties, "property", {"name": name, "value": _text(value)})
     element = ELEMENT_OF[record.verdict]
     if element:
-        said = ElementTree.SubElement(case, element, {"message": _text(f"{record.verdict}: {record.message}")})
-        said.text = visible(clipped(record.message)) if element != "skipped" else None
+        child = ElementTree.SubElement(case, element, {"message": _text(f"{record.verdict}: {record.message}")})
+        child.text = visible(clipped(record.message)) if element != "skipped" else None
 
 
 def _text(value: str) -> str:

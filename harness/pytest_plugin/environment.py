@@ -1,4 +1,4 @@
-"""What machine and versions a run happened on, as flat text, with nothing that names a person or a host."""
+"""The machine and versions of a run as flat text, without the names of persons or hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLES = (*COMMUNICATION, "TORCH_", "OMP_", "CUDA_VISIBLE", "HIP_VISIBLE", "A
 
 
 def environment() -> dict[str, str]:
-    """Versions, processor, accelerators and the variables that matter, in a stable order."""
+    """Versions, processor, accelerators and relevant environment variables, in a stable order."""
     facts = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     facts |= {package: _version(package) for package in PACKAGES}
     facts["processor cores"] = str(os.cpu_count())

@@ -84,7 +84,7 @@ def test_check_reads_the_suites_beside_the_harness(capsys: pytest.CaptureFixture
         (["check", "w.toml", "--records", "w.toml"], "w.toml, line 2: not a record file"),
         (["check", "w.toml", "--suites", "nowhere"], "--suites nowhere: expected the folder of a suite"),
         (["suggest", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
-        (["suggest", "run.jsonl", "--id", "sharding/b"], "run.jsonl: no row of 'sharding/b' fails there"),
+        (["suggest", "run.jsonl", "--id", "sharding/b"], "run.jsonl: no result of 'sharding/b' fails there"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_sentence(
