@@ -139,9 +139,9 @@ def _values(got: Tensor, want: Tensor, path: str, allowance: Allowance) -> Diffe
     same = (left == right) | (left.isnan() & right.isnan())
     ratio = torch.where(same, 0.0, off / allowed).nan_to_num(nan=UNBOUNDED, posinf=UNBOUNDED)
     place = int(ratio.argmax())
-    where = path if want.dim() == 0 else f"{path}{_index(place, want.shape)}"
+    index = [int(i) for i in torch.unravel_index(torch.tensor(place), want.shape)]
     return Difference(
-        where,
+        f"{path}{index}" if index else path,
         repr(left[place].item()),
         repr(right[place].item()),
         float(off[place].nan_to_num(nan=float("inf"))) if not same[place] else 0.0,
@@ -161,11 +161,3 @@ def _ulp(dtype: torch.dtype, value: float) -> float:
     if not math.isfinite(value) or value == 0:
         return 0.0
     return math.ldexp(known.eps, math.frexp(max(value, known.smallest_normal))[1] - 1)
-
-
-def _index(place: int, shape: torch.Size) -> str:
-    coordinates: list[int] = []
-    for size in reversed(shape):
-        place, coordinate = divmod(place, size)
-        coordinates.insert(0, coordinate)
-    return str(coordinates)

@@ -1,17 +1,9 @@
-"""The parity columns of pytest-html's own report: what is required, where it was tried, and what it came to.
+"""Columns for pytest-html's report: requirement, level, world, backend, worst ÷ allowed, verdict.
 
     Requirement        Level   World     Backend   Worst ÷ allowed   Verdict
     sharding/layout    must    threads   gloo      0.37              pass
 
-pytest-html puts cells into its page as they are, so every value is escaped here. This module is a plugin; its hooks
-are optional, so it does no harm without pytest-html. Register it where pytest-html is::
-
-    if config.pluginmanager.hasplugin("html"):
-        config.pluginmanager.register(pytest_html_columns, "fsdp-conformance-html")
-
-A ``TestReport`` that carries ``fsdp_record`` fills the columns, with the backend of its ``user_properties``; other
-rows get empty cells. Links to the record and to the line that reproduces it are ``extras_of(record)``, to be appended
-to ``report.extras`` in a ``pytest_runtest_makereport`` wrapper.
+pytest-html inserts cells as HTML, so every value is escaped here. Tests that are no requirement get empty cells.
 """
 
 from __future__ import annotations
@@ -58,7 +50,7 @@ def pytest_html_results_table_row(report: Any, cells: list[str]) -> None:
 
 
 def extras_of(record: Record) -> list[dict[str, Any]]:
-    """What pytest-html links to from a row: the record as JSON, and the line that reproduces it if there is one."""
+    """The links of a row in pytest-html's table: the record as JSON, and the reproduction line if there is one."""
     extras = importlib.import_module("pytest_html.extras")
     found = [extras.json(record.as_json(), name="Record")]
     if record.reproduce:

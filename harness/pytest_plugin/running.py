@@ -20,9 +20,8 @@ from harness.trial.trial import Trial
 from harness.trial.verdict import Result, verdict_of
 
 TRIAL = pytest.StashKey[Trial]()
+#: After the call; of a requirement that is not claimed or not possible here, from setup on.
 RESULT = pytest.StashKey[Result]()
-#: Why a requirement that is tried all the same is not claimed.
-UNCLAIMED = pytest.StashKey[str]()
 TIMER = pytest.StashKey[threading.Timer]()
 
 
@@ -32,12 +31,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if found is None:
         return
     subject = item.config.stash[SUBJECT]
-    unclaimed, impossible = subject.unclaimed(found), subject.impossible(found, kind_of(item))
-    if unclaimed and not impossible and option(item.config, "unclaimed") == "try":
-        item.stash[UNCLAIMED] = unclaimed
-    elif why := subject.why_not(found, kind_of(item)):
+    if why := subject.why_not(found, kind_of(item)):
         item.stash[RESULT] = Result(*why, "")
-        pytest.skip(f"{why[0]}: {why[1]}")
+        if subject.impossible(found, kind_of(item)) or option(item.config, "unclaimed") != "try":
+            pytest.skip(f"{why[0]}: {why[1]}")
     if CASE in item.config.stash:
         assert isinstance(item, pytest.Function)
         drawn, case = item.obj.hypothesis, item.config.stash[CASE]
@@ -120,9 +117,9 @@ def _result(item: pytest.Item, error: BaseException | None) -> Result:
     """The verdict, with what rerunning a failing case shows; an unclaimed requirement stays not claimed."""
     trial = item.stash.get(TRIAL, None)
     result = Result(*verdict_of(error, trial))
-    if UNCLAIMED in item.stash:
+    if RESULT in item.stash:
         tried = {Verdict.PASS: "pass", Verdict.FAIL: "fail"}.get(result.verdict, "")
-        return Result(Verdict.NOT_CLAIMED, item.stash[UNCLAIMED], "", tried=tried)
+        return item.stash[RESULT]._replace(tried=tried)
     if result.verdict is not Verdict.FAIL or trial is None or _is_waived(item):
         return result
     return result._replace(**rerun(_body(item, trial.facts.case), trial, result.cause)._asdict())

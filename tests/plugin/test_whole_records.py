@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -124,43 +121,6 @@ OLD = {
 }
 
 
-def seen_by_watch(path: Path, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether it is printed as it comes."""
-    assert cli.main(["watch", str(path)]) == 1
-    return "fail: chapter/a [threads] off" in capsys.readouterr().out
-
-
-def seen_by_ctrf(path: Path, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether it is counted."""
-    assert cli.main(["ctrf", str(path)]) == 0
-    counts = json.loads(capsys.readouterr().out)["results"]["summary"]
-    return bool(counts["failed"] == 1)
-
-
-def seen_by_suggestions(path: Path, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether a waiver is suggested for it."""
-    assert cli.main(["waivers", "suggest", str(path)]) == 0
-    return "# chapter/a fails in threads: off" in capsys.readouterr().out
-
-
-def seen_by_compare(path: Path, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether it is held against the run."""
-    passing = saved(path.parent, header(plan=["t::a"]), row("a"), footer()).rename(path.with_name("passing.jsonl"))
-    path.write_bytes(old_file(path.parent).read_bytes())
-    return cli.main(["compare", str(passing), str(path)]) == 1 and "regressed" in capsys.readouterr().out
-
-
-def seen_by_reproduce(path: Path, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether it is the row to be run again."""
-    return the_result(read_run(path), "chapter/a").verdict is Verdict.FAIL
-
-
-def seen_by_submissions(path: Path, capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether it is in what is handed in."""
-    (run,) = contents_of({"records/01-x.jsonl": path.read_bytes()}).runs.values()
-    return [record.verdict for record in run.records] == [Verdict.FAIL]
-
-
 def old_file(folder: Path) -> Path:
     """A file of 0.1.0 with one failing result."""
     ended = {**footer(), "exit_status": 1}
@@ -168,22 +128,30 @@ def old_file(folder: Path) -> Path:
     return saved(folder, header(plan=["t::a"]), OLD, ended)
 
 
-SEEN: list[Callable[[Path, Any], bool]] = [
-    seen_by_watch,
-    seen_by_ctrf,
-    seen_by_suggestions,
-    seen_by_compare,
-    seen_by_reproduce,
-    seen_by_submissions,
-]
-
-
-@pytest.mark.parametrize("seen", SEEN)
-def test_every_reader_sees_a_failing_result_of_an_older_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Callable[[Path, Any], bool]
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        ("watch {old}", 1, "fail: chapter/a [threads] off"),
+        ("ctrf {old}", 0, '"failed": 1,'),
+        ("waivers suggest {old}", 0, "# chapter/a fails in threads: off"),
+        ("compare {passing} {old}", 1, "regressed"),
+    ],
+)
+def test_every_command_sees_a_failing_result_of_an_older_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, status: int, words: str
 ) -> None:
     """A number written as a text, as 0.1.0 did, costs no reader the result."""
-    assert seen(old_file(tmp_path), capsys)
+    passing = saved(tmp_path, header(plan=["t::a"]), row("a"), footer()).rename(tmp_path / "passing.jsonl")
+    assert cli.main(command.format(passing=passing, old=old_file(tmp_path)).split()) == status
+    assert words in capsys.readouterr().out
+
+
+def test_reproduction_and_submissions_see_a_failing_result_of_an_older_file(tmp_path: Path) -> None:
+    """The result can be chosen to run again, and is among those of an archive."""
+    path = old_file(tmp_path)
+    assert the_result(read_run(path), "chapter/a").verdict is Verdict.FAIL
+    (run,) = contents_of({"records/01-x.jsonl": path.read_bytes()}).runs.values()
+    assert [record.verdict for record in run.records] == [Verdict.FAIL]
 
 
 def test_the_page_of_an_older_file_shows_the_failure(tmp_path: Path) -> None:
