@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.data.text import ratio_text
+from harness.pytest_plugin import html_columns
 from harness.records.reader import Run
-from harness.records.record import Verdict
+from harness.records.record import Record, Verdict
 from tests.plugin.test_plugin import samples_run
-from tests.report.report_samples import Parsed
+from tests.report.report_samples import Parsed, row
 
 #: Samples of every verdict, without those that take their time to hang or crash.
 SOME = "not hang and not hung and not crash and not leave"
@@ -55,11 +56,14 @@ def test_junits_file_says_what_each_row_is_about(ran: tuple[Run, Path]) -> None:
 
 
 def test_pytest_htmls_page_has_a_column_for_each(ran: tuple[Run, Path]) -> None:
-    """Requirement, level, world, backend, worst ÷ allowed and verdict stand behind pytest-html's own result."""
+    """Requirement, level, world, backend, worst ÷ allowed and verdict follow pytest-html's own result; then links."""
     run, there = ran
     page = Parsed((there / "page.html").read_text(encoding="utf-8"))
     (blob,) = [attrs["data-jsonblob"] for _, attrs in page.tags if "data-jsonblob" in attrs]
+    columns = ["requirement", "level", "world", "backend", "parity", "verdict"]
+    assert [attrs.get("data-column-type") for tag, attrs in page.tags if tag == "th"][1:7] == columns
     rows = [test["resultsTableRow"] for several in json.loads(blob or "")["tests"].values() for test in several]
+    assert all(">Record</a>" in row[-1] and ">Reproduce</a>" in row[-1] for row in rows)
     cells = {tuple(Parsed(cell).text for cell in row[1:7]) for row in rows}
     assert cells == {
         (
@@ -72,3 +76,20 @@ def test_pytest_htmls_page_has_a_column_for_each(ran: tuple[Run, Path]) -> None:
         )
         for record in run.records
     }
+
+
+def test_other_tests_have_empty_cells_in_pytest_htmls_page() -> None:
+    """As many cells as headings, also for a test that is no requirement."""
+    headings, cells = ["<th>", "<th>"], ["<td>", "<td>"]
+    html_columns.pytest_html_results_table_header(headings)
+    html_columns.pytest_html_results_table_row(object(), cells)
+    assert len(headings) == len(cells) == 8
+    assert '<td class="col-verdict"></td>' in cells
+
+
+def test_links_in_pytest_htmls_page_hold_the_record_and_the_line_that_reproduces_it() -> None:
+    """The record as JSON, and the reproduction line if there is one."""
+    assert [extra["name"] for extra in html_columns.extras_of(row())] == ["Record"]
+    record, line = html_columns.extras_of(row(reproduce="pytest x"))
+    assert Record.from_json(record["content"]) == row(reproduce="pytest x")
+    assert line["content"] == "pytest x"

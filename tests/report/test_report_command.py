@@ -1,21 +1,16 @@
-"""The report's two doors: its command line, and the columns in pytest-html's own report."""
+"""The command that makes the page."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 
 import pytest
 
-from harness.pytest_plugin import html_columns as columns
-from harness.pytest_plugin.html_columns import extras_of
-from harness.records.record import Record, Verdict
+from harness.records.record import Verdict
 from harness.report import __main__ as command
-from tests.report.report_samples import HOSTILE, Parsed, file_of, row, run_of
-
-pytest_plugins = ["pytester"]
+from tests.report.report_samples import file_of, row, run_of
 
 
 def test_the_command_writes_the_page_and_says_where_the_subject_stands(tmp_path, capsys):
@@ -81,62 +76,3 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path, monkeypatch
     assert "cannot be written (No space left on device)" in capsys.readouterr().err
     assert (tmp_path / "page.html").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run.jsonl"]
-
-
-def test_pytest_htmls_cells_are_escaped_and_line_up_with_their_headings():
-    """As many cells as headings, also for a row without a record; hostile values stay text."""
-    headings, cells, bare = ["<th>", "<th>"], ["<td>", "<td>"], ["<td>", "<td>"]
-    told = {"fsdp_record": row(HOSTILE, ratio=0.5), "user_properties": [("backend", HOSTILE)]}
-    report = type("Report", (), told)()
-
-    columns.pytest_html_results_table_header(headings)
-    columns.pytest_html_results_table_row(report, cells)
-    columns.pytest_html_results_table_row(object(), bare)
-
-    assert len(headings) == len(cells) == len(bare) == 8
-    assert [tag for tag, _ in Parsed("".join(cells[1:7])).tags] == ["td"] * 6
-    assert '<td class="col-parity">0.5</td>' in cells
-    assert '<td class="col-verdict"></td>' in bare
-
-
-def test_pytest_htmls_extras_hold_the_record_and_the_line_that_reproduces_it():
-    """The record as JSON, and the reproduction line where there is one."""
-    assert [extra["name"] for extra in extras_of(row())] == ["Record"]
-
-    record, line = extras_of(row(reproduce="pytest x"))
-    assert Record.from_json(record["content"]) == row(reproduce="pytest x")
-    assert line["content"] == "pytest x"
-
-
-def test_pytest_htmls_own_report_carries_the_columns(pytester):
-    """A run with pytest-html and our columns writes a report with title, headings, parity cell and links."""
-    pytester.makepyfile("def test_it(): pass")
-    record = row("a", ratio=0.25, reproduce="pytest x")
-
-    class Attach:
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_makereport(self, item, call):
-            report = yield
-            if call.when == "call":
-                report.fsdp_record = record
-                report.extras = [*getattr(report, "extras", []), *extras_of(record)]
-            return report
-
-    result = pytester.runpytest_inprocess("--html=report.html", "--self-contained-html", plugins=[columns, Attach()])
-
-    result.assert_outcomes(passed=1)
-    parsed = Parsed((pytester.path / "report.html").read_text(encoding="utf-8"))
-    blob = next(attrs["data-jsonblob"] for _, attrs in parsed.tags if "data-jsonblob" in attrs)
-    [[test]] = json.loads(blob or "")["tests"].values()
-    cells = "".join(test["resultsTableRow"])
-    assert '<td class="col-parity">0.25</td><td class="col-verdict">pass</td>' in cells
-    assert ">Record</a>" in cells
-    assert ">Reproduce</a>" in cells
-    assert [attrs.get("data-column-type") for tag, attrs in parsed.tags if tag == "th"][1:7] == [
-        "requirement",
-        "level",
-        "world",
-        "backend",
-        "parity",
-        "verdict",
-    ]
