@@ -38,10 +38,10 @@ def run(record: Path, arguments: Sequence[str], hash_seed: int = 0) -> Run:
 
 
 def lines_of(found: Run) -> list[dict[str, Any]]:
-    """Everything that a run wrote, without times and paths, rows by name: workers write them as they end."""
+    """Everything that a run wrote, without times and paths, results by name: workers write them as they end."""
     assert found.footer is not None, "the run was cut short"
-    rows = sorted(found.records, key=lambda record: record.nodeid)
-    return [without_times(line.as_json()) for line in (found.header, *rows, found.footer)]
+    results = sorted(found.records, key=lambda record: record.nodeid)
+    return [without_times(line.as_json()) for line in (found.header, *results, found.footer)]
 
 
 def without_times(line: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def without_times(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing(runs: Sequence[list[dict[str, Any]]]) -> list[str]:
-    """The rows in which one of the runs differs from the first, by node id; ``header`` and ``footer`` for those."""
+    """The results in which one of the runs differs from the first, by node id; ``header`` and ``footer`` for those."""
     return sorted(
         {
             str(line.get("nodeid", line["kind"]))
@@ -71,7 +71,7 @@ def _same(times: int, arguments: Sequence[str], there: Path) -> bool:
     runs: list[list[dict[str, Any]]] = []
     for number in range(times):
         runs.append(lines_of(run(there / f"{number}.jsonl", arguments, number)))
-        print(f"run {number + 1} of {times}: {len(runs[-1]) - 2} rows, {len(differing(runs))} differ", flush=True)
+        print(f"run {number + 1} of {times}: {len(runs[-1]) - 2} results, {len(differing(runs))} differ", flush=True)
     for name in differing(runs):
         print(f"differs: {name}")
     return not differing(runs)

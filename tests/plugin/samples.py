@@ -1,6 +1,6 @@
-"""A small suite whose rows end in every way there is, and the subject that it judges. Run by ``test_plugin.py``.
+"""A small suite whose results end in every possible way, and the subject that it judges. Run by ``test_plugin.py``.
 
-What each row must come to stands in ``ENDS``: its verdict, its cause, and words of its message.
+``ENDS`` has the expected verdict, cause and message (a regular expression) of each.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def test_hangs(trial: Trial) -> None:
 
 @requirement("samples/after-a-hang", Feature.FULLY_SHARD)
 def test_runs_after_one_that_hung(trial: Trial) -> None:
-    """A hang is one row."""
+    """A hang is one result."""
     trial.agree("all", trial.run(total, Number()), [torch.tensor(2.0)] * 2)
 
 
@@ -231,5 +231,5 @@ def test_does_not_leave_cleanly(trial: Trial) -> None:
 
 @requirement("samples/after-a-crash", Feature.FULLY_SHARD)
 def test_runs_after_one_that_crashed(trial: Trial) -> None:
-    """A crash is one row."""
+    """A crash is one result."""
     trial.agree("all", trial.run(total, Number()), [torch.tensor(2.0)] * 2)

@@ -1,4 +1,4 @@
-"""The plugin as its user meets it: a whole run of a suite whose rows end in every way, its record, and the way back."""
+"""The plugin in use: a run of a suite whose results end in every way, its record, and reproducing them."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Completed, Run]:
 
 
 def one(run: Run, name: str, world: str) -> Record:
-    """The one row of a requirement in a world."""
+    """The one result of a requirement in a world."""
     [record] = [r for r in run.records if r.requirement == f"samples/{name}" and r.world == world]
     return record
 
 
 @pytest.mark.parametrize("world", ["threads", "processes"])
 @pytest.mark.parametrize("name", ENDS)
-def test_a_row_ends_as_it_must(whole: tuple[Completed, Run], name: str, world: str) -> None:
+def test_a_result_ends_as_it_must(whole: tuple[Completed, Run], name: str, world: str) -> None:
     """Each way for a test to end has its verdict, cause and words, the same in both worlds."""
     record = one(whole[1], name, world)
     verdict, cause, words = ENDS[name]
@@ -61,8 +61,8 @@ def test_a_row_ends_as_it_must(whole: tuple[Completed, Run], name: str, world: s
     assert re.search(words, record.message)
 
 
-def test_every_planned_row_is_recorded(whole: tuple[Completed, Run]) -> None:
-    """Header, one row for each planned test, and a footer with what stands in the way of green."""
+def test_every_planned_result_is_recorded(whole: tuple[Completed, Run]) -> None:
+    """Header, one result for each planned test, and a footer with what stands in the way of green."""
     run = whole[1]
     assert missing(run) == []
     assert len(run.records) == 2 * len(ENDS)
@@ -77,8 +77,8 @@ def test_a_run_passes_every_check_of_verify(whole: tuple[Completed, Run]) -> Non
     assert [problem for check in RUN_CHECKS for problem in check(given)] == []
 
 
-def test_workers_come_to_the_same_rows(whole: tuple[Completed, Run], tmp_path: Path) -> None:
-    """Under pytest-xdist there is one record file with the same plan, rows, problems and status, and one terminal."""
+def test_workers_have_the_same_results(whole: tuple[Completed, Run], tmp_path: Path) -> None:
+    """Under pytest-xdist one record file has the same plan, results, problems and status, and there is one terminal."""
     ended, run = samples_run(tmp_path, "--numprocesses", "2")
     assert run.header is not None
     assert whole[1].header is not None
@@ -99,7 +99,7 @@ def _told(record: Record) -> tuple[str, ...]:
 
 
 def test_workers_do_not_share_a_device() -> None:
-    """On an accelerator nothing is tried by several workers, and the reason is told."""
+    """On an accelerator nothing is tried by several workers, and the reason is given."""
     here = Subject(SUBJECT[1], "tests.plugin.samples:device")
     found = Requirement("samples/any", (), "must", 1, (), ("threads",), "")
     verdict, why = LoadedSubject(here, (), workers=2).why_not(found, "threads") or (None, "")
@@ -118,9 +118,9 @@ def test_the_terminal_names_what_is_red_and_what_matches_nothing(whole: tuple[Co
 @pytest.mark.parametrize("world", ["threads", "processes"])
 def test_what_differs_is_recorded_of_all_ranks(whole: tuple[Completed, Run], world: str) -> None:
     """Of a comparison that failed on both ranks, the record has both, the sizes as numbers or none."""
-    told = {"path": "", "got": "2.0", "want": "1.0", "off": 1.0, "allowed": 0.0, "ratio": None, "ulp": 2.0**-23}
+    common = {"path": "", "got": "2.0", "want": "1.0", "off": 1.0, "allowed": 0.0, "ratio": None, "ulp": 2.0**-23}
     differences = one(whole[1], "disagrees", world).differences
-    assert differences == [{"where": f"rank {number}", **told} for number in range(2)]
+    assert differences == [{"where": f"rank {number}", **common} for number in range(2)]
     assert one(whole[1], "passes", world).differences == []
 
 

@@ -61,7 +61,7 @@ def few(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def records(few: pytest.Pytester, *args: str) -> list[Record]:
-    """The rows of a run with these arguments."""
+    """The records of a run with these arguments."""
     few.runpytest_inprocess(*SUBJECT, "--record", "record.jsonl", *args)
     return read_run(few.path / "record.jsonl").records
 
@@ -128,12 +128,12 @@ def test_what_the_user_got_wrong_is_said_once_where_workers_run_the_tests(args: 
 def test_waivers_beside_the_suites_are_read_without_being_named(few: pytest.Pytester) -> None:
     """Known failures that come with suites count in every run of them, so one that passes is stale."""
     (few.path / "waivers.toml").write_text(stanza("few/should", "sample"))
-    [verdict] = {row.verdict for row in records(few, "-k", "holds")}
+    [verdict] = {record.verdict for record in records(few, "-k", "holds")}
     assert verdict is Verdict.STALE_WAIVER
 
 
 def test_a_run_that_tries_nothing_fails(few: pytest.Pytester) -> None:
-    """Rows that were not claimed are no success: the run fails and says that nothing was tried."""
+    """Unclaimed results are no success: the run fails and says that nothing was tried."""
     result = few.runpytest_inprocess(*SUBJECT, "-k", "unclaimed")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["not claimed: 2", "problem: no requirement was tried"])
@@ -146,17 +146,17 @@ def test_a_green_run_exits_with_zero(few: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*FSDP conformance of sample on small*", "pass: 3  not claimed: 2"])
 
 
-@pytest.mark.parametrize(("level", "rows"), [("must", 2), ("should", 3), ("may", 5), ("all", 5)])
-def test_a_level_leaves_out_what_is_less_strict(few: pytest.Pytester, level: str, rows: int) -> None:
+@pytest.mark.parametrize(("level", "results"), [("must", 2), ("should", 3), ("may", 5), ("all", 5)])
+def test_a_level_leaves_out_what_is_less_strict(few: pytest.Pytester, level: str, results: int) -> None:
     """``--level should`` judges what must and what should be."""
-    assert len(records(few, "--level", level)) == rows
+    assert len(records(few, "--level", level)) == results
 
 
-@pytest.mark.parametrize(("world", "rows"), [("threads", 3), ("processes", 2), ("both", 5)])
-def test_a_requirement_runs_in_the_worlds_that_it_is_about(few: pytest.Pytester, world: str, rows: int) -> None:
-    """A requirement has a row in each world that was asked for, except where it makes no sense."""
+@pytest.mark.parametrize(("world", "results"), [("threads", 3), ("processes", 2), ("both", 5)])
+def test_a_requirement_runs_in_the_worlds_that_it_is_about(few: pytest.Pytester, world: str, results: int) -> None:
+    """A requirement has a result in each world that was asked for, except where it makes no sense."""
     found = records(few, "--world", world)
-    assert len(found) == rows
+    assert len(found) == results
     assert {record.world for record in found} == ({"threads", "processes"} if world == "both" else {world})
 
 
@@ -174,10 +174,10 @@ def test_what_fails_only_at_times_is_told(few: pytest.Pytester) -> None:
 
 
 def test_what_is_not_claimed_can_be_tried(few: pytest.Pytester) -> None:
-    """``--unclaimed try`` says of each row whether it passes; it stays not claimed, and fails nothing."""
+    """``--unclaimed try`` says for each result whether it passes; it stays not claimed, and fails nothing."""
     found = records(few, "-k", "unclaimed or holds", "--unclaimed", "try")
-    told = [(record.world, record.verdict, record.tried, record.checks) for record in found if record.tried]
-    assert told == [("threads", Verdict.NOT_CLAIMED, "pass", 0), ("processes", Verdict.NOT_CLAIMED, "fail", 0)]
+    tried = [(record.world, record.verdict, record.tried, record.checks) for record in found if record.tried]
+    assert tried == [("threads", Verdict.NOT_CLAIMED, "pass", 0), ("processes", Verdict.NOT_CLAIMED, "fail", 0)]
     assert few.runpytest_inprocess(*SUBJECT, "--unclaimed", "try").ret == pytest.ExitCode.OK
     assert {record.tried for record in records(few)} == {""}
 
@@ -188,7 +188,7 @@ def test_a_profile_says_how_many_cases_are_drawn(few: pytest.Pytester) -> None:
 
 
 def test_other_tests_are_left_alone(few: pytest.Pytester) -> None:
-    """A test that is no requirement runs as ever, loads no subject and writes no row."""
+    """A test that is no requirement runs as ever, loads no subject and writes no record."""
     path = few.makepyfile(test_other="def test_other(): pass")
     result = few.runpytest_inprocess(path, "--implementation", "nobody", "--record", "record.jsonl")
     result.assert_outcomes(passed=1)

@@ -19,8 +19,8 @@ def drawn(there: Path, *options: str) -> Run:
     return samples_run(there, *DRAWS, *options)[1]
 
 
-def told(run: Run) -> dict[str, Any]:
-    """What each row came to, and on which case."""
+def results_of(run: Run) -> dict[str, Any]:
+    """Each verdict, number of examples, and case."""
     return {record.nodeid: (record.verdict, record.examples, record.case) for record in run.records}
 
 
@@ -31,13 +31,13 @@ def seed_of(run: Run) -> str:
 
 
 def test_a_soak_run_has_a_seed_of_its_own_and_can_be_had_again(tmp_path: Path) -> None:
-    """Without being told one, soak chooses a seed for all workers and records it; told that one, it draws the same."""
+    """Without a given seed, soak chooses a seed for all workers and records it; given that one, it draws the same."""
     first = drawn(tmp_path / "first", "--hypothesis-profile", "soak", "--numprocesses", "2")
     assert seed_of(first).isdigit()
     again = drawn(tmp_path / "again", "--hypothesis-profile", "soak", "--hypothesis-seed", seed_of(first))
     assert seed_of(again) == seed_of(first)
-    assert told(again) == told(first)
-    assert len(told(first)) == 2
+    assert results_of(again) == results_of(first)
+    assert len(results_of(first)) == 2
 
 
 @pytest.mark.parametrize("profile", ["quick", "full"])

@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 
 
 def test_a_line_says_how_far_a_run_is_and_what_is_left() -> None:
-    """Rows by verdict, the share of all, seconds, and at this pace how many more."""
+    """Results by verdict, the share of all, seconds, and at this pace how many more."""
     progress = Progress(40)
     assert progress.line(3.0) == "[0%] 0 of 40 results; 3.0 s"
     for number in range(10):
@@ -30,8 +30,8 @@ def test_a_line_says_how_far_a_run_is_and_what_is_left() -> None:
     assert said == "[25%] 10 of 40 results: 9 pass, 1 fail; 20 s, about 60 s left; now t.py::next[threads]"
 
 
-def test_a_red_row_is_said_once() -> None:
-    """The first line of its message, in one line; a row that is written again, or is not red, adds nothing."""
+def test_a_red_result_is_printed_once() -> None:
+    """The first line of its message, in one line; a result that comes again, or is not red, adds nothing."""
     progress, red = Progress(2), row("a", Verdict.FAIL, message="off by one\nand more")
     assert progress.add(red) == "fail: sharding/a [threads] off by one"
     assert progress.add(red) == progress.add(row("b", Verdict.WAIVED)) == ""
@@ -39,7 +39,7 @@ def test_a_red_row_is_said_once() -> None:
 
 
 def test_what_is_said_steers_no_terminal() -> None:
-    """Whatever a row holds, it is one line without controls."""
+    """Whatever a result holds, it is one line without controls."""
     progress = Progress(1)
     said = [
         progress.add(row("a", Verdict.FAIL, message=HOSTILE + "\x1b[2J", world=HOSTILE)),
@@ -51,10 +51,10 @@ def test_what_is_said_steers_no_terminal() -> None:
 FAILING = SUITE.replace("case.digit < 10", "case.digit < 0")
 
 
-def test_a_log_has_each_red_row_as_it_comes_and_how_far_the_run_is(
+def test_a_log_has_each_red_result_as_it_comes_and_how_far_the_run_is(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the summary: the red row, and lines with counts; pytest's own letters are left out."""
+    """Before the summary: the red result, and lines with counts; pytest's own letters are left out."""
     monkeypatch.setattr(printing, "IN_A_LOG", 0.0)
     pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
     pytester.makepyfile(test_few=FAILING)
@@ -69,10 +69,10 @@ def test_a_log_has_each_red_row_as_it_comes_and_how_far_the_run_is(
 
 
 @pytest.mark.parametrize("flag", ["-v", "-qq"])
-def test_rows_of_words_and_silence_stay_as_they_are(
+def test_verbose_and_silent_output_stay_as_they_are(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    """With ``-v`` pytest names each row itself, and ``-qq`` asks for nothing of the kind."""
+    """With ``-v`` pytest names each result itself, and ``-qq`` asks for nothing of the kind."""
     monkeypatch.setattr(printing, "IN_A_LOG", 0.0)
     pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
     pytester.makepyfile(test_few=SUITE)
@@ -92,7 +92,7 @@ def watched(capsys: pytest.CaptureFixture[str], path: Path) -> tuple[int, list[s
 
 
 def test_a_file_that_is_whole_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each red row, the counts, and the run's own exit status."""
+    """Each red result, the counts, and the run's own exit status."""
     status, lines = watched(capsys, file_of(full_run(status=1), tmp_path / "run.jsonl"))
     assert status == 1
     assert lines[0].startswith("fail: sharding/FAIL [threads] off by one")

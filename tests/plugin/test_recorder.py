@@ -14,18 +14,18 @@ from harness.records.writer import as_line
 from tests.report.report_samples import row
 
 
-def heard(recorder: Recorder, name: str, plan: list[str]) -> Any:
+def received(recorder: Recorder, name: str, plan: list[str]) -> Any:
     """A worker's report, as it comes over the wire, on a thread of that worker's own."""
     data = {"fsdp_record": as_line(row(name)), "fsdp_plan": plan, "fsdp_provenance": {"left_out": 3}}
-    hearing = recorder.pytest_report_from_serializable(data)
-    next(hearing)
+    receiving = recorder.pytest_report_from_serializable(data)
+    next(receiving)
     with pytest.raises(StopIteration) as ended:
-        hearing.send(SimpleNamespace(**data))
+        receiving.send(SimpleNamespace(**data))
     return ended.value.value
 
 
 def test_the_header_comes_before_the_records_of_all_workers(tmp_path: Any) -> None:
-    """Whichever worker is heard first: nothing is written on its thread, and its report begins the file."""
+    """Whichever worker reports first: nothing is written on its thread, and its report begins the file."""
     record = str(tmp_path / "run.jsonl")
     options = {
         "--implementation": "torch",
@@ -41,7 +41,7 @@ def test_the_header_comes_before_the_records_of_all_workers(tmp_path: Any) -> No
     )
     recorder = Recorder(config)
     plan = [row("a").nodeid, row("b").nodeid]
-    reports = [heard(recorder, "a", plan), heard(recorder, "b", plan)]
+    reports = [received(recorder, "a", plan), received(recorder, "b", plan)]
     assert not Path(record).exists()
     for report in reversed(reports):
         recorder.pytest_runtest_logreport(report)

@@ -1,4 +1,4 @@
-"""What pytest's own reports say of a row: properties in the JUnit file, also by a worker, and columns in the page."""
+"""Results in pytest's own reports: properties in the JUnit file, also from a worker, and columns in the page."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_samples_have_every_verdict(ran: tuple[Run, Path]) -> None:
-    """What is held of all rows below is held of every verdict, and of rows with numbers."""
+    """The samples below cover every verdict, and results with numbers."""
     assert {record.verdict for record in ran[0].records} == set(Verdict)
     assert any(record.ratio is not None for record in ran[0].records)
 
 
-def test_junits_file_says_what_each_row_is_about(ran: tuple[Run, Path]) -> None:
+def test_junits_file_says_what_each_result_is_about(ran: tuple[Run, Path]) -> None:
     """Each test case has requirement, level, world, verdict, implementation and backend once, and worst ÷ allowed."""
     run, there = ran
     cases = list(ElementTree.parse(there / "junit.xml").iter("testcase"))
     found = [[(p.get("name"), p.get("value")) for p in case.iter("property")] for case in cases]
-    told = [
+    expected = [
         [
             ("requirement", record.requirement),
             ("level", record.level),
@@ -52,7 +52,7 @@ def test_junits_file_says_what_each_row_is_about(ran: tuple[Run, Path]) -> None:
         ]
         for record in run.records
     ]
-    assert sorted(map(str, found)) == sorted(map(str, told))
+    assert sorted(map(str, found)) == sorted(map(str, expected))
 
 
 def test_pytest_htmls_page_has_a_column_for_each(ran: tuple[Run, Path]) -> None:

@@ -1,4 +1,4 @@
-"""No failure is lost on its way to the record and to whoever reads it, or the run says that one was."""
+"""No failure is lost on its way to the record and to its readers, or the run says that one was."""
 
 from __future__ import annotations
 

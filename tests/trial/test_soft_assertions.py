@@ -14,8 +14,8 @@ def test_all_ranks_are_compared_before_a_disagreement_is_raised() -> None:
     with pytest.raises(SubjectFailure, match=r"^rank 0: it is 0, expected 1$"), trial.collecting_failures():
         for number, got in enumerate(trial.run(number_of, Ask(3, 3))):
             trial.agree(f"rank {number}", got, [1, 3, 7][number])
-    told = [(where, found.got, found.want) for where, found in trial.facts.differences]
-    assert told == [("rank 0", "0", "1"), ("rank 2", "6", "7")]
+    reported = [(where, found.got, found.want) for where, found in trial.facts.differences]
+    assert reported == [("rank 0", "0", "1"), ("rank 2", "6", "7")]
     assert trial.facts.checks == 3
 
 

@@ -12,7 +12,7 @@ from tests.trial.test_trial import Ask, Worlds, number_of, trial_on
 
 
 def test_the_time_limit_ends_the_run_in_progress() -> None:
-    """While ranks are at work, it is they who are told; the failure then is not looked at further."""
+    """While ranks run, their world is told to expire; their failure is what the test ends with."""
     worlds = Worlds()
     trial = trial_on(worlds)
     worlds.ends = lambda n, case: trial.time_is_up("time is up") or Outcome(n, Fate.HUNG, error="late")

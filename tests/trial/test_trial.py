@@ -44,7 +44,7 @@ class MadeUpWorld(World):
         return tuple(self._ends(number, args[0]) or self._outcome(number, program, args) for number in range(self.size))
 
     def _outcome(self, number: int, program: Any, args: Any) -> Outcome:
-        rank = Rank(number, self.size, torch.device("cpu"), None, None)  # type: ignore[arg-type]  # nobody asks
+        rank = Rank(number, self.size, torch.device("cpu"), None, None)  # type: ignore[arg-type]  # not used
         try:
             return Outcome(number, Fate.RETURNED, program(rank, *args))
         except Exception as error:
