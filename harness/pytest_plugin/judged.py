@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
 import torch
 
+from harness.collective_trace.recorder import Entry
 from harness.data.case import Case
 from harness.data.comparison import UNBOUNDED, Difference
 from harness.data.kinds import ATTACHED
@@ -118,13 +120,10 @@ def make_record(
         verdict=verdict,
         message=message,
         cause=cause,
-        **_facts(trial),
+        **_facts(trial, failed, events),
         case=case.as_json() if isinstance(case, Case) else None,
-        differences=list(map(_as_json, trial.differences)) if trial is not None and failed else [],
         again=again,
-        events=list(events),
         reproduce=judged.reproduction(nodeid, case if draws else None),
-        ranks=[outcome.as_json() for outcome in trial.outcomes] if trial is not None and failed else [],
         waiver=waiver.as_json() if waiver else None,
         features=[str(feature) for feature in requirement.features],
         source=requirement.source,
@@ -133,10 +132,14 @@ def make_record(
     )
 
 
-def _facts(trial: Trial | None) -> dict[str, Any]:
+def _facts(trial: Trial | None, failed: bool, events: Sequence[list[Entry]]) -> dict[str, Any]:
+    """What the trial measured and, where something failed, what shows how."""
     if trial is None:
         return {}
     return {
+        "differences": list(map(_as_json, trial.differences)) if failed else [],
+        "ranks": [outcome.as_json() for outcome in trial.outcomes] if failed else [],
+        "events": list(events),
         "ratio": trial.worst.ratio if trial.ratios else None,
         "worst": trial.worst.words() if trial.worst.ratio > 0 else trial.worst.path,
         "ratios": trial.ratios,

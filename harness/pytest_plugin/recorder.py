@@ -5,7 +5,6 @@ worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,9 +17,10 @@ from harness.data.kinds import WORLDS
 from harness.pytest_plugin.environment import environment
 from harness.pytest_plugin.judged import Judged
 from harness.pytest_plugin.options import JOURNAL, JUDGED, PLANNED, PROBLEMS, RECORDS, now, option
+from harness.records.codec import as_line, decoded, escaped
 from harness.records.provenance import Provenance, sources_digest
-from harness.records.record import Header, Record
-from harness.records.writer import UNWRITTEN, Journal, as_line, escaped, writable
+from harness.records.record import SCHEMA, Header, Record
+from harness.records.writer import UNWRITTEN, Journal, writable
 from harness.vendor.load import Subject
 
 #: The key under which a worker's problems travel.
@@ -81,6 +81,7 @@ class Recorder:
             self._open()
         self._write(
             Header(
+                schema=SCHEMA,
                 implementation=judged.name,
                 backend=judged.backend.name,
                 worlds=list(WORLDS) if option(config, "world") == "both" else [option(config, "world")],
@@ -139,7 +140,7 @@ class Recorder:
         """And is made of it again. This runs on a thread for each worker, so it writes nothing."""
         report = yield
         if report is not None and isinstance(data.get("fsdp_record"), str):
-            report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
+            report.fsdp_record = decoded(data["fsdp_record"].encode())[0]
         return report
 
     @pytest.hookimpl(optionalhook=True)

@@ -9,8 +9,8 @@ import pytest
 
 from harness.pytest_plugin.options import JOURNAL, PROBLEMS, RECORDS
 from harness.pytest_plugin.recorder import Recorder
+from harness.records.codec import as_line
 from harness.records.reader import read_run
-from harness.records.writer import as_line
 from tests.report.report_samples import row
 
 

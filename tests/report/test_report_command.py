@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from harness.pytest_plugin import html_columns as columns
 from harness.pytest_plugin.html_columns import extras_of
@@ -104,7 +105,7 @@ def test_pytest_htmls_extras_hold_the_record_and_the_line_that_reproduces_it():
     assert [extra["name"] for extra in extras_of(row())] == ["Record"]
 
     record, line = extras_of(row(reproduce="pytest x"))
-    assert Record.from_json(record["content"]) == row(reproduce="pytest x")
+    assert convert(record["content"], Record) == row(reproduce="pytest x")
     assert line["content"] == "pytest x"
 
 

@@ -6,12 +6,12 @@ import base64
 import gzip
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from harness.exports.ctrf import ctrf_of
 from harness.exports.junit import junit_of
@@ -56,10 +56,7 @@ def test_rows_that_fail_are_drawn_first_then_one_a_chapter() -> None:
     assert len(charts_of([row("red", Verdict.FAIL, curves=[CURVE], nodeid=str(n)) for n in range(50)])) == MOST_CHARTS
 
 
-@pytest.mark.parametrize(
-    "curve",
-    [{}, {"baseline": 7, "ranks": []}, {"baseline": [], "ranks": {"rank 0": ["1", True, 10**400, 1e300]}}],
-)
+@pytest.mark.parametrize("curve", [{}, {"baseline": [], "ranks": {"rank 0": [None, 1e300]}}])
 def test_what_is_no_curve_is_not_drawn(curve: dict[str, Any]) -> None:
     """Whatever a record has for losses, no number is drawn that is none."""
     assert charts_of([row("a", curves=[curve])]) == ()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.data.text import visible
 from harness.records.reader import RecordFileError, Run, read_run
