@@ -1,4 +1,4 @@
-"""The files that a page carries: its records as they were read, and the same as CTRF and as JUnit, each packed by gzip.
+"""The files that a page carries: its records as they were read, and the same as CTRF, each packed by gzip.
 
 They are links to ``data:`` addresses, so the page stays one file, and needs no network and no script to hand them out.
 Different builds of zlib pack the same bytes differently, so pages are compared by what they carry.
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.exports.ctrf import ctrf_of
-from harness.exports.junit import junit_of
 from harness.records.output import json_document
 from harness.records.reader import Packer, Run
 
@@ -43,7 +42,6 @@ def _files(run: Run) -> Iterator[tuple[str, str, bytes]]:
     if run.packed is not None:
         yield "records (JSON, a line each)", f"{name}.jsonl.gz", run.packed
     yield "CTRF (JSON)", f"{name}.ctrf.json.gz", packed(json_document(ctrf_of(run), indent=None))
-    yield "JUnit (XML)", f"{name}.junit.xml.gz", packed(junit_of(run))
 
 
 def packed(text: str) -> bytes:

@@ -8,13 +8,11 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
 
 from harness.exports.ctrf import ctrf_of
-from harness.exports.junit import junit_of
 from harness.records.output import json_document
 from harness.records.reader import read_run, run_in
 from harness.records.record import Verdict
@@ -23,7 +21,7 @@ from harness.report.curves import MOST_CHARTS, charts_of
 from harness.report.downloads import MOST_BYTES, downloads_of, is_same_page
 from harness.report.page import render
 from harness.report.view import page_of
-from tests.report.report_samples import HOSTILE, Parsed, file_of, full_run, row, run_of
+from tests.report.report_samples import Parsed, file_of, full_run, row, run_of
 
 CURVE: dict[str, Any] = {"name": "loss, rank 0", "baseline": [4.0, 3.0, 2.0], "ranks": {"rank 0": [4.0, 3.5, 2.0]}}
 
@@ -154,16 +152,15 @@ def carried(page: str) -> dict[str, bytes]:
 
 
 def test_the_page_carries_the_records_as_they_were_read_and_what_is_made_of_them(tmp_path: Path) -> None:
-    """The record file to the byte, damage and all, CTRF and JUnit; twice the same page from the same file."""
+    """The record file to the byte, damage and all, and CTRF; twice the same page from the same file."""
     path = file_of(full_run(), tmp_path / "my run.jsonl")
     path.write_bytes(path.read_bytes() + b'{"kind": "record", "cut')
     run = read_run(path)
     page = render([run])
     files = carried(page)
-    assert list(files) == ["my-run.jsonl.gz", "my-run.ctrf.json.gz", "my-run.junit.xml.gz"]
+    assert list(files) == ["my-run.jsonl.gz", "my-run.ctrf.json.gz"]
     assert files["my-run.jsonl.gz"] == path.read_bytes()
     assert json.loads(files["my-run.ctrf.json.gz"]) == json.loads(json_document(ctrf_of(run)))
-    assert files["my-run.junit.xml.gz"].decode() == junit_of(run)
     assert render([run_in(path.read_bytes(), path.name)]) == page
 
 
@@ -190,23 +187,3 @@ def test_a_page_is_the_same_whichever_build_of_zlib_packed_its_files(tmp_path: P
     assert not any(is_same_page(with_file(other), page) for other in others)
     assert not is_same_page(page.encode() + b" ", page)
     assert not is_same_page(b"\xff", page)
-
-
-def test_junit_has_a_case_for_every_row_and_for_those_that_were_never_written() -> None:
-    """Failures and errors are what makes a run red; what was not tried or is excused is skipped; texts are XML."""
-    run = full_run()
-    hostile = replace(run, records=[*run.records, row(HOSTILE, Verdict.FAIL, message=HOSTILE)])
-    [suite] = ElementTree.fromstring(junit_of(hostile))
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "9", "failures": "3", "errors": "2", "skipped": "3",
-    }  # fmt: skip
-    cases = {case.get("classname"): [child.tag for child in case] for case in suite}
-    assert cases["sharding/FAIL"] == ["properties", "failure"]
-    assert cases["sharding/BROKEN"] == ["properties", "error"]
-    assert cases["sharding/PASS"] == ["properties"]
-    assert cases["missing"] == ["error"]
-    found = suite.find(".//property[@name='worst/allowed']")
-    assert found is not None
-    assert found.get("value") == "0.37"
-    subjects = {p.get("value") for p in suite.iter("property") if p.get("name") == "implementation"}
-    assert subjects == {run.header.implementation}
