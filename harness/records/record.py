@@ -129,6 +129,21 @@ class Record(_Line, frozen=True):
     tried: Tried = ""
     seconds: float = 0.0
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether it says anything about the subject or the suite: its test was started."""
+        return self.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the subject did what is required; a stale waiver without a cause of failure is of one that passes."""
+        return self.verdict is Verdict.PASS or (self.verdict is Verdict.STALE_WAIVER and not self.cause)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the subject did not do what is required, waived or not."""
+        return self.verdict in (Verdict.FAIL, Verdict.WAIVED, Verdict.STALE_WAIVER) and not self.passed
+
 
 class Header(_Line, frozen=True, kw_only=True):
     """The first line of a record file: who was judged, where, by what, and every result that was planned."""
