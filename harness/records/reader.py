@@ -27,6 +27,8 @@ from harness.data.text import one_line, plural
 from harness.records.codec import MAX_LINE, HeaderError, decoded
 from harness.records.record import MOST_WORLDS, Footer, Header, Line, Record, Verdict
 
+#: How many bytes of a file are kept packed, so that the page can carry it.
+MOST_PACKED = 16 * 2**20
 _RED = [str(verdict) for verdict in Verdict if verdict.is_red]
 
 
@@ -91,35 +93,6 @@ def run_in(data: bytes, name: str) -> Run:
     return reader.run()
 
 
-class Packer:
-    """Packs bytes by gzip as they come; without a name and a time, so the same bytes give the same on one machine."""
-
-    #: From how many packed bytes on it gives up, and has none.
-    MOST = 16 * 2**20
-
-    def __init__(self) -> None:
-        self._packer = zlib.compressobj(6, zlib.DEFLATED, 31)
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def add(self, data: bytes) -> None:
-        """Take more bytes."""
-        if self._size <= self.MOST:
-            self._keep(self._packer.compress(data))
-
-    def end(self) -> bytes:
-        """All of it, packed; empty if that was too much."""
-        self._keep(self._packer.flush())
-        return b"".join(self._parts) if self._size <= self.MOST else b""
-
-    def _keep(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > self.MOST:
-            self._parts = []
-        elif part:
-            self._parts.append(part)
-
-
 class _Reader:
     """Collects the parts of one file, line by line."""
 
@@ -132,7 +105,8 @@ class _Reader:
         self.worlds: set[str] = set()
         self.damage: list[str] = []
         self.digest = hashlib.sha256()
-        self.packer = Packer()
+        self.packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        self.packed = bytearray()
 
     def read(self) -> None:
         if self.path.is_dir():
@@ -163,7 +137,8 @@ class _Reader:
 
     def _take(self, data: bytes) -> None:
         self.digest.update(data)
-        self.packer.add(data)
+        if len(self.packed) <= MOST_PACKED:
+            self.packed += self.packer.compress(data)
 
     def _line(self, line: bytes, whole: bool) -> None:
         try:
@@ -220,8 +195,10 @@ class _Reader:
             raise RecordFileError(f"{self.path.name}: is empty; was the run stopped before it began? Run it again")
         if self.footer is None:
             self.damage.append(f"{self.path.name}: no footer, so the run was cut short; run it again to the end")
-        told = (list(self.rows.values()), self.footer, self.damage, self.digest.hexdigest(), self.packer.end())
-        return Run(self.path, self.header, *told)
+        self.packed += self.packer.flush()
+        packed = bytes(self.packed) if len(self.packed) <= MOST_PACKED else b""
+        records = list(self.rows.values())
+        return Run(self.path, self.header, records, self.footer, self.damage, self.digest.hexdigest(), packed)
 
     def _note(self, what: str) -> None:
         self.damage.append(one_line(f"{self.where}: {what}"))
