@@ -95,7 +95,10 @@ def optional_fields(line: Line) -> list[str]:
 def _converted(value: Any, hint: Any) -> Any:
     if not is_json(value):
         raise ValueError(f"Expected JSON data with finite numbers, nested less than {MOST_DEEP} deep")
-    return msgspec.convert(value, hint)
+    try:
+        return msgspec.convert(value, hint)
+    except UnicodeEncodeError:  # a lone surrogate in a key
+        return msgspec.convert(escaped(value), hint)
 
 
 def _refusal(cls: Any, field: structs.FieldInfo, why: str) -> ValueError:

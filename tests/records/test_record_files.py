@@ -262,7 +262,8 @@ def test_missing_is_what_was_planned_and_never_written(tmp_path):
 
 
 def test_keys_of_a_newer_writer_are_dropped(tmp_path):
-    """A record with a key that this version does not know is read without it."""
-    run = read_run(saved(tmp_path, header(), row("a", colour="blue"), footer()))
+    """A record with keys that this version does not know, here or within a field, is read without them."""
+    told = row("a", colour="blue", differences=[{"path": "w", "hue": 1, "\ud800": 2}])
+    run = read_run(saved(tmp_path, header(), told, footer()))
 
-    assert (len(run.records), run.damage) == (1, [])
+    assert ([record.differences for record in run.records], run.damage) == ([[{"path": "w"}]], [])
