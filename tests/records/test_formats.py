@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -106,7 +107,8 @@ def sane(tree: Any) -> Any:
         line = json.loads(as_json(tree), parse_float=lambda text: float(text) + 0.125)
     except (ValueError, RecursionError):
         return None
-    huge = any(isinstance(value, int) and abs(value) >= 2**63 for value in leaves(line))
+    numbers = [value for value in leaves(line) if isinstance(value, (int, float))]
+    huge = any(abs(one) >= 2**63 if isinstance(one, int) else not math.isfinite(one) for one in numbers)
     return None if huge or is_deep(line) else line
 
 
