@@ -7,11 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from harness.data.text import one_line
 from harness.records.output import json_document, write_output
 from harness.records.reader import RecordFileError, read_run
 from harness.run_comparison.difference import DRIFT, Change, Comparison, compare
-from harness.run_comparison.report_text import json_of, text_of
+from harness.run_comparison.report_text import text_of
 
 _ENDS = """exit status: 0 no regression; 1 regressions: results that passed in A and fail or are broken in B, or
 were planned in B and never written (with --strict also results that passed in A and are waived, not tried or absent in
@@ -59,7 +61,7 @@ def _factor(text: str) -> float:
 
 
 def _show(comparison: Comparison, options: argparse.Namespace) -> None:
-    text = json_document(json_of(comparison)) if options.json else ""
+    text = json_document(to_builtins(comparison)) if options.json else ""
     if options.json == "-":
         print(text)
         return
@@ -70,4 +72,4 @@ def _show(comparison: Comparison, options: argparse.Namespace) -> None:
 
 def _passes_lost(comparison: Comparison) -> bool:
     kinds = (Change.EXCUSED, Change.NO_LONGER_RUN, Change.REMOVED)
-    return any(one.was == "pass" for kind in kinds for one in comparison.of(kind))
+    return any(one.reference == "pass" for kind in kinds for one in comparison.of(kind))

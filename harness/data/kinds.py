@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 #: Both kinds of world, which a requirement is judged in unless it says otherwise.
 WORLDS = ("threads", "processes")
 #: The kind in which requirements of processes run on ranks that a launcher has started.
@@ -10,4 +12,5 @@ ATTACHED = "attached"
 KINDS = (*WORLDS, ATTACHED)
 
 #: How much a requirement demands, as RFC 2119 has it.
-LEVELS = ("must", "should", "may")
+Level = Literal["must", "should", "may"]
+LEVELS: tuple[Level, ...] = get_args(Level)

@@ -1,14 +1,13 @@
-"""Whether what came from outside, as JSON or from a vendor's module, has the types that a dataclass declares.
+"""Whether what a vendor's module or ``--case`` gives has the types that a dataclass declares, and what JSON data is.
 
 For a field ``worlds: list[str]``, ``["threads"]`` fits, and ``"threads"`` and ``["threads", 2]`` do not.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -18,60 +17,47 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 MOST_DEEP = 64
 
 
-def misfit(built: Any, most: int | None = None) -> str:
+def misfit(built: Any) -> str:
     """The name of the first field of a dataclass whose value has another type than declared; "" if all fit."""
-    return next(misfits(built, most), "")
-
-
-def misfits(built: Any, most: int | None = None) -> Iterator[str]:
-    """The names of all fields of a dataclass whose values have other types than declared, see ``fits``."""
     cls: Any = type(built)
     hints = _hints(cls)
-    names = (field.name for field in fields(built))
-    return (name for name in names if not fits(getattr(built, name), hints.get(name, Any), most))
+    return next((f.name for f in fields(built) if not fits(getattr(built, f.name), hints.get(f.name, Any))), "")
 
 
-def fits(value: Any, hint: Any, most: int | None = None) -> bool:
-    """Whether a value has the type that an annotation says.
-
-    ``most`` is for values that are read from JSON or written to it: integers are smaller than that, other numbers are
-    finite, and what may be anything is JSON data.
-    """
-    origin = get_origin(hint)
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the type that an annotation says; an integer is a float, too, and no bool is a number."""
     if hint is Any:
-        return most is None or is_json(value)
-    if origin is not None:
-        return _fits_generic(value, origin, get_args(hint), most)
+        return True
+    if get_origin(hint) is not None:
+        return _fits_generic(value, get_origin(hint), get_args(hint))
     if hint in (int, float) and isinstance(value, int):
-        return not isinstance(value, bool) and (most is None or abs(value) < most)
-    if hint is float and isinstance(value, float):
-        return most is None or math.isfinite(value)
+        return not isinstance(value, bool)
     if not isinstance(hint, type):
         return True  # what this file does not know, it does not judge
     if issubclass(hint, Enum):
         return any(value == member for member in hint)  # the plain value of a str-Enum too
-    return isinstance(value, hint) and not (is_dataclass(value) and misfit(value, most))
+    return isinstance(value, hint) and not (is_dataclass(value) and misfit(value))
 
 
-def _fits_generic(value: Any, origin: Any, inner: tuple[Any, ...], most: int | None) -> bool:
+def _fits_generic(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     if origin in (Union, types.UnionType):
-        return any(fits(value, one, most) for one in inner)
+        return any(fits(value, one) for one in inner)
     if origin is Literal:
         return value in inner
     if origin is Callable:
         return callable(value)
     if origin in (dict, Mapping):
         keys, values = inner
-        return isinstance(value, Mapping) and _all_fit(value, keys, most) and _all_fit(value.values(), values, most)
+        return isinstance(value, Mapping) and _all_fit(value, keys) and _all_fit(value.values(), values)
     if origin is tuple and inner[-1] is not ...:
         alike = isinstance(value, tuple) and len(value) == len(inner)
-        return alike and all(fits(item, one, most) for item, one in zip(value, inner, strict=True))
+        return alike and all(map(fits, value, inner))
     kinds: Any = {frozenset: (set, frozenset), set: (set, frozenset)}.get(origin, origin)
-    return isinstance(value, kinds) and (not isinstance(value, Collection) or _all_fit(value, inner[0], most))
+    return isinstance(value, kinds) and (not isinstance(value, Collection) or _all_fit(value, inner[0]))
 
 
-def _all_fit(items: Collection[Any], hint: Any, most: int | None) -> bool:
-    return all(fits(item, hint, most) for item in items)
+def _all_fit(items: Collection[Any], hint: Any) -> bool:
+    return all(fits(item, hint) for item in items)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""A run in the formats of other programs: CTRF and JUnit."""
+"""A run in the formats of other programs: CTRF."""

@@ -66,16 +66,20 @@ def _record(
         message=message,
         cause=result.cause,
         **(trial.facts.as_record(failed is not None) if trial is not None else {}),
-        again=result.again,
-        events=list(result.events),
+        **_evidence(result, failed),
         reproduce=subject.reproduction(item.nodeid, _drawn_case(item, failed)),
-        ranks=[outcome.as_json() for outcome in failed.ranks.outcomes] if failed is not None else [],
         waiver=waiver.as_json() if waiver else None,
         features=[str(feature) for feature in requirement.features],
         source=requirement.source,
         tried=result.tried,
         seconds=round(seconds, 3),
     )
+
+
+def _evidence(result: Result, failed: Trial | None) -> dict[str, Any]:
+    """How the failing case ended when run again, its collectives, and what became of each rank."""
+    ranks = [outcome.as_json() for outcome in failed.ranks.outcomes] if failed is not None else []
+    return {"again": result.again, "events": list(result.events), "ranks": ranks}
 
 
 def _drawn_case(item: pytest.Function, failed: Trial | None) -> Any:

@@ -5,7 +5,6 @@ worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ c
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
@@ -25,9 +24,10 @@ from harness.pytest_plugin.environment import environment
 from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, subject_of
 from harness.pytest_plugin.options import has_workers, is_worker, option
 from harness.pytest_plugin.progress import print_progress, result_line
+from harness.records.codec import as_line, decoded, escaped
 from harness.records.provenance import Provenance, sources_digest
-from harness.records.record import Footer, Header, Record, Verdict
-from harness.records.writer import UNWRITTEN, Journal, as_line, escaped, writable
+from harness.records.record import SCHEMA, Footer, Header, Record, Verdict
+from harness.records.writer import UNWRITTEN, Journal, writable
 from harness.worlds.base import WorldCannotStart, describe, first_cause
 from harness.worlds.workers import supervised_world
 
@@ -83,6 +83,7 @@ class Recorder:
         self._opened()
         self._write(
             Header(
+                schema=SCHEMA,
                 implementation=subject.name,
                 backend=subject.backend.name,
                 worlds=list(WORLDS) if option(config, "world") == "both" else [option(config, "world")],
@@ -162,7 +163,7 @@ class Recorder:
         """And read back. This runs on a thread for each worker, so it writes nothing."""
         report = yield
         if report is not None and isinstance(data.get("fsdp_record"), str):
-            report.fsdp_record = Record.from_json(json.loads(data["fsdp_record"]))
+            report.fsdp_record = decoded(data["fsdp_record"].encode())[0]
         return report
 
     @pytest.hookimpl(optionalhook=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.records.codec import escaped
 from harness.records.reader import RecordFileError
-from harness.records.writer import escaped
 
 
 def write_output(path: Path, text: str, inputs: Iterable[Path], option: str, what: str) -> None:

@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from msgspec import Struct, field
 
 from harness.data.text import one_line, plural
-from harness.records.record import Footer, Header, Record, Verdict
-from harness.records.writer import MAX_LINE, Line, fitted
+from harness.records.codec import MAX_LINE, HeaderError, decoded
+from harness.records.record import MOST_WORLDS, Footer, Header, Line, Record, Verdict
 
-#: A page has a cell a requirement and world: without a limit, a short file could ask for billions.
-MOST_WORLDS = 16
+#: How many bytes of a file are kept packed, so that the page can carry it.
+MOST_PACKED = 16 * 2**20
 _RED = [str(verdict) for verdict in Verdict if verdict.is_red]
 
 
@@ -39,8 +39,7 @@ class RecordFileError(ValueError):
         super().__init__(one_line(message))
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """One record file in memory. ``footer`` is None for a run cut short; ``damage`` says what could not be read.
 
     ``packed`` are the bytes of the file, by gzip: None where they are not known, empty where they would be too many.
@@ -52,7 +51,7 @@ class Run:
     footer: Footer | None = None
     damage: list[str] = field(default_factory=list)
     sha256: str = ""
-    packed: bytes | None = field(default=None, repr=False)
+    packed: bytes | None = None
 
 
 def missing(run: Run) -> list[str]:
@@ -94,35 +93,6 @@ def run_in(data: bytes, name: str) -> Run:
     return reader.run()
 
 
-class Packer:
-    """Packs bytes by gzip as they come; without a name and a time, so the same bytes give the same on one machine."""
-
-    #: From how many packed bytes on it gives up, and has none.
-    MOST = 16 * 2**20
-
-    def __init__(self) -> None:
-        self._packer = zlib.compressobj(6, zlib.DEFLATED, 31)
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def add(self, data: bytes) -> None:
-        """Take more bytes."""
-        if self._size <= self.MOST:
-            self._keep(self._packer.compress(data))
-
-    def end(self) -> bytes:
-        """All of it, packed; empty if that was too much."""
-        self._keep(self._packer.flush())
-        return b"".join(self._parts) if self._size <= self.MOST else b""
-
-    def _keep(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > self.MOST:
-            self._parts = []
-        elif part:
-            self._parts.append(part)
-
-
 class _Reader:
     """Collects the parts of one file, line by line."""
 
@@ -135,7 +105,8 @@ class _Reader:
         self.worlds: set[str] = set()
         self.damage: list[str] = []
         self.digest = hashlib.sha256()
-        self.packer = Packer()
+        self.packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        self.packed = bytearray()
 
     def read(self) -> None:
         if self.path.is_dir():
@@ -166,60 +137,42 @@ class _Reader:
 
     def _take(self, data: bytes) -> None:
         self.digest.update(data)
-        self.packer.add(data)
+        if len(self.packed) <= MOST_PACKED:
+            self.packed += self.packer.compress(data)
 
     def _line(self, line: bytes, whole: bool) -> None:
         try:
             if not whole:
                 raise ValueError(f"longer than {MAX_LINE // 2**20} MiB, so left out; shorten what the test logs")
-            data = _object(line)
+            self._take_in(*decoded(line))
+        except HeaderError as error:
+            raise RecordFileError(f"{self.where}: {error}") from error
         except ValueError as error:
             if self.header is None:
-                raise self._foreign(str(error)) from error
+                advice = "name a file that a conformance run wrote"
+                raise RecordFileError(f"{self.where}: not a record file ({error}); {advice}") from error
             cut = whole and not line.endswith(b"\n")
             self._note("cut in the middle, the run was killed while writing; run it again" if cut else str(error))
-            return
+
+    def _take_in(self, line: Line, wrong: list[str]) -> None:
         if self.header is None:
-            self._first(data)
-        else:
-            self._later(data)
-
-    def _first(self, data: dict[str, Any]) -> None:
-        if data.get("kind") != "header":
-            raise self._foreign('the first line has no "kind": "header"')
-        try:
-            self.header = self._fitted(Header.from_json(data))
-            self._meet(self.header.worlds)
-        except ValueError as error:
-            advice = "make the page with the version of the suite that wrote the file"
-            raise RecordFileError(f"{self.where}: {one_line(str(error), 200)}; {advice}") from error
-
-    def _later(self, data: dict[str, Any]) -> None:
-        kind = data.get("kind")
-        if kind == "header":
+            if not isinstance(line, Header):
+                raise ValueError('the first line has no "kind": "header"')
+            self.header = line
+            self._meet(line.worlds)
+        elif isinstance(line, Header):
             advice = "cut it in two before this line, or give each run a file of its own"
-            raise RecordFileError(f"{self.where}: a second header, so the file holds two runs; {advice}")
-        if self.footer is not None:
+            raise HeaderError(f"a second header, so the file holds two runs; {advice}")
+        elif self.footer is not None:
             self._note("comes after the footer, so it is no part of the run, and is left out; was the file edited?")
             return
-        try:
-            if kind == "footer":
-                self.footer = self._fitted(Footer.from_json(data))
-            elif kind == "record":
-                self._row(self._fitted(Record.from_json(data)))
-            else:
-                raise ValueError(f'expected "kind" record or footer, got {kind!r:.40}')
-        except ValueError as error:
-            self._note(f"left out, {one_line(str(error), 200)}; run it again with one version of the suite")
-
-    def _fitted(self, line: Line) -> Line:
-        """The line, with defaults for optional fields that no reader can use: a result is not lost with them."""
-        kept, wrong = fitted(line)
+        elif isinstance(line, Footer):
+            self.footer = line
+        else:
+            self._row(line)
         if wrong:
-            names = ", ".join(f'"{name}"' for name in wrong)
-            kind = type(line).__name__.lower()
+            names, kind = ", ".join(f'"{name}"' for name in wrong), type(line).__name__.lower()
             self._note(f"{names} of a {kind} has the wrong type, so the default is taken; the {kind} itself is kept")
-        return kept
 
     def _row(self, row: Record) -> None:
         """Keep a row. The later line wins: a row is written when judged, and again if closing its ranks showed more.
@@ -234,7 +187,7 @@ class _Reader:
 
     def _meet(self, worlds: list[str]) -> None:
         if len(self.worlds.union(worlds)) > MOST_WORLDS:
-            raise ValueError(f"expected at most {MOST_WORLDS} worlds in one file, got more")
+            raise ValueError(f"left out, expected at most {MOST_WORLDS} worlds in one file, got more")
         self.worlds.update(worlds)
 
     def run(self) -> Run:
@@ -242,21 +195,10 @@ class _Reader:
             raise RecordFileError(f"{self.path.name}: is empty; was the run stopped before it began? Run it again")
         if self.footer is None:
             self.damage.append(f"{self.path.name}: no footer, so the run was cut short; run it again to the end")
-        told = (list(self.rows.values()), self.footer, self.damage, self.digest.hexdigest(), self.packer.end())
-        return Run(self.path, self.header, *told)
+        self.packed += self.packer.flush()
+        packed = bytes(self.packed) if len(self.packed) <= MOST_PACKED else b""
+        records = list(self.rows.values())
+        return Run(self.path, self.header, records, self.footer, self.damage, self.digest.hexdigest(), packed)
 
     def _note(self, what: str) -> None:
         self.damage.append(one_line(f"{self.where}: {what}"))
-
-    def _foreign(self, why: str) -> RecordFileError:
-        return RecordFileError(f"{self.where}: not a record file ({why}); name a file that a conformance run wrote")
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("not JSON, so left out; was the file edited, or written by two runs at once?") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"expected a JSON object, got {type(data).__name__}")
-    return data

@@ -1,12 +1,29 @@
-"""Verdicts and records: what one test on one subject came to, as plain data that outlives the run."""
+"""Verdicts and the lines of a record file: one typed definition, which encodes, decodes, checks and documents them.
+
+Which value may stand in which field is said here once. Writer and reader check lines against it (``codec.py``), and
+its JSON Schema is ``msgspec.json.schema(Line)``. docs/formats.md says what each field means, and in which unit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Final, Literal, TypedDict
 
-SCHEMA = 1
+from msgspec import Meta, Struct, field, to_builtins
+
+from harness.data.kinds import Level
+
+SCHEMA: Final = 1
+#: A page has a cell a requirement and world: without a limit, a short file could ask for billions.
+MOST_WORLDS = 16
+
+#: What JSON readers keep in 64 bits.
+Integer = Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)]
+#: How far off the worst place was, and what was allowed there, in units in the last place.
+Ulps = Annotated[list[float], Meta(min_length=2, max_length=2)]
+#: The ends of several runs, a letter each: failed or passed.
+Ends = Annotated[str, Meta(pattern="^[FP]*$")]
+Tried = Annotated[str, Meta(pattern="^(pass|fail)?$")]
 
 
 class Verdict(str, Enum):
@@ -29,29 +46,65 @@ class Verdict(str, Enum):
         return self in (Verdict.FAIL, Verdict.STALE_WAIVER, Verdict.BROKEN)
 
 
-@dataclass(frozen=True)
-class Record:
-    """One row: one requirement, judged in one world, on one subject. JSON types only.
+class FailedComparison(TypedDict, total=False):
+    """One comparison of a failing case that failed; None where no number measures it."""
 
-    ``requirement`` is the stable id (``sharding/1d-layout``), ``nodeid`` pytest's. ``ratio`` is the worst
-    difference divided by what was allowed (0 when everything was equal, at most 1 when it passed, None when
-    nothing numeric was compared), with ``worst`` saying where. ``ratios`` has the same by cell, e.g.
-    ``"2 ranks · float32"``. ``checks`` counts effective checks and ``examples`` the cases run. ``case`` is the
-    failing case as JSON, ``cause`` the class of failure (``disagreement``, ``raised``, ``crashed``, ``hung``, …).
-    ``differences`` are the comparisons of that case that failed, as many as were kept: ``where`` (whose, e.g. ``rank
-    1``), ``path``, ``got``, ``want``, ``off``, ``allowed``, ``ratio`` and ``ulp``, None where no number measures them.
-    ``ulps`` has by cell the worst difference and what was allowed there, both in units in the last place (see
-    ``Difference.ulp``). ``curves`` are losses by step: ``name``, ``baseline``, and ``ranks`` by rank. ``again`` says
-    how running the failing case again ended, a letter a run: ``F`` or ``P``. ``events`` are the collectives that each
-    rank issued in it (see ``harness/trial/rerun.py``). ``tried`` is ``pass`` or ``fail`` for a row that is not claimed
-    and was tried all the same.
-    """
+    where: str
+    path: str
+    got: str
+    want: str
+    off: float | None
+    allowed: float | None
+    ratio: float | None
+    ulp: float | None
+
+
+class LossCurve(TypedDict, total=False):
+    """Losses by step; None is not finite."""
+
+    name: str
+    baseline: list[float | None]
+    ranks: dict[str, list[float | None]]
+
+
+class Collective(TypedDict, total=False):
+    """One collective that a rank issued; ``bytes`` and ``dtype`` are those of its larger side."""
+
+    op: str
+    bytes: Integer
+    dtype: str
+    reduce: str | None
+    ranks: list[Integer]
+    of: Integer
+
+
+class RankOutcome(TypedDict, total=False):
+    """What became of one rank."""
+
+    rank: Integer
+    fate: str
+    error: str
+    traceback: str
+    log: str
+
+
+class _Line(Struct, frozen=True, tag_field="kind", tag=str.lower):
+    """A line of a record file."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The line as one JSON object; ``"kind"`` says which one it is."""
+        data: dict[str, Any] = to_builtins(self)
+        return data
+
+
+class Record(_Line, frozen=True):
+    """A result: one requirement, judged in one world, on one subject."""
 
     requirement: str
     nodeid: str
     chapter: str
     statement: str
-    level: str
+    level: Level
     world: str
     verdict: Verdict
     message: str = ""
@@ -59,50 +112,46 @@ class Record:
     ratio: float | None = None
     worst: str = ""
     ratios: dict[str, float] = field(default_factory=dict)
-    ulps: dict[str, list[float]] = field(default_factory=dict)
-    checks: int = 0
-    examples: int = 0
-    world_sizes: list[int] = field(default_factory=list)
+    ulps: dict[str, Ulps] = field(default_factory=dict)
+    checks: Integer = 0
+    examples: Integer = 0
+    world_sizes: list[Integer] = field(default_factory=list)
     case: dict[str, Any] | None = None
-    differences: list[dict[str, Any]] = field(default_factory=list)
-    curves: list[dict[str, Any]] = field(default_factory=list)
-    again: str = ""
-    events: list[list[dict[str, Any]]] = field(default_factory=list)
+    differences: list[FailedComparison] = field(default_factory=list)
+    curves: list[LossCurve] = field(default_factory=list)
+    again: Ends = ""
+    events: list[list[Collective]] = field(default_factory=list)
     reproduce: str = ""
-    ranks: list[dict[str, Any]] = field(default_factory=list)
+    ranks: list[RankOutcome] = field(default_factory=list)
     waiver: dict[str, str] | None = None
     features: list[str] = field(default_factory=list)
     source: str = ""
-    tried: str = ""
+    tried: Tried = ""
     seconds: float = 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """The record as one JSON object, tagged ``"kind": "record"``."""
-        return {"kind": "record", **asdict(self), "verdict": self.verdict.value}
+    @property
+    def was_tried(self) -> bool:
+        """Whether it says anything about the subject or the suite: its test was started."""
+        return self.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Record:
-        """Read a record back; unknown keys are dropped (a newer writer), missing ones raise ValueError."""
-        known = {f.name for f in fields(cls)}
-        kept = {key: value for key, value in data.items() if key in known}
-        try:
-            return cls(**{**kept, "verdict": Verdict(kept["verdict"])})
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a record of schema {SCHEMA}: {error}") from error
+    @property
+    def passed(self) -> bool:
+        """Whether the subject did what is required; a stale waiver without a cause of failure is of one that passes."""
+        return self.verdict is Verdict.PASS or (self.verdict is Verdict.STALE_WAIVER and not self.cause)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the subject did not do what is required, waived or not."""
+        return self.verdict in (Verdict.FAIL, Verdict.WAIVED, Verdict.STALE_WAIVER) and not self.passed
 
 
-@dataclass(frozen=True)
-class Header:
-    """The first line of a record file: who was judged, where, by what, and every row that was planned.
+class Header(_Line, frozen=True, kw_only=True):
+    """The first line of a record file: who was judged, where, by what, and every result that was planned."""
 
-    ``plan_digest``, ``sources`` and ``waiver_files`` (each with ``name`` and ``sha256``) are the digests of
-    ``harness/records/provenance.py``; files written before there were any have none. ``left_out`` is how many
-    requirements of the suites are not in the plan, of the levels and worlds that were asked for.
-    """
-
+    schema: Literal[1]
     implementation: str
     backend: str
-    worlds: list[str]
+    worlds: Annotated[list[str], Meta(max_length=MOST_WORLDS)]
     profile: str
     level: str
     plan: list[str]
@@ -116,49 +165,18 @@ class Header:
     plan_digest: str = ""
     sources: str = ""
     waiver_files: list[dict[str, str]] = field(default_factory=list)
-    left_out: int = 0
-    schema: int = SCHEMA
-
-    def as_json(self) -> dict[str, Any]:
-        """The header as one JSON object, tagged ``"kind": "header"``."""
-        return {"kind": "header", **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Header:
-        """Read a header back; a header of another schema or with missing keys raises ValueError."""
-        if data.get("schema") != SCHEMA:
-            raise ValueError(f"expected a record file of schema {SCHEMA}, got schema {data.get('schema')!r}")
-        known = {f.name for f in fields(cls)}
-        try:
-            return cls(**{key: value for key, value in data.items() if key in known})
-        except TypeError as error:
-            raise ValueError(f"not a header of schema {SCHEMA}: {error}") from error
+    left_out: Integer = 0
 
 
-@dataclass(frozen=True)
-class Footer:
-    """The last line of a record file; without it the run was cut short.
-
-    ``digest`` is the SHA-256 of all bytes before this line. ``counts`` is how many results there were of each verdict,
-    counted by the process that saw the test reports. Older files have neither.
-    """
+class Footer(_Line, frozen=True):
+    """The last line of a record file; without it the run was cut short."""
 
     finished: str
     seconds: float
-    exit_status: int
+    exit_status: Integer
     problems: list[str] = field(default_factory=list)
     digest: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Integer] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """The footer as one JSON object, tagged ``"kind": "footer"``."""
-        return {"kind": "footer", **asdict(self)}
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Footer:
-        """Read a footer back; missing keys raise ValueError."""
-        known = {f.name for f in fields(cls)}
-        try:
-            return cls(**{key: value for key, value in data.items() if key in known})
-        except TypeError as error:
-            raise ValueError(f"not a footer of schema {SCHEMA}: {error}") from error
+Line = Header | Record | Footer

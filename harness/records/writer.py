@@ -1,7 +1,7 @@
-"""Record files: what a line may hold, and writing them as results come in, so that a killed run leaves a readable file.
+"""Writing a record file as results come in, so that a killed run leaves a readable file.
 
-The writer and the reader (``harness/records/reader.py``) hold each line against the same check, ``fitted``: whatever is
-written can be read back. A file is locked while a run writes it, so that two runs cannot mix their lines.
+Each line is checked as readers check it (``codec.py``): whatever is written can be read back. A file is locked while a
+run writes it, so that two runs cannot mix their lines.
 """
 
 from __future__ import annotations
@@ -10,86 +10,41 @@ import contextlib
 import fcntl
 import hashlib
 import io
-import json
 import stat
-from dataclasses import MISSING, fields, replace
 from os import fstat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from harness.data.kinds import LEVELS
+from msgspec import structs
+
 from harness.data.text import one_line
-from harness.data.type_checks import misfits
-from harness.records.record import Footer, Header, Record
+from harness.records.codec import MAX_LINE, AnyLine, as_line, fitted, optional_fields
+from harness.records.record import Header, Record
 
-#: The longest line, in bytes. Readers leave out longer ones, so none is written.
-MAX_LINE = 16 * 2**20
 #: pytest's exit status where the record file could not be written to its end; pytest's own are 0 to 5.
 UNWRITTEN = 6
-#: Integers are smaller than this: what JSON readers keep in 64 bits.
-_MOST_INTEGER = 2**63
-
-Line = TypeVar("Line", bound=Header | Record | Footer)
 
 
-def fitted(line: Line) -> tuple[Line, list[str]]:
-    """The line with the default in each optional field whose value does not fit, and the names of those fields.
-
-    A value fits if it has the declared type, with finite numbers (see ``harness/data/type_checks.py``). Raises
-    ValueError if a required field does not fit.
-    """
-    wrong = list(misfits(line, _MOST_INTEGER))
-    if isinstance(line, Record) and line.level not in LEVELS:
-        raise ValueError(f"expected a level of {', '.join(LEVELS)}, got {line.level!r:.40}")
-    required = [name for name in wrong if name not in _defaults(line)]
-    if required:
-        raise ValueError(f'"{required[0]}" of a {type(line).__name__.lower()} has the wrong type')
-    return _without(line, wrong), wrong
-
-
-def _defaults(line: Line) -> dict[str, Any]:
-    """The optional fields, with their defaults."""
-    made = {f.name: f.default_factory() for f in fields(line) if f.default_factory is not MISSING}
-    return made | {f.name: f.default for f in fields(line) if f.default is not MISSING}
-
-
-def _without(line: Line, names: list[str]) -> Line:
-    defaults = _defaults(line)
-    return replace(line, **{name: defaults[name] for name in names})
-
-
-def writable(line: Line) -> tuple[Line, list[str]]:
+def writable(line: AnyLine) -> tuple[AnyLine, list[str]]:
     """The line as it can be written and read back, and a sentence for each optional field that had to go.
 
-    Those go that do not fit; and the longest, where the line would be longer than readers take.
+    Those go that do not fit; and the longest, where the line would be longer than readers take. Raises ValueError if
+    a required field does not fit.
     """
-    kept, wrong = fitted(line)
+    given = structs.asdict(line)
+    kept, wrong = fitted(type(line), given)
     while len(as_line(kept).encode()) >= MAX_LINE:
-        sizes = {name: len(str(getattr(kept, name))) for name in _defaults(kept) if name not in wrong}
+        sizes = {name: len(str(given[name])) for name in optional_fields(line) if name not in wrong}
         assert sizes, "what is required is longer than a line may be"
         wrong.append(max(sizes, key=sizes.__getitem__))
-        kept = _without(kept, wrong[-1:])
+        kept, _ = fitted(type(line), {name: value for name, value in given.items() if name not in wrong})
     whose = line.nodeid if isinstance(line, Record) else f"the {type(line).__name__.lower()}"
-    return kept, [_left_out(name, whose, getattr(line, name)) for name in wrong]
+    return kept, [_left_out(name, whose, given[name]) for name in wrong]
 
 
 def _left_out(name: str, whose: str, value: Any) -> str:
     why = "does not fit the record format, so its default is recorded in place of it; the result itself is kept"
     return one_line(f'"{name}" of {whose} {why}. Please report this, with the value: {one_line(repr(value), 100)}')
-
-
-def as_line(line: Header | Record | Footer) -> str:
-    """A line that fits as a line of a record file, without its end."""
-    return json.dumps(escaped(line.as_json()), allow_nan=False, ensure_ascii=False)
-
-
-def escaped(value: Any) -> Any:
-    """The same data with lone surrogates, which a subject's output may hold and UTF-8 has no bytes for, escaped."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {escaped(key): escaped(item) for key, item in value.items()}
-    return type(value)(map(escaped, value)) if type(value) in (list, tuple) else value
 
 
 class Journal:
@@ -104,7 +59,7 @@ class Journal:
         self._file = _opened(path) if path else None
         self._digest = hashlib.sha256()
 
-    def write(self, line: Header | Record | Footer) -> list[str]:
+    def write(self, line: AnyLine) -> list[str]:
         """Write one line, at once; what had to be left out of it, in sentences.
 
         Raises OSError, with a sentence, if the line cannot be written. The file is closed then, and later lines are

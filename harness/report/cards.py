@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from harness.data.text import clipped, json_text, plural
-from harness.records.record import Record
+from harness.records.record import FailedComparison, RankOutcome, Record
 from harness.report.words import case_words
 
 #: What of a record's own numbers is taken for one.
@@ -128,21 +127,22 @@ def _modules(record: Record) -> list[str]:
     return [word for pair in found.items() for word in pair]
 
 
-def _differs(told: dict[str, Any]) -> Differs:
-    words = {key: clipped(str(told.get(key, "")), 500) for key in ("where", "path", "got", "want")}
-    return Differs(**words, much=_much(told.get("off"), told.get("allowed"), told.get("ulp")))
+def _differs(told: FailedComparison) -> Differs:
+    words = (clipped(told.get("where", ""), 500), clipped(told.get("path", ""), 500))
+    values = (clipped(told.get("got", ""), 500), clipped(told.get("want", ""), 500))
+    return Differs(*words, *values, much=_much(told.get("off"), told.get("allowed"), told.get("ulp")))
 
 
-def _much(off: Any, allowed: Any, ulp: Any) -> str:
-    """JSON may hold integers that no float does, and what is no number at all."""
-    if not all(isinstance(size, (int, float)) and abs(size) < _MOST for size in (off, allowed)):
+def _much(off: float | None, allowed: float | None, ulp: float | None) -> str:
+    if off is None or allowed is None or max(abs(off), abs(allowed)) >= _MOST:
         return "no bound measures it"
     said = f"{off:.3g} off, {allowed:.3g} allowed" if allowed else f"{off:.3g} off, nothing allowed"
-    units = [float(size) / ulp for size in (off, allowed)] if isinstance(ulp, (int, float)) and 0 < ulp < _MOST else []
+    units = [size / ulp for size in (off, allowed)] if ulp is not None and 0 < ulp < _MOST else []
     if units and all(abs(size) < _MOST for size in units):
         said += f": {units[0]:.3g} ULP" + (f", {units[1]:.3g} allowed" if allowed else "")
     return said
 
 
-def _rank_end(end: dict[str, Any]) -> RankEnd:
-    return RankEnd(*(clipped(str(end.get(key, ""))) for key in ("rank", "fate", "error", "traceback", "log")))
+def _rank_end(end: RankOutcome) -> RankEnd:
+    told = (end.get("fate", ""), end.get("error", ""), end.get("traceback", ""), end.get("log", ""))
+    return RankEnd(str(end.get("rank", "")), *map(clipped, told))

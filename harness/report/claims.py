@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from harness.data.text import plural, unique
 from harness.records.record import Header, Record, Verdict
 from harness.records.standing import worst_of
-from harness.report.grid import tried
 
 #: How many features are shown: ten times as many as there are, and as a page can have.
 MOST = 500
@@ -89,7 +88,7 @@ def _claimed(name: str, rows: list[Record]) -> Feature:
 
 
 def _idle(name: str, rows: list[Record]) -> Feature | None:
-    if not rows or any(map(tried, rows)):
+    if not rows or any(row.was_tried for row in rows):
         return None
     reasons = unique(record.message for record in rows if record.message)
     return Feature(name, f"{plural(len(rows), 'row')} not tried: {reasons[0] if reasons else 'no reason was written'}")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from harness.data.text import one_line
-from harness.records.record import Record
+from harness.records.record import LossCurve, Record
 
 #: How many charts a page has: of red rows first, then of one row a chapter; how many of one row; and how many lines.
 MOST_CHARTS, MOST_OF_A_ROW, MOST_LINES, MOST_STEPS = 12, 2, 8, 64
@@ -63,10 +62,9 @@ def _charts_of_row(record: Record) -> Iterator[Chart]:
             yield chart
 
 
-def _chart(record: Record, curve: dict[str, Any]) -> Chart | None:
-    ranks = curve.get("ranks")
-    baseline = _losses(curve.get("baseline"))
-    named = {one_line(name, 40): _losses(own) for name, own in ranks.items()} if isinstance(ranks, dict) else {}
+def _chart(record: Record, curve: LossCurve) -> Chart | None:
+    baseline = _losses(curve.get("baseline", []))
+    named = {one_line(name, 40): _losses(own) for name, own in curve.get("ranks", {}).items()}
     lines = dict(list(named.items())[:MOST_LINES])
     known = [loss for losses in (baseline, *lines.values()) for loss in losses if loss is not None]
     steps = max([len(baseline), *map(len, lines.values())])
@@ -76,7 +74,7 @@ def _chart(record: Record, curve: dict[str, Any]) -> Chart | None:
     return Chart(
         requirement=record.requirement,
         world=record.world,
-        name=one_line(str(curve.get("name", "")), 80),
+        name=one_line(curve.get("name", ""), 80),
         baseline=_line(baseline, steps, low, high),
         ranks=tuple(_line(losses, steps, low, high) for losses in lines.values()),
         low=f"{low:.4g}",
@@ -85,14 +83,9 @@ def _chart(record: Record, curve: dict[str, Any]) -> Chart | None:
     )
 
 
-def _losses(told: Any) -> Losses:
+def _losses(told: Losses) -> Losses:
     """Numbers that can be drawn; None for what is not one."""
-    return [_loss(loss) for loss in told[:MOST_STEPS]] if isinstance(told, list) else []
-
-
-def _loss(told: Any) -> float | None:
-    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
-    return float(told) if is_number and abs(told) < 1e150 else None
+    return [loss if loss is not None and abs(loss) < 1e150 else None for loss in told[:MOST_STEPS]]
 
 
 def _line(losses: Losses, steps: int, low: float, high: float) -> Line:

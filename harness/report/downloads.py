@@ -1,4 +1,4 @@
-"""The files that a page carries: its records as they were read, and the same as CTRF and as JUnit, each packed by gzip.
+"""The files that a page carries: its records as they were read, and the same as CTRF, each packed by gzip.
 
 They are links to ``data:`` addresses, so the page stays one file, and needs no network and no script to hand them out.
 Different builds of zlib pack the same bytes differently, so pages are compared by what they carry.
@@ -7,6 +7,7 @@ Different builds of zlib pack the same bytes differently, so pages are compared 
 from __future__ import annotations
 
 import base64
+import gzip
 import re
 import sys
 import zlib
@@ -14,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.exports.ctrf import ctrf_of
-from harness.exports.junit import junit_of
 from harness.records.output import json_document
-from harness.records.reader import Packer, Run
+from harness.records.reader import Run
 
 #: How many bytes a file may have when it is packed; larger ones are left out, and the page says so.
 MOST_BYTES = 2 * 2**20
@@ -42,15 +42,11 @@ def _files(run: Run) -> Iterator[tuple[str, str, bytes]]:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.name.removesuffix(".jsonl"))[:80].strip(".-") or "run"
     if run.packed is not None:
         yield "records (JSON, a line each)", f"{name}.jsonl.gz", run.packed
-    yield "CTRF (JSON)", f"{name}.ctrf.json.gz", packed(json_document(ctrf_of(run), indent=None))
-    yield "JUnit (XML)", f"{name}.junit.xml.gz", packed(junit_of(run))
-
-
-def packed(text: str) -> bytes:
-    """The text in UTF-8, packed, without a name and a time, so that the same text gives the same bytes."""
-    packer = Packer()
-    packer.add(text.encode("utf-8"))
-    return packer.end()
+    yield (
+        "CTRF (JSON)",
+        f"{name}.ctrf.json.gz",
+        gzip.compress(json_document(ctrf_of(run), indent=None).encode(), 6, mtime=0),
+    )
 
 
 def _download(what: str, name: str, data: bytes) -> Download:

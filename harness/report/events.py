@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.data.text import one_line, plural
+from harness.records.record import Collective
 
 #: How many lanes and columns are drawn, and how many columns before the place where ranks differ.
 MOST_LANES, MOST_COLUMNS, BEFORE = 16, 40, 24
@@ -25,8 +25,6 @@ MOST_LANES, MOST_COLUMNS, BEFORE = 16, 40, 24
 _COMMON = ("op", "bytes", "dtype", "reduce")
 #: The letter in the box of a collective, by the start of its name; that and the words tell them apart, not the colour.
 _LETTERS = {"all_gather": "G", "reduce_scatter": "S", "all_reduce": "R", "broadcast": "B", "all_to_all": "A"}
-
-Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class _Call:
     """A collective of one rank, by its place among that rank's collectives."""
 
     column: int
-    event: Event
+    event: Collective
     waits: bool
 
     @property
@@ -89,7 +87,7 @@ class _Call:
         return f"{told['op']}{reduced} of {told['bytes'] or 0} B {told['dtype']}, ranks {told['ranks'].strip('[]')}"
 
 
-def lanes_of_events(events: Sequence[Sequence[Event]]) -> Lanes | None:
+def lanes_of_events(events: Sequence[Sequence[Collective]]) -> Lanes | None:
     """The lanes of a row's events; None where no rank issued any."""
     calls = [_calls(lane) for lane in events[:MOST_LANES]]
     if not any(calls):
@@ -103,9 +101,9 @@ def lanes_of_events(events: Sequence[Sequence[Event]]) -> Lanes | None:
     return Lanes(ranks, shown, start, _said(calls, differing), _left_out(len(events), longest, start, shown))
 
 
-def _calls(lane: Sequence[Event]) -> list[_Call]:
+def _calls(lane: Sequence[Collective]) -> list[_Call]:
     """The collectives of one rank, each with whether the rank waited for it."""
-    waited = {event.get("of") for event in lane if event.get("op") == "wait" and isinstance(event.get("of"), int)}
+    waited = {event.get("of") for event in lane if event.get("op") == "wait"}
     issued = [(place, event) for place, event in enumerate(lane) if event.get("op") != "wait"]
     return [_Call(column, event, place in waited) for column, (place, event) in enumerate(issued)]
 
@@ -127,9 +125,7 @@ def first_difference(calls: Sequence[Sequence[_Call]]) -> dict[int, int]:
 
 def _members(call: _Call, rank: int, count: int) -> set[int]:
     """The ranks that a collective says it is of, as far as they have a lane, with its own."""
-    ranks = call.event.get("ranks")
-    named = ranks[:MOST_LANES] if isinstance(ranks, list) else []
-    return {rank, *(one for one in named if isinstance(one, int) and 0 <= one < count)}
+    return {rank, *(one for one in call.event.get("ranks", [])[:MOST_LANES] if 0 <= one < count)}
 
 
 def _first_of_group(members: dict[int, list[_Call]], calls: Sequence[Sequence[_Call]]) -> dict[int, int]:
@@ -149,8 +145,8 @@ def _rank(number: int, lane: Sequence[_Call], start: int, differs: int | None) -
     return Rank(f"rank {number}", boxes, "\n".join(lines) or "nothing here")
 
 
-def _letter(event: Event) -> str:
-    name = str(event.get("op", ""))
+def _letter(event: Collective) -> str:
+    name = event.get("op", "")
     known = next((letter for start, letter in _LETTERS.items() if name.startswith(start)), "")
     return known or (name[:1].lower() if name[:1].isascii() and name[:1].isalpha() else "?")
 

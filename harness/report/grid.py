@@ -96,11 +96,6 @@ def chapters_of(columns: Sequence[Column]) -> tuple[Chapter, ...]:
     return tuple(_chapter(name, list(rows.values()), columns) for name, rows in found.items())
 
 
-def tried(record: Record) -> bool:
-    """Whether the row says anything about the subject or the suite: its test was started."""
-    return record.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)
-
-
 def anchor_of(requirement: str) -> str:
     """Where on the page a requirement stands."""
     return "req-" + re.sub(r"[^A-Za-z0-9]+", "-", requirement).strip("-")
@@ -150,7 +145,7 @@ def _side(records: list[Record], column: Column) -> Side:
     sizes = sorted({size for record in records for size in record.world_sizes})
     return Side(
         cells=tuple(_cell(_in_world(records, world), column.hrefs) for world in column.worlds),
-        tried=any(map(tried, records)),
+        tried=any(record.was_tried for record in records),
         ratio=_ratio(records),
         checks=sum(record.checks for record in records),
         examples=sum(record.examples for record in records),

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import harness
-from harness.data.text import visible
+from harness.data.text import ratio_text, visible
 from harness.records.reader import Run
 from harness.records.standing import Part, State
 from harness.report.grid import chapter_anchor
@@ -52,7 +52,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(Part=Part, State=State, AXIS=axis(), BARS=BARS, HEAT_KEY=KEY)
-    environment.globals.update(chapter_anchor=chapter_anchor)
+    environment.globals.update(chapter_anchor=chapter_anchor, ratio_text=ratio_text)
     return environment
 
 

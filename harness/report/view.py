@@ -18,11 +18,11 @@ from harness.report.cards import Card, again_words, is_flaky
 from harness.report.claims import Claims, claims_of
 from harness.report.curves import Chart, charts_of
 from harness.report.downloads import Download, downloads_of
-from harness.report.grid import Chapter, Column, anchor_of, chapters_of, tried
+from harness.report.grid import Chapter, Column, anchor_of, chapters_of
 from harness.report.groups import Group, groups_of
 from harness.report.heat import HeatMap, heat_map
 from harness.report.spread import Lane, beside, lanes_of
-from harness.run_comparison.page_view import Contrast, contrast_of
+from harness.run_comparison.difference import Comparison, compare
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,11 @@ class RunView:
         """All red rows, in the order of the page."""
         return tuple(card for group in self.groups for card in group.cards)
 
+    @property
+    def hrefs(self) -> dict[str, str]:
+        """Where the page has more of a red row, by node id."""
+        return {card.record.nodeid: f"#{card.anchor}" for card in self.cards}
+
 
 @dataclass(frozen=True)
 class Page:
@@ -98,7 +103,7 @@ class Page:
     runs: tuple[RunView, ...]
     chapters: tuple[Chapter, ...]
     environment: tuple[tuple[str, tuple[str, ...], bool], ...]
-    contrast: Contrast | None
+    comparison: Comparison | None
 
 
 def page_of(runs: Sequence[Run]) -> Page:
@@ -106,13 +111,12 @@ def page_of(runs: Sequence[Run]) -> Page:
     if not runs:
         raise ValueError("expected at least one run to show, got none")
     views = tuple(_run_view(run, f"run-{number}") for number, run in enumerate(runs, start=1))
-    contrast = None
-    if len(runs) == 2:
-        contrast = contrast_of(runs[0], runs[1], _hrefs(views[1]))
+    comparison = compare(runs[0], runs[1]) if len(runs) == 2 else None
+    if comparison:
         views = (views[0], replace(views[1], lanes=beside(views[1].lanes, views[0].lanes)))
     title = " · ".join(f"{view.standing.state}: {view.name}" for view in views)
     chapters = chapters_of([_column(view) for view in views])
-    return Page(title, views, chapters, _environment(runs), contrast)
+    return Page(title, views, chapters, _environment(runs), comparison)
 
 
 def _run_view(run: Run, anchor: str) -> RunView:
@@ -136,7 +140,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
         claims=claims_of(run.header, run.records),
         not_claimed=_reasons(record for record in run.records if record.verdict is Verdict.NOT_CLAIMED),
         waived=tuple(_waived(record, run.header.started) for record in run.records if record.waiver is not None),
-        largest=max((size for record in filter(tried, run.records) for size in record.world_sizes), default=0),
+        largest=max((size for record in run.records if record.was_tried for size in record.world_sizes), default=0),
         heat=heat_map(run.records, {r.requirement: f"#{anchor_of(r.requirement)}" for r in run.records}),
         lanes=lanes_of(run.records),
         charts=charts_of(run.records),
@@ -145,11 +149,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
 
 
 def _column(view: RunView) -> Column:
-    return Column(view.run.records, view.worlds, _hrefs(view))
-
-
-def _hrefs(view: RunView) -> dict[str, str]:
-    return {card.record.nodeid: f"#{card.anchor}" for card in view.cards}
+    return Column(view.run.records, view.worlds, view.hrefs)
 
 
 def _reasons(records: Iterable[Record]) -> tuple[Reason, ...]:

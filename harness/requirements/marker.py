@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from harness.data.kinds import ATTACHED as ATTACHED
-from harness.data.kinds import LEVELS, WORLDS
+from harness.data.kinds import LEVELS, WORLDS, Level
 from harness.vendor.api import LIMITS, Feature
 
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -31,7 +31,7 @@ class Requirement:
 
     id: str
     features: tuple[Feature, ...]
-    level: str
+    level: Level
     ranks: int
     limits: tuple[str, ...]
     worlds: tuple[str, ...]
@@ -46,7 +46,7 @@ class Requirement:
 def requirement(
     id: str,
     *features: Feature,
-    level: str = "must",
+    level: Level = "must",
     ranks: int = 1,
     limits: tuple[str, ...] = (),
     worlds: tuple[str, ...] = WORLDS,

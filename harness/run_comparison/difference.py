@@ -1,38 +1,40 @@
 """What differs between two runs: the reference side (an earlier run, or one on CUDA), and the run under question.
 
-Of five rows that passed in the reference::
+Of five results that passed in the reference::
 
-    pass ─▶ fail         regressed         pass ─▶ (no row)    lost: planned, and never written
+    pass ─▶ fail         regressed         pass ─▶ (none)      lost: planned, and never written
     pass ─▶ waived       excused           pass ─▶ not run     no longer run
     pass ─▶ pass         the same
 
-A disagreement counts against the run only where the reference side passed. A planned row that was never written is not
-a row that was skipped: ``missing`` equals no verdict. Plain data to plain data; ``report_text.py`` writes it down.
+A difference counts against the run only where the reference side passed. A planned result that was never written is
+not one that was skipped: ``missing`` equals no verdict. A ``Comparison`` is what ``compare --json`` prints, field by
+field (docs/formats.md); the terminal and the page show the same object.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
+
+from msgspec import Struct
 
 from harness.data.kinds import LEVELS
-from harness.data.text import unique
+from harness.data.text import one_line, plural, unique
 from harness.records.reader import Run
 from harness.records.record import Record, Verdict
 from harness.records.standing import Standing, standing
 from harness.run_comparison.matching import Key, Planned, matched
 
-#: The end of a row that was planned and never written.
+#: The end of a result that was planned and never written.
 MISSING = "missing"
 #: A ratio has drifted when it grew by this factor, and is above the least one: below that it is rounding.
 DRIFT, LEAST_DRIFT = 2.0, 0.1
 
 
 class Change(str, Enum):
-    """What became of a row. The order is that in which a person wants to hear of it."""
+    """What became of a result, in the order in which kinds of change are reported."""
 
     REGRESSED = "regressed"
     LOST = "lost"
@@ -49,51 +51,22 @@ class Change(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True)
-class RowChange:
-    """One row in both runs. ``was`` and ``now`` are verdicts, ``missing``, or empty where a run has no such row.
-
-    ``counts`` says whether it is held against the run. Records are there to be shown; None where none was written.
-    """
-
-    key: Key
-    change: Change
-    was: str
-    now: str
-    counts: bool
-    nodeid: str
-    reference: Record | None
-    record: Record | None
-
-    @property
-    def level(self) -> str:
-        """The level of the requirement, as the run under question has it, or else the reference; empty if unknown."""
-        known = self.record or self.reference
-        return known.level if known else ""
+#: What each kind of change is.
+EXPLAINED = {
+    Change.REGRESSED: "passed in the reference",
+    Change.LOST: "planned, and no row was written",
+    Change.EXCUSED: "passed in the reference, fails here under a waiver",
+    Change.NO_LONGER_RUN: "tried in the reference only",
+    Change.NEWLY_RUN: "tried in this run only",
+    Change.FIXED: "did not pass in the reference",
+    Change.CHANGED: "ended otherwise",
+    Change.REMOVED: "rows of the reference's plan only",
+    Change.ADDED: "rows of this run's plan only",
+}
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A version, an option or a part of the environment that is not the same; empty where one side lacks it."""
-
-    name: str
-    reference: str
-    run: str
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A row that passes in both runs, and came nearer to its bound: worst ÷ allowed before and now."""
-
-    key: Key
-    reference: float
-    run: float
-    where: str
-
-
-@dataclass(frozen=True)
-class Party:
-    """One side of the comparison."""
+class Side(Struct, frozen=True):
+    """One of the two runs."""
 
     path: str
     sha256: str
@@ -101,132 +74,206 @@ class Party:
     backend: str
     started: str
     standing: Standing
-    damage: tuple[str, ...]
+    damage: list[str]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """All of it. ``added`` and ``removed`` are requirements of one run only; claims are those of one run only."""
+class Fact(Struct, frozen=True):
+    """A version, an option or a part of the environment that is not the same; empty where one side lacks it."""
 
-    reference: Party
-    run: Party
-    facts: tuple[Fact, ...]
-    claims_added: tuple[str, ...]
-    claims_removed: tuple[str, ...]
-    rows: tuple[RowChange, ...]
-    drift: tuple[Drift, ...]
+    name: str
+    reference: str
+    run: str
+
+
+class OneSided(Struct, frozen=True):
+    """Names that only the run has, and names that only the reference has."""
+
     added: tuple[str, ...]
     removed: tuple[str, ...]
 
+
+class Ratios(Struct, frozen=True):
+    """Worst ÷ allowed of both sides; None where nothing was measured."""
+
+    reference: float | None
+    run: float | None
+
+
+class _Result(Struct, frozen=True):
+    requirement: str
+    world: str
+    parameters: str
+
     @property
-    def regressions(self) -> tuple[RowChange, ...]:
-        """The rows that are held against the run."""
-        return tuple(row for row in self.rows if row.counts)
+    def name(self) -> str:
+        """``sharding/x in threads [wide]``."""
+        return str(Key(self.requirement, self.world, self.parameters))
 
-    def of(self, change: Change) -> tuple[RowChange, ...]:
-        """The rows of one kind, MUST first."""
-        return tuple(sorted((row for row in self.rows if row.change is change), key=_by_level))
 
-    def counts(self) -> dict[Change, int]:
-        """How many rows there are of each kind."""
-        found = Counter(row.change for row in self.rows)
-        return {change: found[change] for change in Change}
+class RowChange(_Result, frozen=True):
+    """One result that is not the same in both runs; ``counts`` says whether it is held against the run.
+
+    ``reference`` and ``run`` are verdicts, ``missing``, or None where a run has no such result. The message, cause and
+    command are the run's.
+    """
+
+    level: str
+    change: Change
+    counts: bool
+    reference: str | None
+    run: str | None
+    nodeid: str
+    message: str
+    cause: str
+    ratio: Ratios
+    reproduce: str
+
+    @property
+    def why(self) -> str:
+        """The first line of the message, unless it passes."""
+        return one_line((self.message.splitlines() or [""])[0], 200) if self.run != Verdict.PASS else ""
+
+
+class Drift(_Result, frozen=True):
+    """A result that passes in both runs, and came nearer to its bound: worst ÷ allowed before and now."""
+
+    reference: float
+    run: float
+    where: str
+
+
+class Comparison(Struct, frozen=True, tag_field="kind", tag="comparison"):
+    """All of it. ``regressions`` is how many rows are held against the run; ``counts`` has the same ones, too.
+
+    ``schema`` grows when a key changes its meaning or goes; a new key may come without. The largest drift is first.
+    """
+
+    schema: Literal[1]
+    reference: Side
+    run: Side
+    regressions: int
+    counts: dict[Change, int]
+    differs: list[Fact]
+    claims: OneSided
+    requirements: OneSided
+    rows: list[RowChange]
+    drift: list[Drift]
+
+    def of(self, change: Change) -> list[RowChange]:
+        """The rows of one kind, MUST first; of a requirement that is not known, last."""
+        rows = [row for row in self.rows if row.change is change]
+        return sorted(rows, key=lambda row: [*LEVELS, ""].index(row.level))
+
+    @property
+    def kinds(self) -> list[tuple[Change, str, list[RowChange]]]:
+        """Each kind of change that there is, what it means, and its rows."""
+        return [(change, said, rows) for change, said in EXPLAINED.items() if (rows := self.of(change))]
+
+    @property
+    def summary(self) -> str:
+        """``4 rows: 3 regressed, 1 the same. 3 regressions.``."""
+        kinds = ", ".join(f"{count} {change}" for change, count in self.counts.items() if count)
+        against = plural(self.regressions, "regression") if self.regressions else "No regression"
+        return f"{plural(sum(self.counts.values()), 'row')}: {kinds or 'none'}. {against}."
+
+
+Pairs = dict[Key, tuple[Planned | None, ...]]
 
 
 def compare(a: Run, b: Run, drift: float = DRIFT) -> Comparison:
     """What differs between ``a``, the reference side, and ``b``, the run under question."""
-    rows = tuple(_row(key, was, now) for key, (was, now) in matched((a, b)).items())
-    before, after = _requirements(rows, "was"), _requirements(rows, "now")
+    pairs: Pairs = matched((a, b))
+    rows = [_row(key, was, now) for key, (was, now) in pairs.items()]
+    found = Counter(row.change for row in rows)
     return Comparison(
-        reference=_party(a),
-        run=_party(b),
-        facts=tuple(Fact(name, was, now) for name, was, now in _facts(a, b) if was != now),
-        claims_added=tuple(claim for claim in unique(b.header.claims) if claim not in set(a.header.claims)),
-        claims_removed=tuple(claim for claim in unique(a.header.claims) if claim not in set(b.header.claims)),
-        rows=rows,
-        drift=tuple(_drifted(rows, drift)),
-        added=tuple(requirement for requirement in after if requirement not in before),
-        removed=tuple(requirement for requirement in before if requirement not in after),
+        schema=1,
+        reference=_side(a),
+        run=_side(b),
+        regressions=sum(row.counts for row in rows),
+        counts={change: found[change] for change in Change},
+        differs=[fact for fact in _facts(a, b) if fact.reference != fact.run],
+        claims=_one_sided(a.header.claims, b.header.claims),
+        requirements=_one_sided(*(_requirements(pairs, side) for side in (0, 1))),
+        rows=[row for row in rows if row.change is not Change.SAME],
+        drift=sorted(_drifted(pairs, drift), key=lambda one: -one.run),
     )
-
-
-def passed(record: Record) -> bool:
-    """Whether the subject did what is required; a stale waiver without a cause of failure is of a row that passes."""
-    return record.verdict is Verdict.PASS or (record.verdict is Verdict.STALE_WAIVER and not record.cause)
-
-
-def failed(record: Record) -> bool:
-    """Whether the subject did not do what is required, waived or not."""
-    return record.verdict in (Verdict.FAIL, Verdict.WAIVED, Verdict.STALE_WAIVER) and not passed(record)
 
 
 def _row(key: Key, was: Planned | None, now: Planned | None) -> RowChange:
     change = _change(was, now)
-    before = was.record if was else None
-    counts = before is not None and passed(before) and change in (Change.REGRESSED, Change.LOST)
-    nodeid = (now or was or Planned("", None)).nodeid
-    return RowChange(key, change, _end(was), _end(now), counts, nodeid, before, now.record if now else None)
+    before, after = was.record if was else None, now.record if now else None
+    known = after or before
+    return RowChange(
+        requirement=key.requirement,
+        world=key.world,
+        parameters=key.parameters,
+        level=known.level if known else "",
+        change=change,
+        counts=before is not None and before.passed and change in (Change.REGRESSED, Change.LOST),
+        reference=_end(was),
+        run=_end(now),
+        nodeid=(now or was or Planned("", None)).nodeid,
+        message=after.message if after else "",
+        cause=after.cause if after else "",
+        ratio=Ratios(before.ratio if before else None, after.ratio if after else None),
+        reproduce=after.reproduce if after else "",
+    )
 
 
-def _end(row: Planned | None) -> str:
+def _end(row: Planned | None) -> str | None:
     if row is None:
-        return ""
+        return None
     return str(row.record.verdict) if row.record else MISSING
 
 
 def _change(was: Planned | None, now: Planned | None) -> Change:
     if was is None or now is None:
         return Change.ADDED if was is None else Change.REMOVED
-    if _end(was) == _end(now) and (not was.record or not now.record or passed(was.record) == passed(now.record)):
+    if _end(was) == _end(now) and (not was.record or not now.record or was.record.passed == now.record.passed):
         return Change.SAME
     if now.record is None:
         return Change.LOST
-    if not _tried(now.record):
-        return Change.NO_LONGER_RUN if was.record and _tried(was.record) else Change.CHANGED
-    if was.record is None or not _tried(was.record):
+    if not now.record.was_tried:
+        return Change.NO_LONGER_RUN if was.record and was.record.was_tried else Change.CHANGED
+    if was.record is None or not was.record.was_tried:
         return Change.NEWLY_RUN
     return _of_tried(was.record, now.record)
 
 
 def _of_tried(was: Record, now: Record) -> Change:
-    """What became of a row that was tried in both runs, and ended differently."""
-    if passed(was) and not passed(now):
+    """What became of a result that was tried in both runs, and ended differently."""
+    if was.passed and not now.passed:
         return Change.EXCUSED if now.verdict is Verdict.WAIVED else Change.REGRESSED
-    return Change.FIXED if passed(now) and not passed(was) else Change.CHANGED
+    return Change.FIXED if now.passed and not was.passed else Change.CHANGED
 
 
-def _tried(record: Record) -> bool:
-    return record.verdict not in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN)
+def _requirements(pairs: Pairs, side: int) -> tuple[str, ...]:
+    return unique(key.requirement for key, pair in pairs.items() if key.requirement and pair[side])
 
 
-def _by_level(row: RowChange) -> int:
-    return LEVELS.index(row.level) if row.level in LEVELS else len(LEVELS)
+def _one_sided(reference: Iterable[str], run: Iterable[str]) -> OneSided:
+    before, after = dict.fromkeys(reference), dict.fromkeys(run)
+    return OneSided(tuple(name for name in after if name not in before), tuple(n for n in before if n not in after))
 
 
-def _requirements(rows: Iterable[RowChange], side: str) -> dict[str, None]:
-    return dict.fromkeys(row.key.requirement for row in rows if row.key.requirement and getattr(row, side))
-
-
-def _party(run: Run) -> Party:
+def _side(run: Run) -> Side:
     header = run.header
     names = (str(run.path), run.sha256, header.implementation, header.backend, header.started)
-    return Party(*names, standing(run), tuple(run.damage))
+    return Side(*names, standing(run), run.damage)
 
 
-def _facts(a: Run, b: Run) -> Iterator[tuple[str, str, str]]:
+def _facts(a: Run, b: Run) -> Iterator[Fact]:
     """Who was judged, on what, by which suite and how; then the environment, in the order in which it is recorded."""
     for name in ("implementation", "backend", "suite_version", "profile", "level", "seed"):
-        yield name.replace("_", " "), getattr(a.header, name), getattr(b.header, name)
-    yield "worlds", ", ".join(a.header.worlds), ", ".join(b.header.worlds)
+        yield Fact(name.replace("_", " "), getattr(a.header, name), getattr(b.header, name))
+    yield Fact("worlds", ", ".join(a.header.worlds), ", ".join(b.header.worlds))
     for name in unique([*a.header.environment, *b.header.environment]):
-        yield name, a.header.environment.get(name, ""), b.header.environment.get(name, "")
+        yield Fact(name, a.header.environment.get(name, ""), b.header.environment.get(name, ""))
 
 
-def _drifted(rows: Iterable[RowChange], factor: float) -> Iterator[Drift]:
-    for row in rows:
-        was, now = row.reference, row.record
-        if was is None or now is None or was.ratio is None or now.ratio is None:
-            continue
-        both = passed(was) and passed(now) and math.isfinite(was.ratio) and math.isfinite(now.ratio)
-        if both and now.ratio > LEAST_DRIFT and now.ratio >= factor * was.ratio:
-            yield Drift(row.key, was.ratio, now.ratio, now.worst)
+def _drifted(pairs: Pairs, factor: float) -> Iterator[Drift]:
+    for key, (was, now) in pairs.items():
+        if was and now and was.record and now.record and was.record.passed and now.record.passed:
+            before, after = was.record.ratio, now.record.ratio
+            if before is not None and after is not None and after > LEAST_DRIFT and after >= factor * before:
+                yield Drift(key.requirement, key.world, key.parameters, before, after, now.record.worst)

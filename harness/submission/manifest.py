@@ -11,16 +11,44 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Final, Literal, TypedDict
 
-from harness.data.type_checks import is_deep
+import msgspec
+from msgspec import Struct, to_builtins
+
 from harness.records.reader import RecordFileError, Run, run_in
 from harness.records.standing import counts, standing
 from harness.submission.archive import MANIFEST, SubmissionError
 from harness.waivers.waiver import Waiver, waivers_in
 
 #: Schema 1 repeated most of the records in the manifest.
-KIND, SCHEMA = "fsdp-conformance submission", 2
+KIND: Final = "fsdp-conformance submission"
+SCHEMA: Final = 2
+
+
+class Facts(TypedDict, total=False):
+    """What the manifest says of one run; ``counts`` has the number of results by level and verdict."""
+
+    implementation: str
+    backend: str
+    suite_version: str
+    sources: str
+    level: str
+    worlds: list[str]
+    profile: str
+    started: str
+    planned: int
+    counts: dict[str, dict[str, int]]
+    standing: str
+
+
+class Manifest(Struct, frozen=True, tag_field="kind", tag=KIND):
+    """The manifest; ``members`` has digests, ``suite_version`` is that of ``bundle``."""
+
+    schema: Literal[2]
+    suite_version: str
+    members: dict[str, str]
+    runs: dict[str, Facts]
 
 
 @dataclass(frozen=True)
@@ -53,20 +81,15 @@ def contents_of(members: Mapping[str, bytes]) -> Contents:
     return Contents(runs, waivers, tuple(damage))
 
 
-def manifest_of(members: Mapping[str, bytes], runs: Mapping[str, Run], suite_version: Any) -> bytes:
+def manifest_of(members: Mapping[str, bytes], runs: Mapping[str, Run], suite_version: str) -> bytes:
     """The manifest of these members and the runs in them, as JSON; ``suite_version`` is that of ``bundle``."""
-    tree = {
-        "kind": KIND,
-        "schema": SCHEMA,
-        "suite_version": suite_version,
-        "members": {name: sha256(data) for name, data in members.items() if name != MANIFEST},
-        "runs": {name: facts_of(run) for name, run in runs.items()},
-    }
-    return f"{json.dumps(tree, sort_keys=True, indent=1)}\n".encode()
+    digests = {name: sha256(data) for name, data in members.items() if name != MANIFEST}
+    manifest = Manifest(SCHEMA, suite_version, digests, {name: facts_of(run) for name, run in runs.items()})
+    return f"{json.dumps(to_builtins(manifest), sort_keys=True, indent=1)}\n".encode()
 
 
-def facts_of(run: Run) -> dict[str, Any]:
-    """What the manifest says of one run; ``counts`` has the number of results by level and verdict."""
+def facts_of(run: Run) -> Facts:
+    """What the manifest says of this run."""
     header = run.header
     by_level: dict[str, dict[str, int]] = {}
     for (level, verdict), count in counts(run.records).items():
@@ -86,15 +109,10 @@ def facts_of(run: Run) -> dict[str, Any]:
     }
 
 
-def read_manifest(data: bytes) -> dict[str, Any]:
+def read_manifest(data: bytes) -> Manifest:
     """The manifest in these bytes. Raises ``SubmissionError``."""
     try:
-        tree = json.loads(data)
+        return msgspec.json.decode(data, type=Manifest)
     except (ValueError, RecursionError) as error:
-        raise SubmissionError(f"{MANIFEST}: is not JSON; get the archive as bundle wrote it") from error
-    if not isinstance(tree, dict) or tree.get("kind") != KIND or is_deep(tree):
-        raise SubmissionError(f'{MANIFEST}: expected "kind": "{KIND}"; name an archive that bundle wrote')
-    if tree.get("schema") != SCHEMA:
         advice = "verify it with the version that wrote it, or unpack its record files and bundle them again"
-        raise SubmissionError(f"{MANIFEST}: expected schema {SCHEMA}, got {tree.get('schema')!r:.40}; {advice}")
-    return tree
+        raise SubmissionError(f"{MANIFEST}: {error}; {advice}") from error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness import __version__
 from harness.data.text import one_line
@@ -15,7 +14,7 @@ from harness.records.reader import Run
 from harness.report.downloads import is_same_page
 from harness.report.page import render
 from harness.submission.archive import MANIFEST, PAGE, Archive
-from harness.submission.manifest import contents_of, facts_of, manifest_of, read_manifest, sha256
+from harness.submission.manifest import Manifest, contents_of, facts_of, manifest_of, read_manifest, sha256
 from harness.submission.runs import RUN_CHECKS, SubmittedRun
 
 
@@ -43,7 +42,7 @@ def verify(archive: Archive, sources: str) -> Verification:
     members = archive.members
     manifest = read_manifest(members[MANIFEST])
     contents = contents_of(members)
-    found = [*contents.damage, *_members(members, _table(manifest, "members"))]
+    found = [*contents.damage, *_members(members, manifest.members)]
     for name, run in contents.runs.items():
         given = SubmittedRun(run, members[name], contents.waivers)
         found += [f"{name}: {problem}" for check in RUN_CHECKS for problem in check(given)]
@@ -53,12 +52,7 @@ def verify(archive: Archive, sources: str) -> Verification:
     return Verification(digest, problems, notes, contents.runs, tuple(members))
 
 
-def _table(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = tree.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _members(members: Mapping[str, bytes], stated: Mapping[str, Any]) -> Iterator[str]:
+def _members(members: Mapping[str, bytes], stated: Mapping[str, str]) -> Iterator[str]:
     """The members are those that the manifest states, with their digests."""
     if not any(name.startswith("records/") for name in members):
         yield "the archive: has no record file, so there is nothing to verify"
@@ -73,28 +67,27 @@ def _members(members: Mapping[str, bytes], stated: Mapping[str, Any]) -> Iterato
             yield f"{name}: was changed: its sha256 is {sha256(members[name])}, and the manifest states another"
 
 
-def _manifest(members: Mapping[str, bytes], runs: Mapping[str, Run], manifest: Mapping[str, Any]) -> Iterator[str]:
+def _manifest(members: Mapping[str, bytes], runs: Mapping[str, Run], manifest: Manifest) -> Iterator[str]:
     """The manifest is the one that these members give: standing and verdicts are counted again."""
-    if members[MANIFEST] == manifest_of(members, runs, manifest.get("suite_version")):
+    if members[MANIFEST] == manifest_of(members, runs, manifest.suite_version):
         return
     yield f"{MANIFEST}: is not the manifest of these members; it was edited, or written by another tool"
-    stated = _table(manifest, "runs")
     for name, run in runs.items():
-        told = _table(stated, name)
+        told = manifest.runs.get(name, {})
         for key, value in facts_of(run).items():
             if told.get(key) != value:
                 yield f"{name}: the manifest states {key} {told.get(key)!r:.100}, but the records give {value!r:.100}"
 
 
-def _page(members: Mapping[str, bytes], runs: Mapping[str, Run], manifest: Mapping[str, Any]) -> Iterator[str]:
+def _page(members: Mapping[str, bytes], runs: Mapping[str, Run], manifest: Manifest) -> Iterator[str]:
     """The page is the one of these runs, if this version made it."""
-    is_ours = PAGE in members and runs and manifest.get("suite_version") == __version__
+    is_ours = PAGE in members and runs and manifest.suite_version == __version__
     if is_ours and not is_same_page(members[PAGE], render(list(runs.values()))):
         yield f"{PAGE}: is not the page of the record files in the archive; it was edited, or made by other sources"
 
 
-def _notes(runs: Mapping[str, Run], manifest: Mapping[str, Any], sources: str) -> Iterator[str]:
-    version = manifest.get("suite_version")
+def _notes(runs: Mapping[str, Run], manifest: Manifest, sources: str) -> Iterator[str]:
+    version = manifest.suite_version
     if version != __version__:
         yield f"{PAGE}: was made by version {version!r:.40}, and this is {__version__}, so it was not compared"
     for name, run in runs.items():

@@ -19,7 +19,6 @@ from harness.data.text import one_line, plural
 from harness.records.reader import Run
 from harness.records.record import Header, Record
 from harness.requirements.finder import SuiteTest, without_folder
-from harness.run_comparison.difference import failed, passed
 from harness.run_comparison.matching import name_of_test, parameters_of
 from harness.waivers.waiver import Waiver
 
@@ -205,8 +204,8 @@ def _files(tried: Sequence[_Tried]) -> str:
 
 
 def _tried(run: Run, rows: Sequence[Record]) -> _Tried:
-    idle = [row for row in rows if not failed(row) and not passed(row)]
-    return _Tried(run, list(filter(failed, rows)), list(filter(passed, rows)), idle)
+    failed, passed = [row for row in rows if row.failed], [row for row in rows if row.passed]
+    return _Tried(run, failed, passed, [row for row in rows if not row.failed and not row.passed])
 
 
 def _is_about(waiver: Waiver, header: Header) -> bool:

@@ -17,7 +17,6 @@ from packaging.version import InvalidVersion, Version
 from harness.data.text import one_line
 from harness.records.reader import Run, missing
 from harness.records.record import Record, Verdict
-from harness.run_comparison.difference import failed
 from harness.run_comparison.matching import name_of_test
 from harness.waivers.check import subjects
 from harness.waivers.waiver import MOST_DOTS
@@ -33,7 +32,7 @@ class Unwritable(ValueError):
 
 def is_unexcused(row: Record) -> bool:
     """Whether a row fails without a waiver that holds."""
-    return failed(row) and row.verdict is not Verdict.WAIVED
+    return row.failed and row.verdict is not Verdict.WAIVED
 
 
 def suggestions(run: Run, only: Collection[str] = ()) -> str:

@@ -11,41 +11,45 @@ versions = ">=2.11,<2.14"             # if given, of the subject's versions thes
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+import msgspec
+from msgspec import Meta, Struct, to_builtins
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from harness.data.text import one_line
 from harness.records.record import Verdict
 from harness.requirements.finder import without_folder
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-REQUIRED = ("subject", "issue", "reason", "expires")
+Words = Annotated[str, Meta(min_length=1)]
+_FORM = "expected [[waiver]] tables of subject, issue, reason, expires (a date), requirement or nodeid, versions"
 #: The bytes of a file, enough for thousands of waivers, and the dots of a line: a TOML parser takes the square of them.
 MOST_BYTES, MOST_DOTS = 1 << 20, 32
 
 
-@dataclass(frozen=True)
-class Waiver:
+class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
     """One known failure: ``requirement`` names a whole requirement, ``nodeid`` one row of it; one of the two is set."""
 
-    subject: str
-    issue: str
-    reason: str
+    subject: Words
+    issue: Words
+    reason: Words
     expires: date
     requirement: str = ""
     nodeid: str = ""
     versions: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what the types cannot say."""
+        if bool(self.requirement) == bool(self.nodeid):
+            raise ValueError("expected either requirement or nodeid")
+        try:
+            SpecifierSet(self.versions).contains(Version("1"))
+        except ValueError as error:  # InvalidSpecifier is one, and so is what a number of thousands of digits raises
+            raise ValueError(f"expected versions like '>=2.11,<2.14' ({error})") from error
 
     def covers(self, requirement: str, nodeid: str, subject: str, version: str) -> bool:
         """Whether the waiver is about this row of this version of a subject."""
@@ -73,7 +77,12 @@ class Waiver:
 
     def as_json(self) -> dict[str, str]:
         """The waiver as JSON types."""
-        return {**asdict(self), "expires": self.expires.isoformat()}
+        data: dict[str, str] = to_builtins(self)
+        return data
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    waiver: tuple[Waiver, ...] = ()
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -91,56 +100,13 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
 
 def waivers_in(data: bytes, where: str) -> tuple[Waiver, ...]:
     """The waivers of the bytes of such a file, which a refusal calls ``where``."""
-    try:
-        return _waivers(_text(data, where), where)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(one_line(str(error))) from error
-
-
-def _text(data: bytes, where: str) -> str:
     if len(data) > MOST_BYTES or any(line.count(b".") > MOST_DOTS for line in data.splitlines()):
         most = f"at most {MOST_BYTES} bytes, and at most {MOST_DOTS} dots in a line"
-        raise ValueError(f"{where}: expected {most}, got more; are these waivers?")
+        raise ValueError(one_line(f"{where}: expected {most}, got more; are these waivers?"))
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not valid TOML ({error})") from error
-
-
-def _waivers(text: str, where: str) -> tuple[Waiver, ...]:
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers too long and tables too deep are no TOMLDecodeError
-        raise ValueError(f"{where}: not valid TOML ({error})") from error
-    entries = data.pop("waiver", [])
-    if data or not isinstance(entries, list):
-        raise ValueError(f"{where}: expected only [[waiver]] tables, got {', '.join(data) or 'waiver = …'}")
-    return tuple(_waiver(entry, f"{where}, entry {place}") for place, entry in enumerate(entries, 1))
-
-
-def _waiver(entry: Any, where: str) -> Waiver:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: expected a table, got {entry!r:.80}")
-    known = {*REQUIRED, "requirement", "nodeid", "versions"}
-    if set(entry) - known:
-        raise ValueError(
-            f"{where}: unknown key {sorted(set(entry) - known)[0]!r:.80}; known are {', '.join(sorted(known))}"
-        )
-    missing = [key for key in REQUIRED if not entry.get(key)]
-    if missing:
-        raise ValueError(f"{where}: {missing[0]!r} is missing; every waiver needs {', '.join(REQUIRED)}")
-    if ("requirement" in entry) == ("nodeid" in entry):
-        raise ValueError(f"{where}: give either 'requirement' or 'nodeid'")
-    if type(entry["expires"]) is not date:
-        raise ValueError(f"{where}: expires must be a TOML date like 2027-03-01, got {entry['expires']!r:.80}")
-    wrong = [key for key, value in entry.items() if key != "expires" and not isinstance(value, str)]
-    if wrong:
-        raise ValueError(f"{where}: {wrong[0]!r} must be a string, got {entry[wrong[0]]!r:.80}")
-    try:
-        SpecifierSet(entry.get("versions", "")).contains(Version("1"))
-    except (InvalidSpecifier, ValueError) as error:  # a number of thousands of digits is no InvalidSpecifier
-        raise ValueError(f"{where}: versions must be a range like '>=2.11,<2.14' ({error})") from error
-    return Waiver(**entry)
+        return msgspec.toml.decode(data, type=_File).waiver
+    except (ValueError, RecursionError) as error:  # numbers too long and tables too deep are no DecodeError
+        raise ValueError(one_line(f"{where}: {error}; {_FORM}")) from error
 
 
 def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str, str]], whole: bool) -> list[Waiver]:

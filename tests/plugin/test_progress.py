@@ -116,7 +116,11 @@ def test_a_file_that_grows_is_followed_to_its_end(
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "No such file"), ("{}\n", "not a record file"), (json.dumps({"kind": "header", "schema": 9}), "schema 9")],
+    [
+        (None, "No such file"),
+        ("{}\n", "not a record file"),
+        (json.dumps({"kind": "header", "schema": 9}), "value 9, expected 1"),
+    ],
 )
 def test_what_is_no_run_is_told_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, sentence: str

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.pytest_plugin.recording import Recorder
+from harness.records.codec import as_line
 from harness.records.reader import read_run
-from harness.records.writer import as_line
 from tests.report.report_samples import row
 
 

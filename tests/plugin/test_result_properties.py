@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import convert
 
 from harness.data.text import ratio_text
 from harness.pytest_plugin import html_columns
@@ -91,5 +92,5 @@ def test_links_in_pytest_htmls_page_hold_the_record_and_the_line_that_reproduces
     """The record as JSON, and the reproduction line if there is one."""
     assert [extra["name"] for extra in html_columns.extras_of(row())] == ["Record"]
     record, line = html_columns.extras_of(row(reproduce="pytest x"))
-    assert Record.from_json(record["content"]) == row(reproduce="pytest x")
+    assert convert(record["content"], Record) == row(reproduce="pytest x")
     assert line["content"] == "pytest x"

@@ -103,7 +103,7 @@ def test_a_lost_record_is_missed(samples: Recorded, tmp_path: Path, capsys: pyte
     So does ``watch``, at the end of the run.
     """
     path = tmp_path / "less.jsonl"
-    path.write_bytes(b"".join(line for line in samples.data.splitlines(True) if b'"verdict": "fail"' not in line))
+    path.write_bytes(b"".join(line for line in samples.data.splitlines(True) if b'"verdict":"fail"' not in line))
     page = render([read_run(path)])
     assert "INCOMPLETE" in page
     lost = "the run counted 2 results with verdict fail, but the file has 0 of them"

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from harness.records import writer
+from harness.records.codec import MAX_LINE
 from harness.records.reader import read_run
 from harness.records.record import Footer, Header, Record, Verdict
-from harness.records.writer import MAX_LINE, Journal, writable
+from harness.records.writer import Journal, writable
 from tests.report.report_samples import full_run, row, run_of
 
 HEADER = run_of(row()).header
@@ -45,11 +47,11 @@ def write(path: Path, *lines: Header | Record | Footer) -> list[str]:
 def test_a_failing_result_is_written_without_a_field_that_does_not_fit(tmp_path: Path, field: str, value: Any) -> None:
     """The record has the default in its place and can be read, and a sentence says what was left out."""
     path = tmp_path / "run.jsonl"
-    told = write(path, HEADER, Record(**{**vars(FAILED), field: value}), FOOTER)
+    told = write(path, HEADER, Record(**{**structs.asdict(FAILED), field: value}), FOOTER)
 
     run = read_run(path)
-    default = vars(row())[field]
-    assert (run.records, run.damage) == ([Record(**{**vars(FAILED), field: default})], [])
+    default = getattr(row(), field)
+    assert (run.records, run.damage) == ([Record(**{**structs.asdict(FAILED), field: default})], [])
     assert [said.partition(" does not fit the record format")[0] for said in told] == [f'"{field}" of {FAILED.nodeid}']
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no number of JSON"))
@@ -58,7 +60,9 @@ def test_a_failing_result_is_written_without_a_field_that_does_not_fit(tmp_path:
 def test_a_line_that_readers_would_leave_out_for_its_length_is_shortened(tmp_path: Path) -> None:
     """Where a subject says more than a line may hold, the longest fields go, the result stays, and that is said."""
     path = tmp_path / "run.jsonl"
-    huge = Record(**{**vars(FAILED), "message": "x" * MAX_LINE, "worst": "y" * (MAX_LINE - 500), "cause": "raised"})
+    huge = Record(
+        **{**structs.asdict(FAILED), "message": "x" * MAX_LINE, "worst": "y" * (MAX_LINE - 300), "cause": "raised"}
+    )
     told = write(path, HEADER, huge, FOOTER)
 
     run = read_run(path)
@@ -81,15 +85,15 @@ def test_what_fits_is_written_as_it_is(tmp_path: Path) -> None:
 
 def test_lines_are_checked_where_no_file_is_kept() -> None:
     """A run without --record has the same problems as one with it."""
-    assert len(Journal("").write(Record(**{**vars(FAILED), "ratio": float("inf")}))) == 1
+    assert len(Journal("").write(Record(**{**structs.asdict(FAILED), "ratio": float("inf")}))) == 1
 
 
 def test_what_is_required_must_fit() -> None:
     """Without its required fields a line is of no use: that is an error, and not a default."""
-    with pytest.raises(ValueError, match='"chapter" of a record has the wrong type'):
-        writable(Record(**{**vars(FAILED), "chapter": None}))
-    with pytest.raises(ValueError, match="expected a level of must, should, may, got 'shall'"):
-        writable(Record(**{**vars(FAILED), "level": "shall"}))
+    with pytest.raises(ValueError, match='"chapter" of a record does not fit: Expected `str`, got `null`'):
+        writable(Record(**{**structs.asdict(FAILED), "chapter": None}))
+    with pytest.raises(ValueError, match="'shall', expected must, should, may"):
+        writable(Record(**{**structs.asdict(FAILED), "level": "shall"}))
 
 
 # One run at a time.

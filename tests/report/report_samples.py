@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from harness.records.reader import Run
-from harness.records.record import Footer, Header, Record, Verdict
+from harness.records.record import SCHEMA, Footer, Header, Record, Verdict
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}&lt;\x00\u202e\ud800]]>"
 
@@ -24,6 +25,7 @@ def row(name: str = "a", verdict: Verdict = Verdict.PASS, level: str = "must", *
 def run_of(*records: Record, plan: list[str] | None = None, status: int | None = 0, **changes: Any) -> Run:
     """A run of these rows; ``status=None`` leaves the footer out, ``plan`` defaults to what was written."""
     header = Header(
+        schema=SCHEMA,
         implementation="torch 2.13",
         backend="gloo",
         worlds=["threads", "processes"],

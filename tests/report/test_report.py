@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from harness.data.text import clipped, days_left, moment_text, ratio_text, seconds_text, visible
 from harness.records.record import Footer, Verdict

@@ -194,14 +194,14 @@ def test_of_many_collectives_those_around_the_difference_are_drawn() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [{}, {"op": None}, {"op": "<b>", "ranks": "0"}, {"op": 7, "ranks": [None, -1, 10**400], "bytes": [1]}, {"of": {}}],
+    [{}, {"op": "<b>", "ranks": [0]}, {"op": "7", "ranks": [-1, 2**62], "bytes": -1}, {"of": 7}],
 )
 def test_any_event_is_drawn(event: dict[str, Any]) -> None:
     """Whatever a record has for an event, there is a lane with a letter that is one."""
     found = lanes_of_events([[event], []])
     assert found is not None
     [box] = found.ranks[0].boxes
-    assert box.letter in ("?", "n")
+    assert box.letter == "?"
 
 
 def test_rows_without_events_have_no_lanes() -> None:

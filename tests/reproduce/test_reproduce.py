@@ -7,11 +7,11 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness import cli
 from harness.records.record import Record, Verdict
@@ -108,7 +108,7 @@ def test_an_unknown_name_is_refused_with_similar_ones(asked: Asked) -> None:
     ("text", "words"),
     [
         ("nothing of that kind\n", "not a record file"),
-        ('{"kind": "header", "schema": 0}\n', "expected a record file of schema 1, got schema 0"),
+        ('{"kind": "header", "schema": 0}\n', "value 0, expected 1; use the version of the suite that wrote it"),
         ("", "is empty"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from harness.data.case import Case
 from harness.records.record import Verdict
@@ -173,7 +174,7 @@ def test_a_record_brings_numbers_into_a_script_and_no_words(requirement: str, va
 def test_words_of_a_record_are_not_in_a_script() -> None:
     """A record's message, and what its file's header says, are no part of the script."""
     record, odd = failure(), failure(message=EVIL, statement=EVIL, source=EVIL, cause=EVIL, worst=EVIL)
-    header = replace(run_of(odd).header, implementation=EVIL, started=EVIL, environment={"torch": EVIL})
+    header = structs.replace(run_of(odd).header, implementation=EVIL, started=EVIL, environment={"torch": EVIL})
     choice = choose(run_of(odd, header=header), odd.nodeid, SUITES)
     assert script_of(choice) == script_of(chosen(record))
 

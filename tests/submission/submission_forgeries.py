@@ -137,7 +137,7 @@ CHANGED: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] =
     "no page": (without(PAGE), "page.html: is in the manifest, but not in the archive"),
     "no page stated": (lambda m: without(PAGE)(restated(m, lambda t: t["members"].pop(PAGE))), "page.html: is not in"),
     "a waiver file lost": (without(WAIVERS), "read waiver files that are not in the archive: waivers.toml"),
-    "no waivers": (lambda m: rehashed(m, WAIVERS, b"x"), f"{WAIVERS}: not valid TOML"),
+    "no waivers": (lambda m: rehashed(m, WAIVERS, b"x"), f"{WAIVERS}: Expected '='"),
     "no records": (lambda m: rehashed(m, RECORD, b"x"), "line 1: not a record file"),
     "an edited page": (lambda m: {**m, PAGE: m[PAGE] + b" "}, "page.html: was changed: its sha256 is"),
     "an edited page, stated": (edited_page, "page.html: is not the page of the record files"),

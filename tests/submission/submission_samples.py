@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import __version__
 from harness.records.provenance import plan_digest
-from harness.records.record import Footer, Header, Record, Verdict
+from harness.records.record import SCHEMA, Footer, Header, Record, Verdict
 from harness.submission.archive import MANIFEST, pack, unpack
 from harness.submission.bundle import completed
 from harness.submission.manifest import sha256
@@ -57,6 +57,7 @@ def results() -> list[dict[str, Any]]:
 def header() -> dict[str, Any]:
     """The header of the run, as JSON."""
     return Header(
+        schema=SCHEMA,
         implementation="torch 2.13.0",
         backend="gloo",
         worlds=["threads", "processes"],

@@ -119,8 +119,8 @@ def test_what_another_version_made_is_verified_as_far_as_this_one_can() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"schema": 1}, "expected schema 2, got 1; verify it with the version that wrote it, or unpack its record"),
-        ({"kind": "x"}, 'expected "kind": "fsdp-conformance submission"'),
+        ({"schema": 1}, "Invalid enum value 1 .*; verify it with the version that wrote it, or unpack its record"),
+        ({"kind": "x"}, "Invalid value 'x' - at `.*kind`"),
     ],
 )
 def test_a_manifest_of_another_schema_is_rejected_in_one_sentence(change: dict[str, Any], sentence: str) -> None:

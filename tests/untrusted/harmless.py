@@ -15,7 +15,6 @@ from typing import Any
 from harness.data.case import _known_cases
 from harness.data.text import visible
 from harness.data.type_checks import _hints as misfit_hints
-from harness.records.record import Footer, Header, Record
 from harness.vendor import api
 from tests.untrusted.strategies import CANARY, ENCODINGS
 
@@ -46,7 +45,7 @@ def start() -> None:
     """Hear of what Python does from now on, for good. What is loaded once, codecs and annotations, is loaded before."""
     for name in (*ENCODINGS, "utf-16-le", "utf-32-le", "utf-32-be"):
         codecs.lookup(name)
-    for cls in (Record, Header, Footer, *filter(is_dataclass, vars(api).values()), *_known_cases().values()):
+    for cls in (*filter(is_dataclass, vars(api).values()), *_known_cases().values()):
         misfit_hints(cls)
     if _heard not in _installed:
         _installed.append(_heard)

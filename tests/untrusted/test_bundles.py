@@ -167,14 +167,12 @@ def test_no_fact_of_a_manifest_can_be_changed(data: st.DataObject) -> None:
     assert_refused_unless_same(members)
 
 
-@pytest.mark.parametrize(
-    ("depth", "sentence"), [(100, 'manifest.json: expected "kind"'), (100_000, "manifest.json: is not JSON")]
-)
-def test_a_deeply_nested_manifest_is_not_read(depth: int, sentence: str) -> None:
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_a_deeply_nested_manifest_is_not_read(depth: int) -> None:
     """Reading it, or writing it again to compare, could run out of stack."""
     manifest = json.loads(MEMBERS[MANIFEST])
     text = json.dumps({**manifest, "suite_version": "@"}).replace('"@"', "[" * depth + "]" * depth)
-    assert sentence in refused(pack({**MEMBERS, MANIFEST: text.encode()}))
+    assert "manifest.json: Expected `str`, got `array`" in refused(pack({**MEMBERS, MANIFEST: text.encode()}))
 
 
 @inputs(60)

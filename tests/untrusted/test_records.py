@@ -7,7 +7,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.data.kinds import LEVELS
 from harness.data.text import LONGEST, clipped, one_line, visible
 from harness.pytest_plugin import html_columns
+from harness.records.codec import as_line
 from harness.records.reader import RecordFileError, read_run
 from harness.records.record import Record, Verdict
 from harness.records.standing import standing
-from harness.records.writer import as_line, writable
+from harness.records.writer import writable
 from harness.report import __main__ as command
 from harness.report.page import render
 from harness.worlds.base import Fate, NotRun, Outcome, SubjectFailure, describe
@@ -34,7 +35,7 @@ FULL = full_run(status=1)
 DOCUMENTS: list[Any] = [FULL.header.as_json(), *(record.as_json() for record in FULL.records)]
 DOCUMENTS += [{"kind": "footer", "finished": "now", "seconds": 1.5, "exit_status": 1, "problems": ["one"]}]
 #: Keys whose values the schema does not leave free.
-FIXED = frozenset({"kind", "schema", "verdict", "level"})
+FIXED = frozenset({"kind", "schema", "verdict", "level", "again", "tried"})
 
 
 @pytest.fixture(scope="module", autouse=True)

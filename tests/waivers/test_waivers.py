@@ -67,31 +67,17 @@ def test_an_empty_file_waives_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("2027-03-01", "soon", "not valid TOML"),
-        ("[[waiver]]", "[[waver]]", r"expected only \[\[waiver\]\] tables, got waver"),
-        ("[[waiver]]", "[waiver]", r"expected only \[\[waiver\]\] tables, got waiver = …"),
-        (GOOD, "waiver = [3]", "entry 1: expected a table, got 3"),
-        (
-            "issue",
-            "isue",
-            "unknown key 'isue'; known are expires, issue, nodeid, reason, requirement, subject, versions",
-        ),
-        (
-            'subject = "torch"\n',
-            "",
-            "'subject' is missing; every waiver needs subject, issue, reason, expires",
-        ),
-        ('issue = "https://example.org/1"\n', "", "entry 1: 'issue' is missing"),
-        ('"pinning happens on the wrong device"', '""', "entry 1: 'reason' is missing"),
-        ("expires = 2027-03-01\n", "", "entry 1: 'expires' is missing"),
-        ('requirement = "offload/pinned"\n', "", "entry 1: give either 'requirement' or 'nodeid'"),
-        ("[[waiver]]", '[[waiver]]\nnodeid = "x"', "entry 1: give either 'requirement' or 'nodeid'"),
-        ("2027-03-01", '"2027-03-01"', "expires must be a TOML date like 2027-03-01, got '2027-03-01'"),
-        ("2027-03-01", "2027-03-01T10:00:00", "expires must be a TOML date"),
-        ('"torch"', "7", "entry 1: 'subject' must be a string, got 7"),
-        ('"offload/pinned"', "[]", "entry 1: 'requirement' must be a string"),
-        ("[[waiver]]", "[[waiver]]\nversions = 2.13", "entry 1: 'versions' must be a string, got 2.13"),
-        ("[[waiver]]", '[[waiver]]\nversions = "2.13"', "versions must be a range like '>=2.11,<2.14' .*'2.13'"),
+        ("2027-03-01", "soon", "at line 7, column 11"),
+        ("[[waiver]]", "[[waver]]", "unknown field `waver`; expected .* tables of subject, issue, reason, expires"),
+        ("[[waiver]]", "[waiver]", "Expected `array`, got `object`"),
+        ("issue", "isue", r"unknown field `isue` - at `\$.waiver\[0\]`"),
+        ('subject = "torch"\n', "", "missing required field `subject`"),
+        ('"pinning happens on the wrong device"', '""', "length >= 1 - at .*reason`"),
+        ('requirement = "offload/pinned"\n', "", "expected either requirement or nodeid"),
+        ("[[waiver]]", '[[waiver]]\nnodeid = "x"', "expected either requirement or nodeid"),
+        ("2027-03-01", '"2027-03-01"', "Expected `date`, got `str`"),
+        ("2027-03-01", "2027-03-01T10:00:00", "Expected `date`, got `datetime`"),
+        ("[[waiver]]", '[[waiver]]\nversions = "2.13"', "expected versions like '>=2.11,<2.14' .*'2.13'"),
     ],
 )
 def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -108,7 +94,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot be read .*; name another with --waivers"):
         read_waivers(tmp_path / "nowhere.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="not valid TOML"):
+    with pytest.raises(ValueError, match=r"bytes\.toml: 'utf-8' codec can't decode"):
         read_waivers(tmp_path / "bytes.toml")
 
 

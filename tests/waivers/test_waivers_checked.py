@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.data.kinds import LEVELS, WORLDS
 from harness.data.kinds import WORLDS as READ_WORLDS
@@ -213,7 +213,12 @@ def test_whatever_records_say_each_waiver_is_told_of(
     harmless.start()
     run, refusal = harmless.tried(read_run, path, refusal=RecordFileError)
     runs = [] if refusal else [run, ran(Verdict.FAIL)]
-    waivers = [waiver(subject=subject), waiver(name, subject=subject), waiver(nodeid=name), waiver("sharding/FAIL")]
+    waivers = [
+        waiver(subject=subject),
+        waiver(name or "x", subject=subject),
+        waiver(nodeid=name),
+        waiver("sharding/FAIL"),
+    ]
     with harmless.harmless():
         lines = [str(one) for one in check(waivers, Known(TESTS, runs, TODAY))]
     assert {line.split()[2] for line in lines} == {"1", "2", "3", "4"}

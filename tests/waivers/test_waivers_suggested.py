@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import toml
+from msgspec.structs import replace
 
 from harness.data.text import visible
 from harness.records.reader import RecordFileError, Run, read_run
@@ -21,11 +21,6 @@ from tests.untrusted import harmless
 from tests.untrusted.strategies import POISONS, TEXTS, inputs
 from tests.untrusted.test_records import record_files
 from tests.waivers.test_waivers_checked import ran, said
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def filled(text: str, **values: str) -> str:
@@ -44,7 +39,7 @@ def test_a_suggestion_is_refused_until_all_is_filled_in(tmp_path: Path) -> None:
     for count, keys in ((n, keys) for n in range(4) for keys in itertools.combinations(FILLING, n)):
         path.write_text(filled(suggestions(run), **{key: FILLING[key] for key in keys}), encoding="utf-8")
         if count < len(FILLING):
-            with pytest.raises(ValueError, match="is missing; every waiver needs"):
+            with pytest.raises(ValueError, match=r"at `\$.waiver\[0\]"):
                 read_waivers(path)
     [one] = read_waivers(path)
     assert (one.requirement, one.subject, one.versions) == ("sharding/a", "torch", "==2.13")
@@ -70,7 +65,7 @@ def test_what_a_person_must_fill_in_is_marked() -> None:
 )
 def test_no_more_is_suggested_than_fails(run: Run, names: list[dict[str, str]]) -> None:
     """A whole requirement where all its rows fail, else node ids; nothing for what is waived, broken or passes."""
-    stanzas = tomllib.loads(suggestions(run)).get("waiver", [])
+    stanzas = toml.decode(suggestions(run)).get("waiver", [])
     assert [{k: v for k, v in one.items() if k in ("requirement", "nodeid")} for one in stanzas] == names
 
 
@@ -87,7 +82,7 @@ def test_a_waiver_that_ran_out_is_not_written_again() -> None:
     """It is told of, and to be seen to where it stands."""
     old = {"issue": "https://example.org/7", "reason": "known", "expires": "2001-01-01"}
     text = suggestions(run_of(row("a", Verdict.STALE_WAIVER, cause="disagreement", waiver=old)))
-    assert tomllib.loads(text) == {}
+    assert toml.decode(text) == {}
     assert "its waiver (https://example.org/7) ran out" in text
 
 
@@ -103,7 +98,7 @@ def test_a_waiver_that_ran_out_is_not_written_again() -> None:
 )
 def test_subject_and_version_are_those_that_were_judged(version: str, subject: str, versions: str | None) -> None:
     """A version that PEP 440 knows is the range; another has none."""
-    [one] = tomllib.loads(suggestions(ran(Verdict.FAIL, version=version)))["waiver"]
+    [one] = toml.decode(suggestions(ran(Verdict.FAIL, version=version)))["waiver"]
     assert (one["subject"], one.get("versions")) == (subject, versions)
 
 
@@ -116,7 +111,7 @@ def test_a_text_is_written_and_read_back(text: str) -> None:
     except Unwritable:
         assert any(0xD800 <= ord(char) < 0xE000 for char in text)
         return
-    assert tomllib.loads(f"x = {written}") == {"x": text}
+    assert toml.decode(f"x = {written}") == {"x": text}
     assert visible(written) == written
     assert "\n" not in written
 
@@ -128,7 +123,7 @@ def test_whatever_a_record_says_a_suggestion_is_refused_until_filled(
 ) -> None:
     """Whatever fails, and however it is called: TOML that names it, refused as it is, and read once it is filled in."""
     place = tmp_path_factory.getbasetemp()
-    path, toml = place / "suggested.jsonl", place / "suggested.toml"
+    path, waivers = place / "suggested.jsonl", place / "suggested.toml"
     path.write_bytes(data)
     harmless.start()
     run, refusal = harmless.tried(read_run, path, refusal=RecordFileError)
@@ -137,12 +132,12 @@ def test_whatever_a_record_says_a_suggestion_is_refused_until_filled(
     with harmless.harmless():
         text = suggestions(run)
     assert visible(text) == text
-    toml.write_text(text, encoding="utf-8")
-    stanzas = tomllib.loads(text).get("waiver", [])
+    waivers.write_text(text, encoding="utf-8")
+    stanzas = toml.decode(text).get("waiver", [])
     named = {one.get(key) for one in stanzas for key in ("requirement", "nodeid")}
     assert "No stanza" in text or {bad.requirement, bad.nodeid} & named
     if stanzas:
-        with pytest.raises(ValueError, match="'issue' is missing"):
-            read_waivers(toml)
-        toml.write_text(filled(text, **FILLING), encoding="utf-8")
-        assert len(read_waivers(toml)) == len(stanzas)
+        with pytest.raises(ValueError, match=r"length >= 1 - at .*issue`"):
+            read_waivers(waivers)
+        waivers.write_text(filled(text, **FILLING), encoding="utf-8")
+        assert len(read_waivers(waivers)) == len(stanzas)
