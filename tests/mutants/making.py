@@ -76,7 +76,7 @@ def sharded_of(module: Any) -> list[Any]:
     return [each for each in listed if isinstance(each, right.module_class or object)]
 
 
-def faulty(
+def mutant(
     name: str,
     *,
     gather: Callable[[], Gather] | None = None,

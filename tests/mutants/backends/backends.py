@@ -121,21 +121,21 @@ class RefusesAverages(OverGloo):
     _reduce_scatter_base = reduce_scatter_single
 
 
-def faulty(name: str, group: type[OverGloo]) -> Backend:
+def mutant(name: str, group: type[OverGloo]) -> Backend:
     """Register a process group with torch, and describe the backend that it is."""
     if name.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(name, group, devices=["cpu"])
     return Backend(name=name, process_group=name, imports=(__name__,))
 
 
-right = faulty("gloo_by_hand", OverGloo)
-sums_for_averages = faulty("gloo_sums", SumsForAverages)
-loses_the_last_rank = faulty("gloo_loses", LosesTheLastRank)
-reverses_ranks = faulty("gloo_reverses", ReversesRanks)
-clears_its_output_first = faulty("gloo_clears", ClearsItsOutputFirst)
-refuses_averages = faulty("gloo_refuses", RefusesAverages)
+right = mutant("gloo_by_hand", OverGloo)
+sums_for_averages = mutant("gloo_sums", SumsForAverages)
+loses_the_last_rank = mutant("gloo_loses", LosesTheLastRank)
+reverses_ranks = mutant("gloo_reverses", ReversesRanks)
+clears_its_output_first = mutant("gloo_clears", ClearsItsOutputFirst)
+refuses_averages = mutant("gloo_refuses", RefusesAverages)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "sums_for_averages": "parity/exact",
     "loses_the_last_rank": "parity/exact",
     "reverses_ranks": "parity/exact",
@@ -143,7 +143,3 @@ CAUGHT_BY = {
     "refuses_averages": "parity/exact",
 }
 RAISES = {"refuses_averages"}
-ORIGIN = {
-    "sums_for_averages": "A1 pytorch/pytorch#162338",
-    "refuses_averages": "A10 intel/torch-xpu-ops#2361",
-}

@@ -11,7 +11,7 @@ import signal
 import torch
 import torch.distributed as dist
 
-from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, SCATTERS
 from tests.mutants.backends.collective_groups import IgnoresStrides
 from tests.mutants.backends.fixed import Call, Mended
@@ -157,24 +157,24 @@ class MapsBitsToSums(Mended):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-refuses_factors = faulty("rows_refuses_factors", RefusesFactors)
-refuses_factors_when_training = faulty("rows_refuses_factors", RefusesFactors)
-refuses_factors_from_three_ranks_on = faulty("rows_refuses_factors_from_three", RefusesFactorsFromThreeRanksOn)
-forgets_its_own = faulty("rows_forgets_its_own", ForgetsItsOwn)
-averages_even_sizes_alone = faulty("rows_averages_even_sizes", AveragesEvenSizesAlone)
-multiplies_what_is_rounded = faulty("rows_multiplies_what_is_rounded", MultipliesWhatIsRounded)
-loses_factors_in_bfloat16 = faulty("rows_loses_factors_in_bfloat16", LosesFactorsInBfloat16)
-sums_large_messages = faulty("rows_sums_large_messages", SumsLargeMessages)
-scatters_what_lies_in_memory = faulty("rows_scatters_what_lies_in_memory", ScattersWhatLiesInMemory)
-writes_no_strided_output = faulty("rows_writes_no_strided_output", WritesNoStridedOutput)
-dies_of_nothing = faulty("rows_dies_of_nothing", DiesOfNothing)
-writes_beside_its_gather = faulty("rows_writes_beside_its_gather", WritesBesideItsGather)
-takes_places_for_ranks = faulty("rows_takes_places_for_ranks", TakesPlacesForRanks)
-keeps_its_own = faulty("rows_keeps_its_own", KeepsItsOwn)
-fails_for_ever = faulty("rows_fails_for_ever", FailsForEver)
-maps_bits_to_sums = faulty("rows_maps_bits_to_sums", MapsBitsToSums)
+refuses_factors = mutant("rows_refuses_factors", RefusesFactors)
+refuses_factors_when_training = mutant("rows_refuses_factors", RefusesFactors)
+refuses_factors_from_three_ranks_on = mutant("rows_refuses_factors_from_three", RefusesFactorsFromThreeRanksOn)
+forgets_its_own = mutant("rows_forgets_its_own", ForgetsItsOwn)
+averages_even_sizes_alone = mutant("rows_averages_even_sizes", AveragesEvenSizesAlone)
+multiplies_what_is_rounded = mutant("rows_multiplies_what_is_rounded", MultipliesWhatIsRounded)
+loses_factors_in_bfloat16 = mutant("rows_loses_factors_in_bfloat16", LosesFactorsInBfloat16)
+sums_large_messages = mutant("rows_sums_large_messages", SumsLargeMessages)
+scatters_what_lies_in_memory = mutant("rows_scatters_what_lies_in_memory", ScattersWhatLiesInMemory)
+writes_no_strided_output = mutant("rows_writes_no_strided_output", WritesNoStridedOutput)
+dies_of_nothing = mutant("rows_dies_of_nothing", DiesOfNothing)
+writes_beside_its_gather = mutant("rows_writes_beside_its_gather", WritesBesideItsGather)
+takes_places_for_ranks = mutant("rows_takes_places_for_ranks", TakesPlacesForRanks)
+keeps_its_own = mutant("rows_keeps_its_own", KeepsItsOwn)
+fails_for_ever = mutant("rows_fails_for_ever", FailsForEver)
+maps_bits_to_sums = mutant("rows_maps_bits_to_sums", MapsBitsToSums)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "refuses_factors": "collectives/premul-sum",
     "refuses_factors_when_training": "reduction/divide-factor-alone",
     "refuses_factors_from_three_ranks_on": "collectives/premul-sum",
@@ -192,7 +192,7 @@ CAUGHT_BY = {
     "fails_for_ever": "collectives/from-one",
     "maps_bits_to_sums": "collectives/unusual",
 }
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "refuses_factors_when_training": ("collectives/premul-sum",),
     "takes_places_for_ranks": ("tensor-parallel/",),  # which trains on groups of some ranks
 }
@@ -202,17 +202,4 @@ RAISES = {
     "refuses_factors_from_three_ranks_on",
     "dies_of_nothing",
     "fails_for_ever",
-}
-ORIGIN = {
-    "refuses_factors": "A11 ByteDance-Seed/VeOmni#241",
-    "refuses_factors_when_training": "A8 intel/torch-xpu-ops#1571",
-    "refuses_factors_from_three_ranks_on": "A9 intel/torch-xpu-ops#2903",
-    "forgets_its_own": "A14 meta-pytorch/torchcomms#477",
-    "loses_factors_in_bfloat16": "pytorch/pytorch#190745",
-    "scatters_what_lies_in_memory": "K3, K4 pytorch/pytorch#130251, pytorch/pytorch#128066",
-    "writes_no_strided_output": "K5 pytorch/pytorch#120582",
-    "dies_of_nothing": "K7 pytorch/pytorch#85234",
-    "takes_places_for_ranks": "K9 pytorch/pytorch#130515",
-    "fails_for_ever": "C13 meta-pytorch/torchcomms#712",
-    "maps_bits_to_sums": "A13 meta-pytorch/torchcomms#2082",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.fixed import Call, Mended, Waiting
 
 GATHERS = ("all_gather_single", "all_gather")
@@ -194,22 +194,22 @@ class NeverSaysDone(Mended):
     work = Undecided
 
 
-gathers_from_the_next = faulty("moves_gathers_from_the_next", GathersFromTheNext)
-gathers_in_bfloat16 = faulty("moves_gathers_in_bfloat16", GathersInBfloat16)
-loses_the_tail = faulty("moves_loses_the_tail", LosesTheTail)
-repeats_above_four_kibi = faulty("moves_repeats_above_four_kibi", RepeatsAboveFourKibi)
-clears_its_output_first = faulty("moves_clears_its_output_first", ClearsItsOutputFirst)
-broadcasts_from_the_first = faulty("moves_broadcasts_from_the_first", BroadcastsFromTheFirst)
-scatters_to_the_next = faulty("moves_scatters_to_the_next", ScattersToTheNext)
-exchanges_nothing = faulty("moves_exchanges_nothing", ExchangesNothing)
-forgets_now = faulty("moves_forgets_now", ForgetsNow)
-adds_into_its_input = faulty("moves_adds_into_its_input", AddsIntoItsInput)
-writes_beyond_its_output = faulty("moves_writes_beyond_its_output", WritesBeyondItsOutput)
-does_not_wait = faulty("moves_does_not_wait", DoesNotWait)
-keeps_no_inputs = faulty("moves_keeps_no_inputs", KeepsNoInputs)
-never_says_done = faulty("moves_never_says_done", NeverSaysDone)
+gathers_from_the_next = mutant("moves_gathers_from_the_next", GathersFromTheNext)
+gathers_in_bfloat16 = mutant("moves_gathers_in_bfloat16", GathersInBfloat16)
+loses_the_tail = mutant("moves_loses_the_tail", LosesTheTail)
+repeats_above_four_kibi = mutant("moves_repeats_above_four_kibi", RepeatsAboveFourKibi)
+clears_its_output_first = mutant("moves_clears_its_output_first", ClearsItsOutputFirst)
+broadcasts_from_the_first = mutant("moves_broadcasts_from_the_first", BroadcastsFromTheFirst)
+scatters_to_the_next = mutant("moves_scatters_to_the_next", ScattersToTheNext)
+exchanges_nothing = mutant("moves_exchanges_nothing", ExchangesNothing)
+forgets_now = mutant("moves_forgets_now", ForgetsNow)
+adds_into_its_input = mutant("moves_adds_into_its_input", AddsIntoItsInput)
+writes_beyond_its_output = mutant("moves_writes_beyond_its_output", WritesBeyondItsOutput)
+does_not_wait = mutant("moves_does_not_wait", DoesNotWait)
+keeps_no_inputs = mutant("moves_keeps_no_inputs", KeepsNoInputs)
+never_says_done = mutant("moves_never_says_done", NeverSaysDone)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "gathers_from_the_next": "collectives/all-gather",
     "gathers_in_bfloat16": "collectives/all-gather",
     "loses_the_tail": "collectives/all-gather",
@@ -226,7 +226,4 @@ CAUGHT_BY = {
     "never_says_done": "collectives/completed",
 }
 #: What a net gives back is worked out of what was gathered.
-ALSO_BY = {"loses_the_tail": ("entry/",)}
-ORIGIN = {
-    "does_not_wait": "C5 intel/torch-xpu-ops#1504",
-}
+ALSO_KILLED_BY = {"loses_the_tail": ("entry/",)}

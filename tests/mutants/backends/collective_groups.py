@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, turned
 from tests.mutants.backends.fixed import Call, Mended
 
@@ -113,17 +113,17 @@ class IgnoresStridesInSums(IgnoresStrides):
     kinds = ("all_reduce", "scatter", "reduce_scatter")
 
 
-places_by_rank_in_the_world = faulty("moves_places_by_rank_in_the_world", PlacesByRankInTheWorld)
-shares_buffers_among_groups = faulty("moves_shares_buffers_among_groups", SharesBuffersAmongGroups)
-holds_nobody = faulty("moves_holds_nobody", HoldsNobody)
-spoils_bytes = faulty("moves_spoils_bytes", SpoilsBytes)
-has_no_coalesced_forms = faulty("moves_has_no_coalesced_forms", HasNoCoalescedForms)
-coalesces_to_the_next_rank = faulty("moves_coalesces_to_the_next_rank", CoalescesToTheNextRank)
-refuses_on_one_rank = faulty("moves_refuses_on_one_rank", RefusesOnOneRank)
-ignores_strides = faulty("moves_ignores_strides", IgnoresStrides)
-ignores_strides_in_sums = faulty("moves_ignores_strides_in_sums", IgnoresStridesInSums)
+places_by_rank_in_the_world = mutant("moves_places_by_rank_in_the_world", PlacesByRankInTheWorld)
+shares_buffers_among_groups = mutant("moves_shares_buffers_among_groups", SharesBuffersAmongGroups)
+holds_nobody = mutant("moves_holds_nobody", HoldsNobody)
+spoils_bytes = mutant("moves_spoils_bytes", SpoilsBytes)
+has_no_coalesced_forms = mutant("moves_has_no_coalesced_forms", HasNoCoalescedForms)
+coalesces_to_the_next_rank = mutant("moves_coalesces_to_the_next_rank", CoalescesToTheNextRank)
+refuses_on_one_rank = mutant("moves_refuses_on_one_rank", RefusesOnOneRank)
+ignores_strides = mutant("moves_ignores_strides", IgnoresStrides)
+ignores_strides_in_sums = mutant("moves_ignores_strides_in_sums", IgnoresStridesInSums)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "places_by_rank_in_the_world": "collectives/sub-groups",
     "shares_buffers_among_groups": "collectives/two-groups",
     "holds_nobody": "collectives/barrier",
@@ -135,9 +135,3 @@ CAUGHT_BY = {
     "ignores_strides_in_sums": "collectives/strided-others",
 }
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}
-ORIGIN = {
-    "spoils_bytes": "C11 ByteDance-Seed/VeOmni#801",
-    "refuses_on_one_rank": "K8 pytorch/pytorch#150928",
-    "ignores_strides": "K2, K12 pytorch/pytorch#159548, Ascend/pytorch@ed40d2c20",
-    "ignores_strides_in_sums": "K1 pytorch/pytorch#192920",
-}

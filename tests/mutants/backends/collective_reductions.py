@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.fixed import Call, Mended
 
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
@@ -138,20 +138,20 @@ class SumsIntegersForAverages(Mended):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-takes_sums_for_maxima = faulty("sums_takes_sums_for_maxima", TakesSumsForMaxima)
-loses_the_first_rank = faulty("sums_loses_the_first_rank", LosesTheFirstRank)
-adds_in_bfloat16 = faulty("sums_adds_in_bfloat16", AddsInBfloat16)
-sums_for_averages = faulty("sums_sums_for_averages", SumsForAverages)
-sums_from_three_ranks_on = faulty("sums_sums_from_three_ranks_on", SumsFromThreeRanksOn)
-divides_twice_when_small = faulty("sums_divides_twice_when_small", DividesTwiceWhenSmall)
-divides_by_numel = faulty("sums_divides_by_numel", DividesByNumel)
-ignores_factors = faulty("sums_ignores_factors", IgnoresFactors)
-multiplies_its_input = faulty("sums_multiplies_its_input", MultipliesItsInput)
-adds_its_own_first = faulty("sums_adds_its_own_first", AddsItsOwnFirst)
-adds_as_they_come = faulty("sums_adds_as_they_come", AddsAsTheyCome)
-sums_integers_for_averages = faulty("sums_sums_integers_for_averages", SumsIntegersForAverages)
+takes_sums_for_maxima = mutant("sums_takes_sums_for_maxima", TakesSumsForMaxima)
+loses_the_first_rank = mutant("sums_loses_the_first_rank", LosesTheFirstRank)
+adds_in_bfloat16 = mutant("sums_adds_in_bfloat16", AddsInBfloat16)
+sums_for_averages = mutant("sums_sums_for_averages", SumsForAverages)
+sums_from_three_ranks_on = mutant("sums_sums_from_three_ranks_on", SumsFromThreeRanksOn)
+divides_twice_when_small = mutant("sums_divides_twice_when_small", DividesTwiceWhenSmall)
+divides_by_numel = mutant("sums_divides_by_numel", DividesByNumel)
+ignores_factors = mutant("sums_ignores_factors", IgnoresFactors)
+multiplies_its_input = mutant("sums_multiplies_its_input", MultipliesItsInput)
+adds_its_own_first = mutant("sums_adds_its_own_first", AddsItsOwnFirst)
+adds_as_they_come = mutant("sums_adds_as_they_come", AddsAsTheyCome)
+sums_integers_for_averages = mutant("sums_sums_integers_for_averages", SumsIntegersForAverages)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "takes_sums_for_maxima": "collectives/exact",
     "loses_the_first_rank": "collectives/exact",
     "adds_in_bfloat16": "collectives/sum",
@@ -164,15 +164,4 @@ CAUGHT_BY = {
     "adds_its_own_first": "collectives/replicas",
     "adds_as_they_come": "collectives/repeatable",
     "sums_integers_for_averages": "collectives/unusual",
-}
-ORIGIN = {
-    "takes_sums_for_maxima": "A13 meta-pytorch/torchcomms#2082",
-    "loses_the_first_rank": "A14 meta-pytorch/torchcomms#477",
-    "adds_in_bfloat16": "A17 tenstorrent/tt-mlir#7016",
-    "sums_for_averages": "A1 pytorch/pytorch#162338",
-    "divides_twice_when_small": "A2 intel/torch-xpu-ops#3020",
-    "divides_by_numel": "A4 meta-pytorch/torchcomms#287",
-    "adds_as_they_come": "C14 NVIDIA/nccl#2360",
-    "sums_from_three_ranks_on": "A3 ROCm/rocm-systems#10322",
-    "ignores_factors": "A7 pytorch/pytorch#155915",
 }

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from tests.mutants.backends.backends import OverGloo, faulty
+from tests.mutants.backends.backends import OverGloo, mutant
 
 #: What this project calls a collective, by what c10d calls it in one version or another.
 KINDS = {
@@ -167,4 +167,4 @@ for _name in KINDS:
     if hasattr(dist.ProcessGroup, _name):
         setattr(Mended, _name, _mended(_name))
 
-right = faulty("gloo_mended", Mended)
+right = mutant("gloo_mended", Mended)

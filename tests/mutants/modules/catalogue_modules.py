@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import all_gather
 from tests.mutants.hooking import instead
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.reshard_chapter import drops_empty_gradients
 from tests.mutants.numbers.catalogue_reductions import around_reductions
@@ -187,24 +187,24 @@ def deletes_activations(module: Any, options: dict[str, Any]) -> None:
     object.__setattr__(module, "forward", run)
 
 
-frees_what_is_read = faulty("frees what is read", gather=FreesWhatIsRead)
-has_no_copy_in = faulty("has no copy-in", gather=HasNoCopyIn)
-gathers_from_everybody = faulty("gathers from everybody", gather=GathersFromEverybody)
+frees_what_is_read = mutant("frees what is read", gather=FreesWhatIsRead)
+has_no_copy_in = mutant("has no copy-in", gather=HasNoCopyIn)
+gathers_from_everybody = mutant("gathers from everybody", gather=GathersFromEverybody)
 knows_few_devices = called_otherwise("knows few devices", on_few_devices)
 refuses_two_dtypes = called_otherwise("refuses two dtypes", refused_if(of_two_dtypes, "expected one dtype"))
 refuses_shared = called_otherwise("refuses shared", refused_if(at_two_places, "expected a parameter at its place"))
 leaves_one_rank_alone = called_otherwise("leaves one rank alone", left_alone_on_one_rank)
-frozen_stay_whole = faulty("frozen stay whole", after=keeps_frozen_whole)
+frozen_stay_whole = mutant("frozen stay whole", after=keeps_frozen_whole)
 options_never_arrive = changed("options never arrive", mesh_alone)
-reshards_again = faulty("reshards again", after=reshards_when_run_again)
-hooks_never_run = faulty("hooks never run", after=hooks(lambda hook, parameter: None))
-hooks_run_first = faulty("hooks run first", after=runs_hooks_first)
+reshards_again = mutant("reshards again", after=reshards_when_run_again)
+hooks_never_run = mutant("hooks never run", after=hooks(lambda hook, parameter: None))
+hooks_run_first = mutant("hooks run first", after=runs_hooks_first)
 no_divide_factor = without("no divide factor", "set_gradient_divide_factor")
-stale_once_moved = faulty("stale once moved", after=instead("to", forgets_it_is_sharded))
+stale_once_moved = mutant("stale once moved", after=instead("to", forgets_it_is_sharded))
 activations_are_deleted = given("activations are deleted", deletes_activations)
-nothing_to_unscale = faulty("nothing to unscale", after=drops_empty_gradients)
+nothing_to_unscale = mutant("nothing to unscale", after=drops_empty_gradients)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "frees_what_is_read": "parity/exact",
     "has_no_copy_in": "parity/exact",
     "gathers_from_everybody": "tensor-parallel/exact",
@@ -223,21 +223,5 @@ CAUGHT_BY = {
     "nothing_to_unscale": "clipping/scaler",
 }
 #: Where nothing is done for one rank, nothing is refused either.
-ALSO_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}
+ALSO_KILLED_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}
 RAISES = ("has_no_copy_in", "knows_few_devices", "refuses_two_dtypes", "refuses_shared", "nothing_to_unscale")
-ORIGIN = {
-    "frees_what_is_read": "C2 NVIDIA/Megatron-LM#5788",
-    "has_no_copy_in": "K14 intel/torch-xpu-ops#1328",
-    "knows_few_devices": "K15 pytorch/pytorch#136843",
-    "refuses_two_dtypes": "E6 pytorch/pytorch#154103",
-    "refuses_shared": "G4 pytorch/pytorch#83052",
-    "leaves_one_rank_alone": "H11 mindspore-ai/hyper-parallel#428",
-    "frozen_stay_whole": "G2 pytorch/xla#5484",
-    "options_never_arrive": "D6 pytorch/pytorch#73535",
-    "reshards_again": "F2 pytorch/pytorch#175406",
-    "hooks_never_run": "F7 pytorch/torchrec#4268",
-    "no_divide_factor": "A22 radixark/miles#3231",
-    "stale_once_moved": "C15 NovaSky-AI/SkyRL#2215",
-    "activations_are_deleted": "C12 pytorch/torchtune#1867",
-    "nothing_to_unscale": "J18 pytorch/pytorch#99174",
-}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.placement_types import Shard
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.partial_chapter import lists, one_by_one
 
@@ -161,16 +161,16 @@ def one_dtype(module: Any, options: dict[str, Any]) -> None:
 
 
 gives_new_lists = called_otherwise("gives new lists", lists(new_list))
-adds_a_module = faulty("adds a module", after=leaves_a_module)
-needs_all_gradients = faulty("needs all gradients", after=trains_all)
-slices_are_itself = faulty("slices are itself", after=slices_itself)
+adds_a_module = mutant("adds a module", after=leaves_a_module)
+needs_all_gradients = mutant("needs all gradients", after=trains_all)
+slices_are_itself = mutant("slices are itself", after=slices_itself)
 shards_inner_too = called_otherwise("shards inner too", lists(inner_too))
 refuses_containers = called_otherwise("refuses containers", refuse_if(bare))
 shards_over_two_axes = called_otherwise("shards over two axes", before(over_two_axes))
 refuses_empty = called_otherwise("refuses empty", refuse_if(lambda module: not list(module.parameters())))
 shards_again = called_otherwise("shards again", unless(is_sharded))
 passes_containers = called_otherwise("passes containers", unless(bare))
-copies_are_itself = faulty("copies are itself", after=copies_itself)
+copies_are_itself = mutant("copies are itself", after=copies_itself)
 leaves_scalars = called_otherwise("leaves scalars", before(ignores_scalars))
 makes_up_names = called_otherwise("makes up names", before(names_axes))
 guesses_dims = called_otherwise("guesses dims", places(within_dims))
@@ -182,7 +182,7 @@ keeps_memory_order = called_otherwise("keeps memory order", before(reads_memory)
 loses_remainders = called_otherwise("loses remainders", before(drops_remainders))
 converts_all = called_otherwise("converts all", before(one_dtype))
 
-CAUGHT_BY = {
+KILLED_BY = {
     "gives_new_lists": "entry/given-back",
     "adds_a_module": "entry/names",
     "needs_all_gradients": "entry/needs-gradients",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from suites.parameters.coded import Coded
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.reshard_chapter import is_int, stays_full_after_backward
 from tests.mutants.numbers.replicas import mesh_of, never_meet
@@ -174,18 +174,18 @@ first_tensors_for_ever = with_hooks("first tensors for ever", later_calls_get_th
 loses_second_tensors = with_hooks("loses second tensors", second_tensors_are_lost)
 knows_five_arguments = called_otherwise("knows five arguments", loses_hooks)
 small_tensors_backwards = with_hooks("small tensors backwards", numbers_come_backwards)
-coded_replicas_never_meet = faulty("coded replicas never meet", after=coded_replicas_are_apart)
-finds_no_later_hooks = faulty("finds no later hooks", after=looks_no_more)
+coded_replicas_never_meet = mutant("coded replicas never meet", after=coded_replicas_are_apart)
+finds_no_later_hooks = mutant("finds no later hooks", after=looks_no_more)
 gives_no_stride = with_hooks("gives no stride", strides_are_ones)
 gives_the_other_axis = with_hooks("gives the other axis", the_other_axis_is_given)
 gives_no_policy = with_hooks("gives no policy", the_policy_is_the_default)
 frees_nothing_handed_over = with_hooks("frees nothing handed over", nothing_is_handed_over)
-two_collectives = faulty("two collectives", after=gathers_in_halves)
+two_collectives = mutant("two collectives", after=gathers_in_halves)
 takes_any_hook = called_otherwise("takes any hook", loses_hooks)
 says_nothing_of_padding = with_hooks("says nothing of padding", padding_is_not_named)
 stale_coded_groups = called_otherwise("stale coded groups", stale_instead_of_groups)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "first_tensors_for_ever": "extensions/training",
     "loses_second_tensors": "extensions/general",
     "knows_five_arguments": "extensions/hook-of-one-argument",
@@ -202,7 +202,4 @@ CAUGHT_BY = {
     "stale_coded_groups": "extensions/groups",
 }
 #: It counts gathers.
-ALSO_BY = {"two_collectives": ("registration/repeated",)}
-ORIGIN = {
-    "says_nothing_of_padding": "I8 pytorch/torchtitan#4371",
-}
+ALSO_KILLED_BY = {"two_collectives": ("registration/repeated",)}

@@ -13,7 +13,7 @@ from torch import nn
 
 from harness.vendor import GroupState, Implementation, Introspection, ParameterOwner
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 assert right.introspection is not None
 SEEN: Introspection = right.introspection
@@ -126,9 +126,9 @@ root_comes_last = seen_otherwise("root comes last", states=lambda root: SEEN.sta
 short_module_names = seen_otherwise("short module names", states=changed(without_module_path))
 short_parameter_names = seen_otherwise("short parameter names", states=changed(relative_to_itself))
 initialises_anyone = seen_otherwise("initialises anyone", lazy_init=lazy_init_of_anyone)
-runs_children_first = faulty("runs children first", after=forgets_former_roots)
+runs_children_first = mutant("runs children first", after=forgets_former_roots)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "manages_sharded_children": "grouping/sharded-children",
     "manages_replicated_children": "grouping/replicated-children",
     "manages_by_path": "grouping/modules",

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from tests.mutants import ON_THE_WHOLE
+from tests.mutants import END_TO_END
 from tests.mutants.hooking import each_gradient, instead, zero
-from tests.mutants.making import Gather, faulty
+from tests.mutants.making import Gather, mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 
 assert right.fully_shard is not None
@@ -161,23 +161,23 @@ def shares_by_address(module: Any, **options: Any) -> Any:
     return module
 
 
-returns_handles = faulty("returns handles", after=instead("unshard", always_async))
-keeps_async = faulty("keeps async", after=instead("unshard", kept_if_async))
-gathers_again = faulty("gathers again", after=instead("unshard", from_the_start))
-forgets_by_hand = faulty("forgets by hand", after=forgets_when_resharded)
-renews_objects = faulty("renews objects", after=new_objects)
-gradients_lie_whole = faulty("gradients lie whole", after=each_gradient(whole_gradient))
-hooks_first = faulty("hooks first", after=gathers_last)
-copies_for_layers = faulty("copies for layers", after=runs_with_copies)
-memory_is_held = faulty("memory is held", after=holds_memory)
-sees_no_edits = faulty("sees no edits", gather=FirstGather)
-sees_no_replacement = faulty("sees no replacement", after=remembers_first_numbers)
-loses_converted = faulty("loses converted", after=loses_at(1))
-loses_converted_back = faulty("loses converted back", after=loses_at(2))
-has_no_policy = faulty("has no policy", mp_policy=right.mixed_precision_policy())
+returns_handles = mutant("returns handles", after=instead("unshard", always_async))
+keeps_async = mutant("keeps async", after=instead("unshard", kept_if_async))
+gathers_again = mutant("gathers again", after=instead("unshard", from_the_start))
+forgets_by_hand = mutant("forgets by hand", after=forgets_when_resharded)
+renews_objects = mutant("renews objects", after=new_objects)
+gradients_lie_whole = mutant("gradients lie whole", after=each_gradient(whole_gradient))
+hooks_first = mutant("hooks first", after=gathers_last)
+copies_for_layers = mutant("copies for layers", after=runs_with_copies)
+memory_is_held = mutant("memory is held", after=holds_memory)
+sees_no_edits = mutant("sees no edits", gather=FirstGather)
+sees_no_replacement = mutant("sees no replacement", after=remembers_first_numbers)
+loses_converted = mutant("loses converted", after=loses_at(1))
+loses_converted_back = mutant("loses converted back", after=loses_at(2))
+has_no_policy = mutant("has no policy", mp_policy=right.mixed_precision_policy())
 tells_by_address = called_otherwise("tells by address", shares_by_address)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "returns_handles": "registration/unshard-waits",
     "keeps_async": "registration/unwaited",
     "gathers_again": "registration/repeated",
@@ -195,14 +195,11 @@ CAUGHT_BY = {
     "tells_by_address": "registration/layer-by-layer",
 }
 #: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
-ALSO_BY = {
-    **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), ON_THE_WHOLE),
+ALSO_KILLED_BY = {
+    **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), END_TO_END),
     "copies_for_layers": ("scripts/",),  # which look at what is registered
     "has_no_policy": ("scripts/precision",),
     **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
 }
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
-ORIGIN = {
-    "sees_no_edits": "J4 pytorch/pytorch#107081",
-}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.numbers.gathers import OwnShardEverywhere
 
@@ -128,23 +128,23 @@ always_reshards_after_forward = called_otherwise("always reshards after forward"
 reshards_the_root = called_otherwise(
     "reshards the root", reads(lambda setting, _: True if setting is None else setting)
 )
-without_gradients_stays_full = faulty("without gradients stays full", after=unshards_without_gradients)
-sets_all_later = faulty("sets all later", after=always_recurses)
+without_gradients_stays_full = mutant("without gradients stays full", after=unshards_without_gradients)
+sets_all_later = mutant("sets all later", after=always_recurses)
 reads_groups_as_true = called_otherwise(
     "reads groups as True", reads(lambda setting, _: True if is_int(setting) else setting)
 )
 reads_one_as_true = called_otherwise(
     "reads one as True", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)
 )
-stays_full = faulty("stays full", after=stays_full_after_backward)
+stays_full = mutant("stays full", after=stays_full_after_backward)
 groups_stay_full = called_otherwise("groups stay full", then(stays_full_after_backward, is_int))
-cannot_be_kept = faulty("cannot be kept", after=cannot_stay_full)
-no_empty_gradients = faulty("no empty gradients", after=drops_empty_gradients)
-no_reshard_by_hand = faulty("no reshard by hand", after=does_not_reshard_by_hand)
-no_way_back = faulty("no way back", after=does_not_reshard_by_hand)
-unshards_all_below = faulty("unshards all below", after=unshards_children)
-runs_on_its_own_shard = faulty("runs on its own shard", gather=OwnShardEverywhere)
-frees_nothing = faulty("frees nothing", after=keeps_full_memory)
+cannot_be_kept = mutant("cannot be kept", after=cannot_stay_full)
+no_empty_gradients = mutant("no empty gradients", after=drops_empty_gradients)
+no_reshard_by_hand = mutant("no reshard by hand", after=does_not_reshard_by_hand)
+no_way_back = mutant("no way back", after=does_not_reshard_by_hand)
+unshards_all_below = mutant("unshards all below", after=unshards_children)
+runs_on_its_own_shard = mutant("runs on its own shard", gather=OwnShardEverywhere)
+frees_nothing = mutant("frees nothing", after=keeps_full_memory)
 stale_when_not_resharding = called_otherwise(
     "stale when not resharding", then(stays_full_after_backward, lambda setting: setting is False)
 )
@@ -155,7 +155,7 @@ takes_any_type = called_otherwise(
     "takes any type", reads(lambda setting, _: bool(setting) if isinstance(setting, (str, float)) else setting)
 )
 
-CAUGHT_BY = {
+KILLED_BY = {
     "never_reshards_after_forward": "reshard/true",
     "always_reshards_after_forward": "reshard/false",
     "reshards_the_root": "reshard/default",

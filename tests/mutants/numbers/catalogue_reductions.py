@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import reduce_scatter
 from tests.mutants.hooking import each_gradient, instead, outputs
-from tests.mutants.making import CountsRuns, Reduction, faulty
+from tests.mutants.making import CountsRuns, Reduction, mutant
 from tests.mutants.numbers.parallel_chapter import hooks_norms
 from tests.mutants.numbers.reduction_chapter import groups_of
 from tests.mutants.numbers.replicas import mesh_of
@@ -232,26 +232,26 @@ def waits_for_the_last_output(module: Any, output: Any) -> Any:
     return output
 
 
-frees_too_early = faulty("frees too early", reduce=FreesTooEarly)
+frees_too_early = mutant("frees too early", reduce=FreesTooEarly)
 frees_offloaded_replicas = given("frees offloaded replicas", where(is_offloaded_hybrid, FreesTooEarly))
 fills_memory_of_replicas = given("fills memory of replicas", where(is_hybrid, FreesTooEarly))
-reads_too_early = faulty("reads too early", reduce=ReadsTooEarly)
+reads_too_early = mutant("reads too early", reduce=ReadsTooEarly)
 copies_late = given("copies late", comes_late)
 newest_alone = given("newest alone", keeps_the_newest)
-waits_in_bfloat16 = faulty("waits in bfloat16", after=around_reductions(rounds_what_waits))
-adds_after_replicas = faulty("adds after replicas", after=around_reductions(adds_what_waits_last))
-forgets_the_first_layers = faulty("forgets the first layers", after=around_reductions(never_at_the_end))
-averages_all_for_replicas = faulty("averages all for replicas", after=mixes_everything)
-fails_to_add_in_float32 = faulty("fails to add in float32", reduce=AddsInFloat32)
-splits_its_division = faulty("splits its division", reduce=SplitsItsDivision)
-averages_by_autograd = faulty("averages by autograd", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
-averages_micro_batches = faulty("averages micro-batches", after=OfMicroBatches.on)
-sums_tp_in_bfloat16 = faulty("sums tp in bfloat16", after=hooks_norms(of_eight_bits))
-never_loud_again = faulty("never loud again", after=instead("set_requires_gradient_sync", stays_quiet))
-exchanges_uneven_parts = faulty("exchanges uneven parts", after=each_gradient(exchanges_by_own_size))
-needs_its_last_output = faulty("needs its last output", after=outputs(waits_for_the_last_output))
+waits_in_bfloat16 = mutant("waits in bfloat16", after=around_reductions(rounds_what_waits))
+adds_after_replicas = mutant("adds after replicas", after=around_reductions(adds_what_waits_last))
+forgets_the_first_layers = mutant("forgets the first layers", after=around_reductions(never_at_the_end))
+averages_all_for_replicas = mutant("averages all for replicas", after=mixes_everything)
+fails_to_add_in_float32 = mutant("fails to add in float32", reduce=AddsInFloat32)
+splits_its_division = mutant("splits its division", reduce=SplitsItsDivision)
+averages_by_autograd = mutant("averages by autograd", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
+averages_micro_batches = mutant("averages micro-batches", after=OfMicroBatches.on)
+sums_tp_in_bfloat16 = mutant("sums tp in bfloat16", after=hooks_norms(of_eight_bits))
+never_loud_again = mutant("never loud again", after=instead("set_requires_gradient_sync", stays_quiet))
+exchanges_uneven_parts = mutant("exchanges uneven parts", after=each_gradient(exchanges_by_own_size))
+needs_its_last_output = mutant("needs its last output", after=outputs(waits_for_the_last_output))
 
-CAUGHT_BY = {
+KILLED_BY = {
     "frees_too_early": "parity/exact",
     "frees_offloaded_replicas": "offload/hsdp",
     "fills_memory_of_replicas": "hsdp/exact",
@@ -271,27 +271,10 @@ CAUGHT_BY = {
     "never_loud_again": "accumulation/quiet",
     "needs_its_last_output": "autograd/unused-output",
 }
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "fills_memory_of_replicas": ("reduction/divide-factor-hsdp",),
     **dict.fromkeys(
         ("splits_its_division", "fails_to_add_in_float32"), ("registration/converted-first",)
     ),  # half precision
 }
 RAISES = ("fails_to_add_in_float32", "averages_by_autograd", "exchanges_uneven_parts")
-ORIGIN = {
-    "frees_too_early": "C3 pytorch/pytorch#193686",
-    "frees_offloaded_replicas": "B2 pytorch/pytorch#180665",
-    "fills_memory_of_replicas": "B11 pytorch/pytorch#147810",
-    "reads_too_early": "C1 NVIDIA/Megatron-LM#6187",
-    "copies_late": "C10 facebookresearch/fairscale#496",
-    "newest_alone": "D3 pytorch/pytorch#98494",
-    "waits_in_bfloat16": "B4 pytorch/pytorch#194628",
-    "adds_after_replicas": "B7 NVIDIA/Megatron-LM#5972",
-    "forgets_the_first_layers": "F6 pytorch/pytorch#129259",
-    "fails_to_add_in_float32": "A16 NVIDIA/Megatron-LM#5177",
-    "averages_by_autograd": "A20 pytorch/pytorch#190304",
-    "averages_micro_batches": "A23 verl-project/verl#5625",
-    "sums_tp_in_bfloat16": "E2 pytorch/pytorch#190626",
-    "exchanges_uneven_parts": "I10 microsoft/dion#74",
-    "needs_its_last_output": "F5 pytorch/pytorch#80245",
-}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.collective_trace.torch_names import all_gather
-from tests.mutants.making import Gather, faulty
+from tests.mutants.making import Gather, mutant
 
 
 class ReversesRanks(Gather):
@@ -138,20 +138,20 @@ def never_reshards(module: Any) -> None:
     module.set_reshard_after_backward(False)
 
 
-reverses_ranks = faulty("reverses ranks", gather=ReversesRanks)
-own_shard_everywhere = faulty("own shard everywhere", gather=OwnShardEverywhere)
-rank_zero_everywhere = faulty("rank 0 everywhere", gather=RankZeroEverywhere)
-stale_gather = faulty("stale gather", gather=StaleGather)
-gathers_once = faulty("gathers once", gather=GathersOnce)
-zero_now_and_then = faulty("zero now and then", gather=ZeroNowAndThen)
-loses_the_last_odd_element = faulty("loses the last odd element", gather=LosesTheLastOddElement)
-gathers_in_bfloat16 = faulty("gathers in bfloat16", gather=GathersInBfloat16)
-never_waits = faulty("never waits", gather=NeverWaits)
-sends_too_much = faulty("sends too much", gather=SendsTooMuch)
-drops_uneven_rows = faulty("drops uneven rows", after=drops_rows_beyond_an_even_cut)
-stays_unsharded = faulty("stays unsharded", after=never_reshards)
+reverses_ranks = mutant("reverses ranks", gather=ReversesRanks)
+own_shard_everywhere = mutant("own shard everywhere", gather=OwnShardEverywhere)
+rank_zero_everywhere = mutant("rank 0 everywhere", gather=RankZeroEverywhere)
+stale_gather = mutant("stale gather", gather=StaleGather)
+gathers_once = mutant("gathers once", gather=GathersOnce)
+zero_now_and_then = mutant("zero now and then", gather=ZeroNowAndThen)
+loses_the_last_odd_element = mutant("loses the last odd element", gather=LosesTheLastOddElement)
+gathers_in_bfloat16 = mutant("gathers in bfloat16", gather=GathersInBfloat16)
+never_waits = mutant("never waits", gather=NeverWaits)
+sends_too_much = mutant("sends too much", gather=SendsTooMuch)
+drops_uneven_rows = mutant("drops uneven rows", after=drops_rows_beyond_an_even_cut)
+stays_unsharded = mutant("stays unsharded", after=never_reshards)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "reverses_ranks": "parity/exact",
     "own_shard_everywhere": "parity/exact",
     "rank_zero_everywhere": "parity/exact",
@@ -166,8 +166,3 @@ CAUGHT_BY = {
     "stays_unsharded": "parity/exact",
 }
 RAISES = {"sends_too_much"}
-ORIGIN = {
-    "stale_gather": "C2, C3 NVIDIA/Megatron-LM#5788, pytorch/pytorch#193686",
-    "drops_uneven_rows": "I3 pytorch/pytorch#115310",
-    "never_waits": "C5 intel/torch-xpu-ops#1504",
-}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 
 def wrapped(name: str, change: Callable[[Any, dict[str, Any]], dict[str, Any]], **others: Any) -> Any:
@@ -186,18 +186,18 @@ has_one_dtype = wrapped("has one dtype", widens_dtypes)
 forgets_replicas = wrapped("forgets replicas of one shard", shards_without_replicas)
 knows_one_order = replace(right, name="knows one order", fully_shard=expects_the_order_of_modules)
 makes_copies_of_what_is_shared = wrapped("makes copies of what is shared", unties)
-trains_what_is_frozen = faulty("trains what is frozen", after=thaws)
-invents = faulty("invents gradients", after=invents_gradients)
-skips_unused = faulty("skips what is unused", after=averages_over_all_but_idle_ranks)
-keeps_the_last_call = faulty("keeps the last call", after=forgets_the_first_call)
+trains_what_is_frozen = mutant("trains what is frozen", after=thaws)
+invents = mutant("invents gradients", after=invents_gradients)
+skips_unused = mutant("skips what is unused", after=averages_over_all_but_idle_ranks)
+keeps_the_last_call = mutant("keeps the last call", after=forgets_the_first_call)
 always_cuts_rows = wrapped("always cuts rows", cuts_rows)
 detaches_checkpoints = replace(right, name="detaches what is recomputed", checkpoint=checkpoint_that_detaches)
-loses_micro_batches = faulty("loses micro-batches", after=loses_what_is_not_reduced)
-keeps_prefetched = faulty("keeps what was gathered ahead", after=keeps_what_was_gathered_ahead)
-shares_statistics = faulty("shares running statistics", after=averages_statistics)
+loses_micro_batches = mutant("loses micro-batches", after=loses_what_is_not_reduced)
+keeps_prefetched = mutant("keeps what was gathered ahead", after=keeps_what_was_gathered_ahead)
+shares_statistics = mutant("shares running statistics", after=averages_statistics)
 resets_buffers = wrapped("resets buffers that are not saved", forgets_buffers)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "keeps_the_first_of_a_list": "generated/nets",
     "has_one_dtype": "generated/stressed",
     "forgets_replicas": "generated/hybrid",
@@ -217,10 +217,4 @@ CAUGHT_BY = {
 #: Ranks then reduce groups of other sizes than each other.
 RAISES = {"skips_unused"}
 #: What needs gradients needs the same once it is sharded.
-ALSO_BY = {"trains_what_is_frozen": ("entry/needs-gradients",)}
-ORIGIN = {
-    "forgets_replicas": "B1 pytorch/pytorch#154888",
-    "makes_copies_of_what_is_shared": "G6 NVIDIA-NeMo/RL#264",
-    "skips_unused": "F9 pytorch/pytorch#170667",
-    "resets_buffers": "H4 EvolvingLMMs-Lab/lmms-engine#185",
-}
+ALSO_KILLED_BY = {"trains_what_is_frozen": ("entry/needs-gradients",)}

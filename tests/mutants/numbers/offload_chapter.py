@@ -89,15 +89,11 @@ precision_is_forgotten = called_otherwise("precision is forgotten", offloaded(fo
 values_are_forgotten = called_otherwise("values are forgotten", offloaded(forgets_values))
 not_pinned_by_default = replace(right, name="not pinned by default", cpu_offload_policy=unpinned_by_default)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "gradients_get_lost": "offload/exact",
     "hooks_run_early": "offload/update-in-backward",
     "replicas_are_summed": "offload/hsdp",
     "precision_is_forgotten": "offload/mixed-precision",
     "values_are_forgotten": "offload/from-meta",
     "not_pinned_by_default": "offload/policies",
-}
-ORIGIN = {
-    "gradients_get_lost": "C7 flagos-ai/Torch-FL#62",
-    "hooks_run_early": "C8 pytorch/pytorch#180666",
 }

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import Reduction, faulty
+from tests.mutants.making import Reduction, mutant
 from tests.mutants.modules.init_chapters import (
     called_otherwise,
     only_in_two_axes,
@@ -100,18 +100,18 @@ def says_whole(parameter: DTensor) -> Any:
     return lambda grad: DTensor.from_local(grad.to_local(), grad.device_mesh, parameter.placements, run_check=False)
 
 
-averages_over_tp = faulty("averages over tp", reduce=AveragesOverTp)
-rounds_after_tp = faulty("rounds after tp", reduce=RoundsItsOutput)
-three_axes_backwards = faulty("three axes backwards", after=remakes(backwards))
-replicas_after_tp_never_meet = faulty("replicas after tp never meet", after=never_meet)
+averages_over_tp = mutant("averages over tp", reduce=AveragesOverTp)
+rounds_after_tp = mutant("rounds after tp", reduce=RoundsItsOutput)
+three_axes_backwards = mutant("three axes backwards", after=remakes(backwards))
+replicas_after_tp_never_meet = mutant("replicas after tp never meet", after=never_meet)
 cuts_the_first_dim_only = called_otherwise("cuts the first dim only", without("shard_placement_fn"))
 recomputation_without_gradients = replace(right, name="recomputation without gradients", checkpoint=recomputes_nothing)
 sums_offloaded = called_otherwise("sums offloaded", sums_when_offloaded)
-takes_parts = faulty("takes parts for wholes", after=hooks_norms(says_whole))
-norm_of_one_tp_rank = faulty("norm of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
-infinity_of_one_tp_rank = faulty("infinity of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
+takes_parts = mutant("takes parts for wholes", after=hooks_norms(says_whole))
+norm_of_one_tp_rank = mutant("norm of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
+infinity_of_one_tp_rank = mutant("infinity of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
 
-CAUGHT_BY = {
+KILLED_BY = {
     "averages_over_tp": "tensor-parallel/exact",
     "rounds_after_tp": "tensor-parallel/general",
     "three_axes_backwards": "tensor-parallel/hybrid-layout",
@@ -124,7 +124,4 @@ CAUGHT_BY = {
     "infinity_of_one_tp_rank": "tensor-parallel/scaler",
 }
 #: It sums whatever is offloaded.
-ALSO_BY = {"sums_offloaded": ("offload/",)}
-ORIGIN = {
-    "norm_of_one_tp_rank": "I11 pytorch/pytorch#170862",
-}
+ALSO_KILLED_BY = {"sums_offloaded": ("offload/",)}

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import Reduction, faulty, reduce_scatter
+from tests.mutants.making import Reduction, mutant, reduce_scatter
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
 
@@ -120,14 +120,14 @@ mistakes_the_shards = without("mistakes the shards", FACTOR, takes_it_for_the_de
 says_nothing = without("says nothing", "set_reduce_scatter_divide_factor", set_by_the_old_name)
 averages = without("averages", SUMS, averages_anyway)
 adds_replicas = without("adds replicas", SUMS, adds_replicas_without_dividing)
-halves_one_rank = faulty("halves one rank", after=halves_alone)
-overflows = faulty("overflows", reduce=RefusesNothing)
+halves_one_rank = mutant("halves one rank", after=halves_alone)
+overflows = mutant("overflows", reduce=RefusesNothing)
 hooks_a_copy = without("hooks a copy", HOOK, copies_for_the_hook)
 hooks_too_early = without("hooks too early", HOOK, before_replicas)
 has_no_hooks = without("has no hooks", HOOK)
 ignores_streams = without("ignores streams", HOOK, takes_any_stream)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "divides_the_tree": "reduction/divide-factor",
     "forgets_replicas": "reduction/divide-factor-hsdp",
     "divides_low_twice": "reduction/divide-factor-low",
@@ -141,7 +141,4 @@ CAUGHT_BY = {
     "hooks_too_early": "reduction/hook-hsdp",
     "has_no_hooks": "reduction/replicas-by-hook",
     "ignores_streams": "reduction/refuses-streams",
-}
-ORIGIN = {
-    "forgets_replicas": "A6 pytorch/pytorch#155903",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 
 #: Longer than a collective of a few numbers, shorter than a rank is late.
 _PATIENCE = 0.003
@@ -63,12 +63,12 @@ def holds_on_weakly(module: nn.Module) -> None:
     module.register_forward_hook(end)
 
 
-gives_up = faulty("gives up on late ranks", reduce=GivesUpOnLateRanks)
-holds_weakly = faulty("holds on weakly", after=holds_on_weakly)
-adds_to_memory = faulty("adds to what is there", reduce=AddsToWhatIsThere)
-swallows = faulty("swallows failures", gather=SwallowsFailures)
+gives_up = mutant("gives up on late ranks", reduce=GivesUpOnLateRanks)
+holds_weakly = mutant("holds on weakly", after=holds_on_weakly)
+adds_to_memory = mutant("adds to what is there", reduce=AddsToWhatIsThere)
+swallows = mutant("swallows failures", gather=SwallowsFailures)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "gives_up": "stress/late-rank",
     "holds_weakly": "stress/garbage",
     "adds_to_memory": "stress/memory-of-nan",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.mutants.hooking import each_gradient, instead, is_root, outputs, sharded, when_alone
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 
 
@@ -133,25 +133,25 @@ def resets_anything(module: Any, right_method: Any) -> None:
         right_method()
 
 
-ties_outputs = faulty("ties outputs", after=tied(list))
-ties_inner_outputs = faulty("ties inner outputs", after=tied(tuple))
-zeros_for_unused = faulty("zeros for unused", after=reduces_unused)
-follows_first_tensors = faulty("follows first tensors", after=second_is_cut)
-follows_no_keywords = faulty("follows no keywords", after=keywords_are_cut)
-gives_floats = faulty("gives floats", after=outputs(floats_only, is_root))
-evaluation_drops_gradients = faulty(
+ties_outputs = mutant("ties outputs", after=tied(list))
+ties_inner_outputs = mutant("ties inner outputs", after=tied(tuple))
+zeros_for_unused = mutant("zeros for unused", after=reduces_unused)
+follows_first_tensors = mutant("follows first tensors", after=second_is_cut)
+follows_no_keywords = mutant("follows no keywords", after=keywords_are_cut)
+gives_floats = mutant("gives floats", after=outputs(floats_only, is_root))
+evaluation_drops_gradients = mutant(
     "evaluation drops gradients", after=drops_gradients(lambda: not torch.is_grad_enabled())
 )
-inference_drops_gradients = faulty("inference drops gradients", after=drops_gradients(torch.is_inference_mode_enabled))
-keeps_chunks = faulty("keeps chunks", after=when_alone(reduces_unless_alone))
-last_backward_only = faulty("last backward only", after=keeps_last_only)
-hooks_twice = faulty("hooks twice", after=hooks(twice))
-hooks_see_another = faulty("hooks see another", after=hooks(negated))
-hooks_after_resharding = faulty("hooks after resharding", after=instead("register_full_backward_hook", reshards_before))
-resets_too_much = faulty("resets too much", after=instead("reset_iter_state", stops_reducing))
-resets_children = faulty("resets children", after=instead("reset_iter_state", resets_anything))
+inference_drops_gradients = mutant("inference drops gradients", after=drops_gradients(torch.is_inference_mode_enabled))
+keeps_chunks = mutant("keeps chunks", after=when_alone(reduces_unless_alone))
+last_backward_only = mutant("last backward only", after=keeps_last_only)
+hooks_twice = mutant("hooks twice", after=hooks(twice))
+hooks_see_another = mutant("hooks see another", after=hooks(negated))
+hooks_after_resharding = mutant("hooks after resharding", after=instead("register_full_backward_hook", reshards_before))
+resets_too_much = mutant("resets too much", after=instead("reset_iter_state", stops_reducing))
+resets_children = mutant("resets children", after=instead("reset_iter_state", resets_anything))
 
-CAUGHT_BY = {
+KILLED_BY = {
     "ties_outputs": "autograd/unused-output",
     "ties_inner_outputs": "autograd/unused-output-inside",
     "zeros_for_unused": "autograd/unused-module",

@@ -164,7 +164,7 @@ takes_a_second_call = recomputing("takes a second call", once_is_enough)
 cuts_the_graph_of_shards = recomputing("cuts the graph of shards", then(detach_inputs_if_sharded))
 recomputes_on_other_inputs = recomputing("recomputes on other inputs", around_recomputation(scaled_inputs))
 
-CAUGHT_BY = {
+KILLED_BY = {
     "cuts_the_graph": "checkpoint/same-results",
     "forgets_random_numbers": "checkpoint/random-numbers",
     "forgets_random_numbers_of_shards": "checkpoint/sharded-random-numbers",
@@ -181,10 +181,7 @@ CAUGHT_BY = {
     "cuts_the_graph_of_shards": "composition/checkpoint-same-module",
     "recomputes_on_other_inputs": "composition/checkpoint-inside",
 }
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "gathers_to_recompute": ("prefetch/recomputed", "communication/recomputed", "events/"),
     "cuts_the_graph_of_shards": ("checkpoint/",),  # shards, too
-}
-ORIGIN = {
-    "gathers_to_recompute": "F1 pytorch/pytorch#105635",
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from harness.collective_trace.torch_names import reduce_scatter
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 
 
 class GathersTwice(Gather):
@@ -51,7 +51,7 @@ def changed(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Im
 
 def without(name: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
     """torch's implementation where a method does nothing, or something else."""
-    return faulty(
+    return mutant(
         name, after=lambda module: setattr(module, method, lambda *args, **more: answer(module, *args, **more))
     )
 
@@ -127,8 +127,8 @@ def sums_with_room(module: Any, room: int, recurse: bool = True) -> None:
         module.set_custom_reduce_scatter(SumsForAverages())
 
 
-gathers_twice = faulty("gathers twice", gather=GathersTwice)
-reduces_in_two_messages = faulty("reduces in two messages", reduce=ReducesInTwoMessages)
+gathers_twice = mutant("gathers twice", gather=GathersTwice)
+reduces_in_two_messages = mutant("reduces in two messages", reduce=ReducesInTwoMessages)
 averages_replicas_again = replace(right, name="averages replicas again", fully_shard=sharded_and_averaged_again)
 gathers_over_all = changed("gathers over all", over_all)
 cannot_be_set_later = without("cannot be set later", "set_reshard_after_forward")
@@ -137,7 +137,7 @@ gathers_what_is_not_needed = without("gathers what is not needed", "set_unshard_
 frees_the_root = changed("frees the root", root_too)
 reduces_what_is_frozen = replace(right, name="reduces what is frozen", fully_shard=sharded_with_all_trained)
 gathers_in_full_precision = changed("gathers in full precision", gathers_in_full)
-gathers_for_recomputation = faulty("gathers for recomputation", after=gathers_when_run_again)
+gathers_for_recomputation = mutant("gathers for recomputation", after=gathers_when_run_again)
 ignores_own_collectives = without("ignores own collectives", "set_custom_reduce_scatter")
 has_one_group = without("has one group", "set_separate_reduce_scatter_group")
 sums_in_a_group_apart = without("sums in a group apart", "set_separate_reduce_scatter_group", sums_apart)
@@ -149,7 +149,7 @@ sums_where_there_is_room = without("sums where there is room", "set_reduce_scatt
 takes_any_room = without("takes any room", "set_reduce_scatter_max_input_buffers")
 takes_any_resharding = without("takes any resharding", "set_reshard_after_forward", reshards_if_it_is_told)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "gathers_twice": "communication/forward",
     "reduces_in_two_messages": "communication/backward",
     "averages_replicas_again": "communication/hsdp",
@@ -171,7 +171,7 @@ CAUGHT_BY = {
     "takes_any_resharding": "communication/refuses-resharding",
 }
 #: It makes what is frozen need gradients.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "reduces_what_is_frozen": ("entry/needs-gradients",),
     "gathers_over_all": ("reshard/",),
     **dict.fromkeys(
@@ -181,6 +181,3 @@ ALSO_BY = {
 }
 #: Where the thread world has nothing to judge.
 IN_PROCESSES = {"sums_in_memory_of_the_group"}
-ORIGIN = {
-    "gathers_for_recomputation": "F1 pytorch/pytorch#105635",
-}

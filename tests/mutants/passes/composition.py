@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise
 from tests.mutants.numbers.reductions import SumsForAverages
 
@@ -110,13 +110,13 @@ def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy:
 
 
 leaves_own_parameters_alone = called_otherwise("leaves own parameters alone", own_left_out)
-sums_under_adam = faulty("sums under Adam", reduce=SumsForAverages)
+sums_under_adam = mutant("sums under Adam", reduce=SumsForAverages)
 replicates_the_root_alone = replicating("replicates the root alone", replicate_the_root_alone)
 forgets_the_neighbours = replicating("forgets the neighbours", replicate_own_and_ignore_others)
 does_not_replicate = replicating("does not replicate", replicate_never)
 replicates_in_silence = replicating("replicates in silence", replicate_in_silence)
-ignores_policies = faulty("ignores policies", mp_policy=right.mixed_precision_policy())  # type: ignore[misc]
-saves_whole_tensors = faulty("saves whole tensors", after=saves_whole)
+ignores_policies = mutant("ignores policies", mp_policy=right.mixed_precision_policy())  # type: ignore[misc]
+saves_whole_tensors = mutant("saves whole tensors", after=saves_whole)
 cuts_under_no_shard = strategic(
     "cuts under NO_SHARD", shard=shard_instead(lambda name: "FULL_SHARD" if name == "NO_SHARD" else name)
 )
@@ -128,7 +128,7 @@ frees_under_shard_grad_op = strategic(
 )
 forgets_the_type_of_state_dicts = strategic("forgets the type of state dicts", state_dict_type=lambda _: "sharded")
 
-CAUGHT_BY = {
+KILLED_BY = {
     "leaves_own_parameters_alone": "composition/checkpoint-under-root",
     "sums_under_adam": "composition/adam",
     "replicates_the_root_alone": "composition/nestings",
@@ -145,8 +145,5 @@ CAUGHT_BY = {
     "forgets_the_type_of_state_dicts": "composition/strategies-state-dict",
 }
 #: Which children are replicated, a list of groups tells as well.
-ALSO_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
-ORIGIN = {
-    "hybrid_replicas_never_meet": "B1, B9 pytorch/pytorch#154888, pytorch/pytorch#140183",
-}
+ALSO_KILLED_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
 RAISES = ("shards_replicated_modules",)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.passes.communication import gathers_when_run_again, without
 
 
@@ -73,18 +73,18 @@ def gathers_for_nothing(module: nn.Module, async_op: bool = False) -> Done:
     return Done()
 
 
-gathers_last_first = faulty("gathers the last first", after=gathers_the_last_first)
-gathers_first_first = faulty("gathers the first first", after=gathers_the_first_first)
-gathers_late = faulty("gathers late", after=gathers_itself_only)
-gathers_again = faulty("gathers again for recomputation", after=gathers_when_run_again)
-reduces_late = faulty("reduces at the end", after=reduces_at_the_end)
+gathers_last_first = mutant("gathers the last first", after=gathers_the_last_first)
+gathers_first_first = mutant("gathers the first first", after=gathers_the_first_first)
+gathers_late = mutant("gathers late", after=gathers_itself_only)
+gathers_again = mutant("gathers again for recomputation", after=gathers_when_run_again)
+reduces_late = mutant("reduces at the end", after=reduces_at_the_end)
 ignores_lists = without("ignores lists", "set_modules_to_forward_prefetch")
 reverses_lists = without("reverses lists", "set_modules_to_backward_prefetch", listed_backwards)
 keeps_lists = without("keeps what is listed", "set_modules_to_backward_prefetch", keeps_what_is_listed)
 unshards_for_nothing = without("unshards for nothing", "unshard", gathers_for_nothing)
 takes_any_module = without("takes any module", "set_modules_to_backward_prefetch")
 
-CAUGHT_BY = {
+KILLED_BY = {
     "gathers_last_first": "prefetch/forward-order",
     "gathers_first_first": "prefetch/backward-order",
     "gathers_late": "prefetch/backward-default",
@@ -96,14 +96,7 @@ CAUGHT_BY = {
     "unshards_for_nothing": "prefetch/by-hand",
     "takes_any_module": "prefetch/refuses",
 }
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "reduces_late": ("generated/",),  # what is no more unsharded when backward is over is never reduced
     "unshards_for_nothing": ("scripts/gather",),  # by hand
-}
-ORIGIN = {
-    "gathers_last_first": "F8 pytorch/pytorch#108190",
-    "gathers_first_first": "F8 pytorch/pytorch#108190",
-    "gathers_late": "F8 pytorch/pytorch#108190",
-    "gathers_again": "F1 pytorch/pytorch#105635",
-    "reduces_late": "F6 pytorch/pytorch#129259",
 }

@@ -204,7 +204,7 @@ are_sharded_beside_replicas = replace(
     reference, name="are sharded beside replicas", replicate_fsdp=shards_beside_replicas
 )
 
-CAUGHT_BY = {
+KILLED_BY = {
     "never_average": "replicate/parity",
     "are_saved_as_wrapped": "replicate/state-dict",
     "always_synchronise": "replicate/gradient-sync",
@@ -228,14 +228,10 @@ CAUGHT_BY = {
     "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
 }
 #: What is left alone is replicated for nobody.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "never_average": ("grouping/replicated-children",),
     **dict.fromkeys(("are_sharded_below_a_root", "are_sharded_where_told"), ("spmd-mesh/refuses-replicate",)),
     "belong_to_the_root": ("grouping/sharded-children",),
     "know_no_other_method": ("passes/forward-methods",),
-}
-ORIGIN = {
-    "always_synchronise": "D1 huggingface/accelerate#3762",
-    "dtensors_always_synchronise": "B12 NVIDIA/cosmos-framework#162",
 }
 RAISES = ("know_no_other_method",)

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from harness.vendor import Implementation
 from suites.kit.layout import own
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.replicas import mesh_of
 from tests.mutants.state.distributed_checkpoint import hybrid, where
@@ -207,14 +207,14 @@ def through_bytes(module: nn.Module, optimizer: Any) -> None:
                 own(kept[key]).copy_(own(kept[key]).to(torch.int8))
 
 
-hybrid_state_is_refused = faulty("hybrid state is refused", after=saves(refuse(in_two_axes, "2-D needs a DTensor")))
-uneven_state_is_refused = faulty(
+hybrid_state_is_refused = mutant("hybrid state is refused", after=saves(refuse(in_two_axes, "2-D needs a DTensor")))
+uneven_state_is_refused = mutant(
     "uneven state is refused", after=on_tensor_parallel(loads(refuse(does_not_fit, "expected even rows")))
 )
-tied_values_are_not_written = faulty("tied values are not written", after=saves(writes_no_tied_values))
-buffers_have_no_mesh = faulty("buffers have no mesh", after=loads(asks_for_meshes))
-empty_parts_need_cuda = faulty("empty parts need CUDA", after=loads(asks_for_a_device))
-half_in_three_axes = faulty("half in three axes", after=where(lambda mesh: mesh.ndim == 3, half_of_it))
+tied_values_are_not_written = mutant("tied values are not written", after=saves(writes_no_tied_values))
+buffers_have_no_mesh = mutant("buffers have no mesh", after=loads(asks_for_meshes))
+empty_parts_need_cuda = mutant("empty parts need CUDA", after=loads(asks_for_a_device))
+half_in_three_axes = mutant("half in three axes", after=where(lambda mesh: mesh.ndim == 3, half_of_it))
 rows_go_by_heads = loads_net("rows go by heads", by_heads)
 rows_are_one_off = loads_net("rows are one off", one_row_off)
 forgets_ranks_that_are_gone = remembering_savers("forgets ranks that are gone")
@@ -226,7 +226,7 @@ keeps_nothing_yet = with_functions("keeps nothing yet", get_optimizer_state_dict
 resumes_without_moments = loads_optimizer("resumes without moments", begin_anew)
 resumes_through_bytes = loads_optimizer("resumes through bytes", through_bytes)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "hybrid_state_is_refused": "state-dict/hsdp-values",
     "uneven_state_is_refused": "state-dict/2d-load",
     "tied_values_are_not_written": "state-dict/full-of-transformer",
@@ -245,7 +245,7 @@ CAUGHT_BY = {
     "resumes_through_bytes": "state-matrix/resumes",
 }
 #: It loads a state dict.
-ALSO_BY = {"empty_parts_need_cuda": ("registration/replaced",)}
+ALSO_KILLED_BY = {"empty_parts_need_cuda": ("registration/replaced",)}
 RAISES = (
     "hybrid_state_is_refused",
     "uneven_state_is_refused",
@@ -258,20 +258,3 @@ RAISES = (
     "keeps_inferred_sizes",
 )
 IN_PROCESSES = ("broadcasts_in_two_dtypes",)
-ORIGIN = {
-    "hybrid_state_is_refused": "B13 pytorch/pytorch#131320",
-    "uneven_state_is_refused": "I5 pytorch/pytorch#136228",
-    "tied_values_are_not_written": "G8 pytorch/torchtitan#3764",
-    "buffers_have_no_mesh": "H5 huggingface/accelerate#3898",
-    "empty_parts_need_cuda": "K16 pytorch/pytorch#186938",
-    "half_in_three_axes": "J8 pytorch/pytorch#126595",
-    "rows_go_by_heads": "I12 pytorch/torchtitan#3807",
-    "forgets_ranks_that_are_gone": "J15 NVIDIA-NeMo/Megatron-Bridge#5637",
-    "broadcasts_in_two_dtypes": "E8 huggingface/accelerate#4021",
-    "keeps_inferred_sizes": "I9 pytorch/ao#1269",
-    "keeps_no_steps": "J10 huggingface/accelerate#3971",
-    "keeps_under_ranks": "J9 pytorch/pytorch#91205",
-    "keeps_nothing_yet": "J14 pytorch/pytorch#124546",
-    "resumes_without_moments": "J11 huggingface/transformers#25849",
-    "resumes_through_bytes": "J12 databricks/flashoptim#3",
-}

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt, right
 from tests.mutants.numbers.gathers import GathersOnce
 from tests.mutants.state.state_chapters import State, copy, does_not_reshard_first, loads, lose_on_other_replicas, saves
@@ -161,11 +161,11 @@ def beside_tp(mesh: DeviceMesh) -> bool:
     return "tp" in (mesh.mesh_dim_names or ())
 
 
-turned = faulty("turned", after=where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
-turned_replicas = faulty("turned replicas", after=where(hybrid, on_a_turned_mesh))
-turned_among_others = faulty("turned among others", after=where(hybrid, on_a_turned_mesh))
-cut_in_the_wrong_order = faulty("cut in the wrong order", after=where(lambda mesh: mesh.ndim == 2, cut_in_order))
-cut_in_the_wrong_order_3d = faulty(
+turned = mutant("turned", after=where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
+turned_replicas = mutant("turned replicas", after=where(hybrid, on_a_turned_mesh))
+turned_among_others = mutant("turned among others", after=where(hybrid, on_a_turned_mesh))
+cut_in_the_wrong_order = mutant("cut in the wrong order", after=where(lambda mesh: mesh.ndim == 2, cut_in_order))
+cut_in_the_wrong_order_3d = mutant(
     "cut in the wrong order, 3-D", after=where(lambda mesh: mesh.ndim == 3, cut_in_order)
 )
 loads_one_replica = replace(
@@ -174,21 +174,21 @@ loads_one_replica = replace(
     replicate=forgets_elsewhere(right.replicate),  # type: ignore[arg-type]
     replicate_fsdp=forgets_elsewhere(right.replicate_fsdp),  # type: ignore[arg-type]
 )
-keeps_the_step = faulty("keeps the step", after=copies_and_loses(keep_the_first))
-keeps_the_step_on_replicas = faulty("keeps the step on replicas", after=copies_and_loses(lose_on_other_replicas))
-resumes_with_old_weights = faulty("resumes with old weights", gather=GathersOnce)
-resumes_with_old_weights_2d = faulty("resumes with old weights, 2-D", after=gathers_once_where(beside_tp))
-loads_a_net_in_part = faulty("loads a net in part", after=copies_and_loses(keep_the_first))
-saves_what_comes_later = faulty("saves what comes later", after=stages_nothing)
-forgets_its_placements = faulty("forgets its placements", after=pickles_as_replicated)
-ignores_placement = faulty("ignores placement", shard_placement_fn=None)
-stays_behind = faulty("stays behind", after=saves(copy))
-got_full = faulty("got full", after=does_not_reshard_first)
-leaves_out_buffers = faulty("leaves out buffers", after=saves(leave_out_buffers))
-enters_all_buffers = faulty("enters all buffers", after=saves(enter_all_buffers))
+keeps_the_step = mutant("keeps the step", after=copies_and_loses(keep_the_first))
+keeps_the_step_on_replicas = mutant("keeps the step on replicas", after=copies_and_loses(lose_on_other_replicas))
+resumes_with_old_weights = mutant("resumes with old weights", gather=GathersOnce)
+resumes_with_old_weights_2d = mutant("resumes with old weights, 2-D", after=gathers_once_where(beside_tp))
+loads_a_net_in_part = mutant("loads a net in part", after=copies_and_loses(keep_the_first))
+saves_what_comes_later = mutant("saves what comes later", after=stages_nothing)
+forgets_its_placements = mutant("forgets its placements", after=pickles_as_replicated)
+ignores_placement = mutant("ignores placement", shard_placement_fn=None)
+stays_behind = mutant("stays behind", after=saves(copy))
+got_full = mutant("got full", after=does_not_reshard_first)
+leaves_out_buffers = mutant("leaves out buffers", after=saves(leave_out_buffers))
+enters_all_buffers = mutant("enters all buffers", after=saves(enter_all_buffers))
 names_its_wrapper = replace(right, name="names its wrapper", checkpoint=wraps_what_it_recomputes)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "turned": "state-matrix/shards",
     "turned_replicas": "state-matrix/replicas-of-shards",
     "turned_among_others": "state-matrix/mixed",
@@ -211,11 +211,7 @@ CAUGHT_BY = {
 }
 IN_PROCESSES = ("saves_what_comes_later",)
 #: What is gathered once is old when it is trained; and a module that is checkpointed is named as it was.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "resumes_with_old_weights_2d": ("tensor-parallel/",),
     "names_its_wrapper": ("checkpoint/leaves-the-module",),
-}
-ORIGIN = {
-    "cut_in_the_wrong_order": "I1 pytorch/pytorch#129206",
-    "saves_what_comes_later": "J5 pytorch/pytorch#144657",
 }

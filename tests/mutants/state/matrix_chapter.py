@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from suites.kit.layout import own
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt, right
 from tests.mutants.numbers.replicas import mesh_of
 from tests.mutants.state.distributed_checkpoint import gathers_once_where, hybrid, stages_nothing
@@ -179,10 +179,10 @@ loads_no_plain_parameters = loads_net("loads no plain parameters", keep(without_
 drops_state_of_replicas = loads_optimizer("drops state of replicas", lose_on_other_replicas)
 keeps_its_rate = loads_optimizer("keeps its rate", keep_the_rate)
 counts_anew_beside_tp = loads_optimizer("counts anew beside tp", count_anew_beside_tp)
-resumes_replicas_with_old_weights = faulty("resumes replicas with old weights", after=gathers_once_where(hybrid))
-saves_any_layout_later = faulty("saves any layout later", after=stages_nothing)
+resumes_replicas_with_old_weights = mutant("resumes replicas with old weights", after=gathers_once_where(hybrid))
+saves_any_layout_later = mutant("saves any layout later", after=stages_nothing)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "saves_padding": "state-matrix/shards",
     "saves_in_half_precision": "state-matrix/shards",
     "forgets_the_count": "state-matrix/shards",
@@ -198,8 +198,5 @@ CAUGHT_BY = {
     "saves_any_layout_later": "state-matrix/in-background",
 }
 #: What is gathered once and never again is missing from the counts, too.
-ALSO_BY = {"resumes_replicas_with_old_weights": ("communication/hsdp", "hsdp/")}
+ALSO_KILLED_BY = {"resumes_replicas_with_old_weights": ("communication/hsdp", "hsdp/")}
 IN_PROCESSES = ("saves_any_layout_later",)
-ORIGIN = {
-    "saves_any_layout_later": "J5 pytorch/pytorch#144657",
-}

@@ -68,10 +68,9 @@ loses_uneven_rows_in_groups = of_the_reference("loses uneven rows in groups", lo
 forgets_empty_gradients = of_the_reference("forgets empty gradients", has_no_empty_gradients)
 mixes_dtypes = of_the_reference("mixes dtypes", keeps_two_dtypes)
 
-CAUGHT_BY = {
+KILLED_BY = {
     "loses_uneven_rows_in_groups": "reshard/to-group-uneven",
     "forgets_empty_gradients": "sharding/zero-elements",
     "mixes_dtypes": "accumulation/late-parameters",
 }
 RAISES = ("mixes_dtypes",)
-ORIGIN = {"mixes_dtypes": "D4, E7 pytorch/pytorch#196996, NVIDIA-NeMo/Automodel#3540"}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, rebuilt, remakes, right, rows_of_the_next_rank
 from tests.mutants.modules.meta_chapter import over_all_ranks_as_one_axis
 from tests.mutants.numbers.gathers import GathersOnce
@@ -164,30 +164,30 @@ def on_tensor_parallel(after: Callable[[Any], None]) -> Callable[[Any], None]:
     return change
 
 
-reverses_names = faulty("reverses names", after=saves(reverse))
-hands_out_full_tensors = faulty("hands out full tensors", after=saves(gather))
-hands_out_copies = faulty("hands out copies", after=saves(copy))
-is_full_afterwards = faulty("is full afterwards", after=saves(leave_full))
-full_after_forward = faulty("full after forward", after=does_not_reshard_first)
-full_again = faulty("full again", after=leaves_full_again)
-full_after_unshard = faulty("full after unshard", after=does_not_reshard_unsharded)
-loses_the_last_entry = faulty("loses the last entry", after=loads(lose_the_last))
-loses_what_is_loaded_full = faulty("loses what is loaded full", after=loads(lose_while_full))
-moves_when_loading = faulty("moves when loading", after=registers_what_it_loads)
-gathers_before_loading = faulty("gathers before loading", gather=GathersOnce)
-loads_zeros = faulty("loads zeros", after=loads(load_zeros))
+reverses_names = mutant("reverses names", after=saves(reverse))
+hands_out_full_tensors = mutant("hands out full tensors", after=saves(gather))
+hands_out_copies = mutant("hands out copies", after=saves(copy))
+is_full_afterwards = mutant("is full afterwards", after=saves(leave_full))
+full_after_forward = mutant("full after forward", after=does_not_reshard_first)
+full_again = mutant("full again", after=leaves_full_again)
+full_after_unshard = mutant("full after unshard", after=does_not_reshard_unsharded)
+loses_the_last_entry = mutant("loses the last entry", after=loads(lose_the_last))
+loses_what_is_loaded_full = mutant("loses what is loaded full", after=loads(lose_while_full))
+moves_when_loading = mutant("moves when loading", after=registers_what_it_loads)
+gathers_before_loading = mutant("gathers before loading", gather=GathersOnce)
+loads_zeros = mutant("loads zeros", after=loads(load_zeros))
 loads_zeros_under_offload = called_otherwise("loads zeros under offload", zeros_under_offload)
-tensor_parallel_full = faulty("tensor parallel full", after=on_tensor_parallel(saves(gather)))
-tensor_parallel_copies = faulty("tensor parallel copies", after=on_tensor_parallel(saves(copy)))
-tensor_parallel_left_full = faulty("tensor parallel left full", after=on_tensor_parallel(saves(leave_full)))
-tensor_parallel_loses = faulty("tensor parallel loses", after=on_tensor_parallel(loads(lose_the_last)))
-tensor_parallel_moves = faulty("tensor parallel moves", after=on_tensor_parallel(registers_what_it_loads))
+tensor_parallel_full = mutant("tensor parallel full", after=on_tensor_parallel(saves(gather)))
+tensor_parallel_copies = mutant("tensor parallel copies", after=on_tensor_parallel(saves(copy)))
+tensor_parallel_left_full = mutant("tensor parallel left full", after=on_tensor_parallel(saves(leave_full)))
+tensor_parallel_loses = mutant("tensor parallel loses", after=on_tensor_parallel(loads(lose_the_last)))
+tensor_parallel_moves = mutant("tensor parallel moves", after=on_tensor_parallel(registers_what_it_loads))
 flat_entries = called_otherwise("flat entries", over_all_ranks_as_one_axis)
-loads_the_first_replica = faulty("loads the first replica", after=loads(lose_on_other_replicas))
-full_of_the_wrong_rows = faulty("full of the wrong rows", after=remakes(rows_of_the_next_rank))
-leaves_out_tied_names = faulty("leaves out tied names", after=saves(leave_out_tied))
+loads_the_first_replica = mutant("loads the first replica", after=loads(lose_on_other_replicas))
+full_of_the_wrong_rows = mutant("full of the wrong rows", after=remakes(rows_of_the_next_rank))
+leaves_out_tied_names = mutant("leaves out tied names", after=saves(leave_out_tied))
 
-CAUGHT_BY = {
+KILLED_BY = {
     "reverses_names": "state-dict/keys",
     "hands_out_full_tensors": "state-dict/values",
     "is_full_afterwards": "state-dict/leaves-sharded",
@@ -212,7 +212,4 @@ CAUGHT_BY = {
     "leaves_out_tied_names": "state-dict/full-of-transformer",
 }
 #: All rows of a parameter are read there, too.
-ALSO_BY = {"full_of_the_wrong_rows": ("entry/",)}
-ORIGIN = {
-    "loses_what_is_loaded_full": "J2 pytorch/pytorch#117421",
-}
+ALSO_KILLED_BY = {"full_of_the_wrong_rows": ("entry/",)}
