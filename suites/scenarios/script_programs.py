@@ -170,7 +170,7 @@ class Sharded(TrainedNet):
         """Give the net its state back.
 
         To ask for its state first shards it, which the tool for full states needs and does not do itself: see
-        docs/evidence/torch/full-state-into-gathered-net.py.
+        docs/evidence/torch/other/full-state-into-gathered-net.py.
         """
         if form == "full":
             self.net.state_dict()
