@@ -1,4 +1,4 @@
-"""A red row with all that a person needs to see it again: what differs, what became of ranks, and how to run it."""
+"""A failing result with what a person needs to see it again: what differs, the end of each rank, and how to run it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 1e300
 
 @dataclass(frozen=True)
 class RankEnd:
-    """What became of one rank."""
+    """The end of one rank."""
 
     rank: str
     fate: str
@@ -48,7 +48,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Card:
-    """One red row. ``words`` are its case in a line, ``again`` what became of running that again."""
+    """One failing result. ``words`` are its case in a line, ``again`` what became of running that again."""
 
     anchor: str
     record: Record
@@ -72,12 +72,12 @@ class Card:
 
 
 def brief_card_of(record: Record, anchor: str) -> Card:
-    """The card of a row that has a line on the page, and no more."""
+    """The card of a result that has only a line on the page."""
     return Card(anchor, record, clipped(record.message), "", "", "", (), (), ())
 
 
 def card_of(record: Record, anchor: str, file: str) -> Card:
-    """The card of a row of the record file of that name."""
+    """The card of a result of the record file of that name."""
     return Card(
         anchor=anchor,
         record=record,
@@ -118,7 +118,7 @@ def _forms(record: Record, file: str) -> list[Form]:
 
 
 def _modules(record: Record) -> list[str]:
-    """The options of the pytest line that name modules, which ``reproduce`` must be told: it imports none by itself."""
+    """The options of the pytest line that name modules, which ``reproduce`` needs, since it imports none by itself."""
     try:
         words = shlex.split(record.reproduce[:2000].partition(" --case ")[0])
     except ValueError:
@@ -128,9 +128,9 @@ def _modules(record: Record) -> list[str]:
     return [word for pair in found.items() for word in pair]
 
 
-def _differs(told: dict[str, Any]) -> Differs:
-    words = {key: clipped(str(told.get(key, "")), 500) for key in ("where", "path", "got", "want")}
-    return Differs(**words, much=_much(told.get("off"), told.get("allowed"), told.get("ulp")))
+def _differs(found: dict[str, Any]) -> Differs:
+    words = {key: clipped(str(found.get(key, "")), 500) for key in ("where", "path", "got", "want")}
+    return Differs(**words, much=_much(found.get("off"), found.get("allowed"), found.get("ulp")))
 
 
 def _much(off: Any, allowed: Any, ulp: Any) -> str:

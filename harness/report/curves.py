@@ -13,7 +13,7 @@ from typing import Any
 from harness.data.text import one_line
 from harness.records.record import Record
 
-#: How many charts a page has: of red rows first, then of one row a chapter; how many of one row; and how many lines.
+#: How many charts a page has: failing results first, then one a chapter; how many of one result; how many lines.
 MOST_CHARTS, MOST_OF_A_ROW, MOST_LINES, MOST_STEPS = 12, 2, 8, 64
 #: The drawing: its size, and what is left free around lines.
 WIDTH, HEIGHT, MARGIN = 200.0, 80.0, 6.0
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One small chart: of which row, what it shows, the two kinds of lines, and the same in words."""
+    """One small chart: of which result, what it shows, the two kinds of lines, and the same in words."""
 
     requirement: str
     world: str
@@ -45,7 +45,7 @@ class Chart:
 
 
 def charts_of(records: Iterable[Record]) -> tuple[Chart, ...]:
-    """A few charts of a run: of rows that fail, then of the first row with curves in each chapter."""
+    """A few charts of a run: of results that fail, then of the first with curves in each chapter."""
     with_curves = [record for record in records if record.curves]
     red = [record for record in with_curves if record.verdict.is_red]
     firsts: dict[str, Record] = {}
@@ -85,14 +85,14 @@ def _chart(record: Record, curve: dict[str, Any]) -> Chart | None:
     )
 
 
-def _losses(told: Any) -> Losses:
+def _losses(value: Any) -> Losses:
     """Numbers that can be drawn; None for what is not one."""
-    return [_loss(loss) for loss in told[:MOST_STEPS]] if isinstance(told, list) else []
+    return [_loss(loss) for loss in value[:MOST_STEPS]] if isinstance(value, list) else []
 
 
-def _loss(told: Any) -> float | None:
-    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
-    return float(told) if is_number and abs(told) < 1e150 else None
+def _loss(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e150 else None
 
 
 def _line(losses: Losses, steps: int, low: float, high: float) -> Line:

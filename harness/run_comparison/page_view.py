@@ -72,9 +72,10 @@ def contrast_of(reference: Run, run: Run, hrefs: Mapping[str, str]) -> Contrast:
 
 def _said(found: Comparison) -> str:
     same = found.counts()[Change.SAME]
-    against = plural(len(found.regressions), "row") if found.regressions else "no row"
+    against = plural(len(found.regressions), "result") if found.regressions else "no result"
     holds = "is" if len(found.regressions) == 1 else "are" if found.regressions else "is"
-    return f"{plural(len(found.rows), 'row')} in both together, {same} the same; {against} {holds} held against the run"
+    every = plural(len(found.rows), "result")
+    return f"{every} in both together, {same} the same; {against} {holds} held against the run"
 
 
 def _claims(found: Comparison) -> list[tuple[str, str]]:
@@ -91,5 +92,5 @@ def _changed(row: RowChange, hrefs: Mapping[str, str]) -> Changed:
     message = row.record.message if row.record and row.now != "pass" else ""
     why = one_line((message.splitlines() or [""])[0], 200)
     return Changed(
-        str(row.key), row.level, row.was or "no such row", row.now or "no such row", why, hrefs.get(row.nodeid, "")
+        str(row.key), row.level, row.was or "no result", row.now or "no result", why, hrefs.get(row.nodeid, "")
     )

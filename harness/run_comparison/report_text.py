@@ -26,14 +26,14 @@ MOST_LINES = 20
 #: What each kind of change is, in the order in which kinds are told.
 EXPLAINED = {
     Change.REGRESSED: "passed in the reference",
-    Change.LOST: "planned, and no row was written",
+    Change.LOST: "planned, and no result was written",
     Change.EXCUSED: "passed in the reference, fails here under a waiver",
     Change.NO_LONGER_RUN: "tried in the reference only",
     Change.NEWLY_RUN: "tried in this run only",
     Change.FIXED: "did not pass in the reference",
     Change.CHANGED: "ended otherwise",
-    Change.REMOVED: "rows of the reference's plan only",
-    Change.ADDED: "rows of this run's plan only",
+    Change.REMOVED: "results of the reference's plan only",
+    Change.ADDED: "results of this run's plan only",
 }
 
 
@@ -72,7 +72,7 @@ def _claims(comparison: Comparison) -> Iterator[str]:
 def _of_kind(comparison: Comparison, change: Change, whole: bool) -> Iterator[str]:
     rows = comparison.of(change)
     if rows:
-        yield f"{plural(len(rows), 'row')} {change}: {EXPLAINED[change]}"
+        yield f"{plural(len(rows), 'result')} {change}: {EXPLAINED[change]}"
         yield from _few(list(_lines(rows)), whole or change is Change.REGRESSED)
 
 
@@ -103,7 +103,7 @@ def _requirements(comparison: Comparison, whole: bool) -> Iterator[str]:
 
 def _drift(comparison: Comparison, whole: bool) -> Iterator[str]:
     if comparison.drift:
-        yield f"{plural(len(comparison.drift), 'row')} nearer to the bound, for information: worst ÷ allowed"
+        yield f"{plural(len(comparison.drift), 'result')} nearer to the bound, for information: worst ÷ allowed"
         nearest = sorted(comparison.drift, key=lambda drift: -drift.run)
         lines = [
             f"  {one_line(str(drift.key), 240)}: {ratio_text(drift.reference)} → {ratio_text(drift.run)}"
@@ -123,7 +123,7 @@ def _sum(comparison: Comparison) -> str:
     counts = comparison.counts()
     kinds = ", ".join(f"{count} {change}" for change, count in counts.items() if count)
     against = plural(len(comparison.regressions), "regression") if comparison.regressions else "No regression"
-    return f"{plural(len(comparison.rows), 'row')}: {kinds or 'none'}. {against}."
+    return f"{plural(len(comparison.rows), 'result')}: {kinds or 'none'}. {against}."
 
 
 # As JSON.

@@ -125,11 +125,11 @@ class Sharded(TrainedNet):
     # Gathering and freeing.
 
     def unshard(self, group: str) -> None:
-        """Gather by hand."""
+        """Unshard explicitly."""
         self.net.get_submodule(group).unshard()
 
     def begin(self, group: str) -> None:
-        """Gather by hand, and wait later."""
+        """Unshard explicitly, and wait later."""
         self.handles.append(self.net.get_submodule(group).unshard(async_op=True))
 
     def wait(self, _: str) -> None:
@@ -139,7 +139,7 @@ class Sharded(TrainedNet):
         self.handles = []
 
     def reshard(self, _: str) -> None:
-        """Free everything by hand."""
+        """Reshard everything explicitly."""
         for group in self.case.groups:
             for module in group.modules:
                 self.net.get_submodule(module).reshard()

@@ -1,6 +1,6 @@
-"""How a faulty implementation is made: torch's own ``fully_shard``, and one thing wrong with it.
+"""How a mutant implementation is made: torch's own ``fully_shard`` with one defect.
 
-Faults go in by torch's public hooks, so everything but the fault is known to be right.
+Defects go in by torch's public hooks, so everything else is known to be right.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def mutant(
 def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:
     """Have torch take what parameters were replaced by for its own, as it does anyway when the net first runs.
 
-    What it does before, such as looking up names, it would do with the old ones: another fault than the one meant.
+    What it does before, such as looking up names, it would do with the old ones: another defect than the one meant.
     """
     for inner in module.modules():
         if isinstance(inner, FSDPModule):

@@ -1,4 +1,4 @@
-"""Backends with a fault in one collective, made as a vendor makes one: a process group of one's own.
+"""Backends with a defect in one collective, made as a vendor makes one: a process group in Python.
 
 Right is what gloo does underneath. Two ranks with [1, 2] and [3, 6] that reduce-scatter an average get [2] and [4].
 """

@@ -1,6 +1,6 @@
-"""Backends with defects that somebody shipped in a vendor's library: of one operation, size, layout, group or memory.
+"""Backends with published defects of vendors' libraries: of one operation, size, layout, group or memory.
 
-Right is what gloo does, mended: ranks with [1 2] and [3 6] that reduce-scatter an average get [2] and [4].
+Right is what fixed gloo does: ranks with [1 2] and [3 6] that reduce-scatter an average get [2] and [4].
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch.distributed as dist
 from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, SCATTERS
 from tests.mutants.backends.collective_groups import IgnoresStrides
-from tests.mutants.backends.fixed import Call, Mended
+from tests.mutants.backends.fixed import Call, FixedGloo
 
 # What is reduced, and by which scale.
 
 
-class RefusesFactors(Mended):
+class RefusesFactors(FixedGloo):
     """Has no PREMUL_SUM, and raises where backward asks for it."""
 
     fewest = 1
@@ -36,7 +36,7 @@ class RefusesFactorsFromThreeRanksOn(RefusesFactors):
     fewest = 3
 
 
-class ForgetsItsOwn(Mended):
+class ForgetsItsOwn(FixedGloo):
     """Of [1 2] and [3 6] rank 0 gets the sum [3] and rank 1 [2]: each rank lacks what it brings to its own part."""
 
     def before(self, call: Call) -> None:
@@ -46,7 +46,7 @@ class ForgetsItsOwn(Mended):
                 sent.view(-1)[self.rank() * part : (self.rank() + 1) * part] = 0
 
 
-class AveragesEvenSizesAlone(Mended):
+class AveragesEvenSizesAlone(FixedGloo):
     """Of an odd number of elements the average is the sum."""
 
     def after(self, call: Call) -> None:
@@ -55,7 +55,7 @@ class AveragesEvenSizesAlone(Mended):
                 result *= self.size()
 
 
-class MultipliesWhatIsRounded(Mended):
+class MultipliesWhatIsRounded(FixedGloo):
     """Rounds to eight bits, and multiplies then: PREMUL_SUM by 3 of [1.01] is [3.0234] and not [3.03]."""
 
     def multiply(self, call: Call) -> None:
@@ -64,7 +64,7 @@ class MultipliesWhatIsRounded(Mended):
         super().multiply(call)
 
 
-class LosesFactorsInBfloat16(Mended):
+class LosesFactorsInBfloat16(FixedGloo):
     """Reads a factor of bfloat16 from the wrong half of a number: of a power of two that half is zero."""
 
     def multiply(self, call: Call) -> None:
@@ -74,7 +74,7 @@ class LosesFactorsInBfloat16(Mended):
                 sent.zero_()
 
 
-class SumsLargeMessages(Mended):
+class SumsLargeMessages(FixedGloo):
     """Another protocol, for large messages, has no average."""
 
     def after(self, call: Call) -> None:
@@ -92,7 +92,7 @@ class ScattersWhatLiesInMemory(IgnoresStrides):
     kinds = SCATTERS
 
 
-class WritesNoStridedOutput(Mended):
+class WritesNoStridedOutput(FixedGloo):
     """Writes into a contiguous copy of an output that is not contiguous, and forgets to copy back."""
 
     def deliver(self, call: Call) -> None:
@@ -100,7 +100,7 @@ class WritesNoStridedOutput(Mended):
             super().deliver(call)
 
 
-class DiesOfNothing(Mended):
+class DiesOfNothing(FixedGloo):
     """Divides by the number of elements: with none, the process is killed."""
 
     def before(self, call: Call) -> None:
@@ -108,7 +108,7 @@ class DiesOfNothing(Mended):
             os.kill(os.getpid(), signal.SIGFPE)
 
 
-class WritesBesideItsGather(Mended):
+class WritesBesideItsGather(FixedGloo):
     """Rounds what is gathered up to whole pairs, and writes beyond its output."""
 
     def deliver(self, call: Call) -> None:
@@ -122,8 +122,8 @@ class WritesBesideItsGather(Mended):
 # Who sends, and who gets.
 
 
-class TakesPlacesForRanks(Mended):
-    """In a group, compares the place of the source with its rank in the world: nobody is the source, zero is sent."""
+class TakesPlacesForRanks(FixedGloo):
+    """In a group, compares the place of the source with its rank in the world: no rank is the source."""
 
     def before(self, call: Call) -> None:
         if call.kind == "broadcast" and call.options.rootRank == self.rank() != dist.get_rank():
@@ -131,16 +131,16 @@ class TakesPlacesForRanks(Mended):
                 sent.zero_()
 
 
-class KeepsItsOwn(Mended):
-    """A broadcast leaves whoever is not the source as it was."""
+class KeepsItsOwn(FixedGloo):
+    """A broadcast leaves other ranks than the source as it was."""
 
     def deliver(self, call: Call) -> None:
         if call.kind != "broadcast" or call.options.rootRank == self.rank():
             super().deliver(call)
 
 
-class FailsForEver(Mended):
-    """Does not group the sends of a scatter: whoever is not the root has an error, and so has all that follows."""
+class FailsForEver(FixedGloo):
+    """Does not group the sends of a scatter: ranks other than the root have an error, and so has all that follows."""
 
     def before(self, call: Call) -> None:
         self.failed = getattr(self, "failed", False) or (call.kind == "scatter" and not call.sent)
@@ -149,7 +149,7 @@ class FailsForEver(Mended):
             raise RuntimeError("unhandled error of the library: invalid usage")
 
 
-class MapsBitsToSums(Mended):
+class MapsBitsToSums(FixedGloo):
     """Has no bitwise operations, adds instead, and says nothing."""
 
     def before(self, call: Call) -> None:

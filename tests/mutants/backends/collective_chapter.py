@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.mutants.backends.backends import mutant
-from tests.mutants.backends.fixed import Call, Mended, Waiting
+from tests.mutants.backends.fixed import Call, FixedGloo, Waiting
 
 GATHERS = ("all_gather_single", "all_gather")
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
@@ -33,7 +33,7 @@ def turned(call: Call, ranks: int, by: int) -> None:
 # What arrives, and where.
 
 
-class GathersFromTheNext(Mended):
+class GathersFromTheNext(FixedGloo):
     """Ranks that hold [1] and [2] gather [2 1]."""
 
     def after(self, call: Call) -> None:
@@ -41,7 +41,7 @@ class GathersFromTheNext(Mended):
             turned(call, self.size(), 1)
 
 
-class GathersInBfloat16(Mended):
+class GathersInBfloat16(FixedGloo):
     """Ranks that hold [1.001] and [2] in float32 gather [1 2]."""
 
     def after(self, call: Call) -> None:
@@ -50,7 +50,7 @@ class GathersInBfloat16(Mended):
                 result.copy_(result.bfloat16())
 
 
-class LosesTheTail(Mended):
+class LosesTheTail(FixedGloo):
     """Odd sizes above one end with zero."""
 
     def after(self, call: Call) -> None:
@@ -59,7 +59,7 @@ class LosesTheTail(Mended):
                 row.view(-1)[-1] = 0
 
 
-class RepeatsAboveFourKibi(Mended):
+class RepeatsAboveFourKibi(FixedGloo):
     """Another protocol, for large messages, sends the first half twice."""
 
     def after(self, call: Call) -> None:
@@ -69,7 +69,7 @@ class RepeatsAboveFourKibi(Mended):
                 row.view(-1)[half : 2 * half] = row.view(-1)[:half].clone()
 
 
-class ClearsItsOutputFirst(Mended):
+class ClearsItsOutputFirst(FixedGloo):
     """Gathers zero from a rank whose input lies within its output."""
 
     def before(self, call: Call) -> None:
@@ -79,7 +79,7 @@ class ClearsItsOutputFirst(Mended):
                     sent.zero_()
 
 
-class BroadcastsFromTheFirst(Mended):
+class BroadcastsFromTheFirst(FixedGloo):
     """Knows one source."""
 
     def before(self, call: Call) -> None:
@@ -87,7 +87,7 @@ class BroadcastsFromTheFirst(Mended):
             call.options.rootRank = 0
 
 
-class ScattersToTheNext(Mended):
+class ScattersToTheNext(FixedGloo):
     """A root with [1] and [2] sends [2] to the first rank."""
 
     def before(self, call: Call) -> None:
@@ -98,7 +98,7 @@ class ScattersToTheNext(Mended):
             call.sent[-1].copy_(first)
 
 
-class ExchangesNothing(Mended):
+class ExchangesNothing(FixedGloo):
     """Each rank keeps its own."""
 
     def after(self, call: Call) -> None:
@@ -110,7 +110,7 @@ class ExchangesNothing(Mended):
 # What memory holds, and when.
 
 
-class ForgetsNow(Mended):
+class ForgetsNow(FixedGloo):
     """Every seventh call gives what the call before it gave."""
 
     def after(self, call: Call) -> None:
@@ -121,7 +121,7 @@ class ForgetsNow(Mended):
                 new.copy_(old)
 
 
-class AddsIntoItsInput(Mended):
+class AddsIntoItsInput(FixedGloo):
     """Uses the caller's input as room for partial sums."""
 
     def after(self, call: Call) -> None:
@@ -130,7 +130,7 @@ class AddsIntoItsInput(Mended):
                 input.data.add_(1)
 
 
-class WritesBeyondItsOutput(Mended):
+class WritesBeyondItsOutput(FixedGloo):
     """Rounds sizes up to two."""
 
     def deliver(self, call: Call) -> None:
@@ -153,7 +153,7 @@ class NotYet(Waiting):
         return True
 
 
-class DoesNotWait(Mended):
+class DoesNotWait(FixedGloo):
     """Work is done when it says so, and not before."""
 
     work = NotYet
@@ -169,8 +169,8 @@ class DoesNotWait(Mended):
         self.late.clear()
 
 
-class KeepsNoInputs(Mended):
-    """Sends what lies where an input lay that nobody kept."""
+class KeepsNoInputs(FixedGloo):
+    """Sends what lies where an input lay that was not kept."""
 
     def before(self, call: Call) -> None:
         call.note, call.inputs = [weakref.ref(input) for input in call.inputs], []
@@ -188,8 +188,8 @@ class Undecided(Waiting):
         return False
 
 
-class NeverSaysDone(Mended):
-    """Results are there, and nobody is told."""
+class NeverSaysDone(FixedGloo):
+    """Results are there, without saying so."""
 
     work = Undecided
 

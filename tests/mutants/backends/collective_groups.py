@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, turned
-from tests.mutants.backends.fixed import Call, Mended
+from tests.mutants.backends.fixed import Call, FixedGloo
 
 # Groups.
 
 
-class PlacesByRankInTheWorld(Mended):
+class PlacesByRankInTheWorld(FixedGloo):
     """Is right in a group that begins with rank 0."""
 
     def after(self, call: Call) -> None:
@@ -23,7 +23,7 @@ class PlacesByRankInTheWorld(Mended):
             turned(call, self.size(), dist.get_rank() - self.rank())
 
 
-class SharesBuffersAmongGroups(Mended):
+class SharesBuffersAmongGroups(FixedGloo):
     """The n-th call of one group has its results where the n-th call of another has them."""
 
     shared: ClassVar[dict[tuple[Any, ...], list[Tensor]]] = {}
@@ -50,7 +50,7 @@ class Open(dist._Work):
         return True
 
 
-class HoldsNobody(Mended):
+class HoldsNobody(FixedGloo):
     """A barrier that is open."""
 
     def barrier(self, *_: Any, **__: Any) -> Any:
@@ -60,7 +60,7 @@ class HoldsNobody(Mended):
 # Tools above.
 
 
-class SpoilsBytes(Mended):
+class SpoilsBytes(FixedGloo):
     """Long messages of bytes arrive with their middle changed."""
 
     def after(self, call: Call) -> None:
@@ -69,7 +69,7 @@ class SpoilsBytes(Mended):
                 result[result.numel() // 2 :] = 0
 
 
-class HasNoCoalescedForms(Mended):
+class HasNoCoalescedForms(FixedGloo):
     """Trains, and cannot make a DTensor whole."""
 
     def before(self, call: Call) -> None:
@@ -77,7 +77,7 @@ class HasNoCoalescedForms(Mended):
             raise AttributeError(f"this group has no {call.name}")
 
 
-class CoalescesToTheNextRank(Mended):
+class CoalescesToTheNextRank(FixedGloo):
     """Is right in the forms that FSDP uses, and gives other parts in those that a DTensor uses."""
 
     def after(self, call: Call) -> None:
@@ -88,7 +88,7 @@ class CoalescesToTheNextRank(Mended):
 # What may be refused.
 
 
-class RefusesOnOneRank(Mended):
+class RefusesOnOneRank(FixedGloo):
     """Rank 0 does not want empty tensors; the others do not mind."""
 
     def after(self, call: Call) -> None:
@@ -96,7 +96,7 @@ class RefusesOnOneRank(Mended):
             raise ValueError("empty tensors are not supported")
 
 
-class IgnoresStrides(Mended):
+class IgnoresStrides(FixedGloo):
     """Takes as many numbers as there are from where a tensor begins."""
 
     kinds: tuple[str, ...] = GATHERS

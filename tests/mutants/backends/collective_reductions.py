@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 
 from tests.mutants.backends.backends import mutant
-from tests.mutants.backends.fixed import Call, Mended
+from tests.mutants.backends.fixed import Call, FixedGloo
 
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
 REDUCING = (*SCATTERS, "all_reduce")
 
 
-class TakesSumsForMaxima(Mended):
+class TakesSumsForMaxima(FixedGloo):
     """Maps an operation that it does not have to one that it has."""
 
     def before(self, call: Call) -> None:
@@ -22,7 +22,7 @@ class TakesSumsForMaxima(Mended):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-class LosesTheFirstRank(Mended):
+class LosesTheFirstRank(FixedGloo):
     """Of [1] and [2] the sum is [2]."""
 
     def before(self, call: Call) -> None:
@@ -31,7 +31,7 @@ class LosesTheFirstRank(Mended):
                 sent.zero_()
 
 
-class AddsInBfloat16(Mended):
+class AddsInBfloat16(FixedGloo):
     """Rounds to eight bits what it adds."""
 
     def before(self, call: Call) -> None:
@@ -40,8 +40,8 @@ class AddsInBfloat16(Mended):
                 sent.copy_(sent.bfloat16())
 
 
-class Scales(Mended):
-    """Averages are off by a factor that depends on what it is told."""
+class Scales(FixedGloo):
+    """Averages are off by a factor that depends on its options."""
 
     def factor(self, call: Call) -> float:
         return 1.0
@@ -80,7 +80,7 @@ class DividesByNumel(Scales):
         return self.size() / max(1, call.numel)
 
 
-class IgnoresFactors(Mended):
+class IgnoresFactors(FixedGloo):
     """PREMUL_SUM is SUM."""
 
     def before(self, call: Call) -> None:
@@ -89,7 +89,7 @@ class IgnoresFactors(Mended):
                 sent.copy_(input)
 
 
-class MultipliesItsInput(Mended):
+class MultipliesItsInput(FixedGloo):
     """PREMUL_SUM multiplies the caller's tensors."""
 
     def before(self, call: Call) -> None:
@@ -98,7 +98,7 @@ class MultipliesItsInput(Mended):
                 input.data.copy_(sent)
 
 
-class AddsInAnOrder(Mended):
+class AddsInAnOrder(FixedGloo):
     """Gathers, and adds in an order of its own."""
 
     def order(self) -> list[int]:
@@ -107,10 +107,10 @@ class AddsInAnOrder(Mended):
     def perform(self, call: Call, arguments: list[Any]) -> Any:
         if call.kind != "all_reduce" or call.op not in ("SUM", "AVG"):
             return super().perform(call, arguments)
-        everybody = [torch.empty_like(call.sent[0]) for _ in range(self.size())]
-        work = self.inner.allgather([everybody], [call.sent[0]])
+        gathered = [torch.empty_like(call.sent[0]) for _ in range(self.size())]
+        work = self.inner.allgather([gathered], [call.sent[0]])
         work.wait()
-        total = sum((everybody[rank] for rank in self.order()), torch.zeros_like(everybody[0]))
+        total = sum((gathered[rank] for rank in self.order()), torch.zeros_like(gathered[0]))
         call.results[0].copy_(total / self.size() if call.op == "AVG" else total)
         return work
 
@@ -130,7 +130,7 @@ class AddsAsTheyCome(AddsInAnOrder):
         return [(self.times + place) % self.size() for place in range(self.size())]
 
 
-class SumsIntegersForAverages(Mended):
+class SumsIntegersForAverages(FixedGloo):
     """Averages whole numbers without dividing, and says nothing."""
 
     def before(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Implementations with defects that somebody shipped, of what parameters are, and hold, when training begins.
+"""Implementations with published defects: of what parameters are, and hold, when training begins.
 
 Right is: five rows on two ranks are three and two of one parameter, whose values are those that were written last.
 """
@@ -48,7 +48,7 @@ def materializes_what_it_can(module: Any) -> None:
 
 
 def resets_nothing(module: Any) -> None:
-    """Nobody's ``reset_parameters`` has an effect."""
+    """No ``reset_parameters`` has an effect."""
     if on_meta(module):
         for each in module.modules():
             if hasattr(each, "reset_parameters"):

@@ -1,4 +1,4 @@
-"""Implementations with defects that somebody shipped, by gathers, hooks and options, of what is known when."""
+"""Implementations with published defects: by gathers, hooks and options, of what is known when."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def keeps_frozen_whole(module: Any) -> None:
 
 
 def mesh_alone(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that the caller set, and that nobody handed on."""
+    """Options that the caller set, and that were not handed on."""
     return {name: value for name, value in options.items() if name == "mesh"}
 
 
@@ -150,7 +150,7 @@ def runs_hooks_first(module: Any) -> None:
 
 
 def forgets_it_is_sharded(module: Any, right_method: Any, dtype: torch.dtype) -> Any:
-    """What was moved by hand and back is taken for whole from then on: no update of a shard reaches it."""
+    """What was moved and back is taken for whole from then on: no update of a shard reaches it."""
     moved = all(parameter.dtype == dtype for parameter in module.parameters())
     right_method(dtype)
     vars(module)["conversions"] = vars(module).get("conversions", 0) + (not moved)

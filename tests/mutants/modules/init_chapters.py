@@ -188,7 +188,7 @@ KILLED_BY = {
     "sums_on_made_hybrid_meshes": "arguments/trains-on-mesh-from-groups",
     "sums_on_made_meshes": "arguments/trains-on-mesh-from-group",
 }
-#: A forward with other ranks' rows gives other numbers, whoever looks first.
+#: A forward with other ranks' rows gives other numbers in any requirement.
 ALSO_KILLED_BY = {
     **dict.fromkeys(("sums_on_made_meshes", "sums_on_made_hybrid_meshes", "ignores_the_group"), END_TO_END),
     "holds_the_next_ranks_rows": ("entry/", "lazy-init/"),

@@ -28,7 +28,7 @@ def seen_otherwise(name: str, **functions: Any) -> Implementation:
 
 
 def every_module(module: nn.Module) -> list[nn.Module]:
-    """All modules of the tree, whoever has them already."""
+    """All modules of the tree, also those owned elsewhere."""
     return list(module.modules())
 
 
@@ -70,7 +70,7 @@ def _turned(found: ParameterOwner) -> ParameterOwner:
 
 
 def owners_alone(module: nn.Module) -> list[ParameterOwner]:
-    """The owner, and nobody that shares."""
+    """The owner, without the sharers."""
     return [replace(found, shared=()) for found in SEEN.parameter_owners(module)]
 
 
@@ -78,7 +78,7 @@ def owners_alone(module: nn.Module) -> list[ParameterOwner]:
 
 
 def changed(change: Callable[[GroupState], GroupState]) -> Callable[[nn.Module], list[GroupState]]:
-    """Each state told otherwise."""
+    """Each state reported wrongly."""
     return lambda root: [change(state) for state in SEEN.states(root)]
 
 

@@ -70,7 +70,7 @@ def does_nothing(method: str) -> Callable[[Any], None]:
 
 
 def with_names(change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A ``fully_shard`` that is told of other data axes."""
+    """A ``fully_shard`` that receives other data axes."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None

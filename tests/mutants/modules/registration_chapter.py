@@ -35,7 +35,7 @@ def from_the_start(module: Any, right_method: Any, async_op: bool = False) -> An
 
 
 class GatherOf(Gather):
-    """A gather that gives zeros when it is told to."""
+    """A gather that gives zeros on request."""
 
     zeros = False
 
@@ -46,7 +46,7 @@ class GatherOf(Gather):
 
 
 def forgets_when_resharded(module: Any) -> None:
-    """After a reshard by hand nothing is found again."""
+    """After an explicit reshard nothing is found again."""
     gather = GatherOf()
     module.set_custom_all_gather(gather)
 
@@ -105,7 +105,7 @@ def runs_with_copies(module: nn.Module) -> None:
 
 
 def holds_memory(module: Any) -> None:
-    """Resharding by hand holds on to the memory."""
+    """Explicit resharding holds on to the memory."""
     full: dict[Tensor, int] = {}
 
     def remember(module: Any, _: Any) -> None:
@@ -199,7 +199,7 @@ ALSO_KILLED_BY = {
     **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), END_TO_END),
     "copies_for_layers": ("scripts/",),  # which look at what is registered
     "has_no_policy": ("scripts/precision",),
-    **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
+    **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # explicitly, too
 }
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)

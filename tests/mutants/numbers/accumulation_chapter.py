@@ -1,4 +1,4 @@
-"""Implementations that add up micro-batches wrongly, or communicate when they were told not to."""
+"""Implementations that add up micro-batches wrongly, or communicate when they should not."""
 
 from __future__ import annotations
 

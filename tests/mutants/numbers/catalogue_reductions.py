@@ -1,4 +1,4 @@
-"""Implementations whose reductions have defects that somebody shipped: of buffers, scales, precision and timing.
+"""Implementations whose reductions have published defects: of buffers, scales, precision and timing.
 
 Races are made to happen each time: memory that is freed too early is full of NaN, what comes late is the step before.
 Right is: two ranks with gradients [1, 2] and [3, 6] have [2] and [4].
@@ -223,7 +223,7 @@ def stays_quiet(module: Any, right_method: Any, sync: bool, **options: Any) -> N
 
 
 def waits_for_the_last_output(module: Any, output: Any) -> Any:
-    """A group is reduced once the gradient of its last output has come, which never happens where nobody uses it."""
+    """A group is reduced once the gradient of its last output has come, which never happens where it is unused."""
     if not isinstance(output, (tuple, list)) or not all(isinstance(one, Tensor) for one in output):
         return output
     if output[-1].requires_grad:

@@ -150,13 +150,13 @@ def keeps_what_was_gathered_ahead(module: Any) -> None:
     """What was gathered ahead is never given up, and so is stale in the next step."""
     tell = module.set_modules_to_forward_prefetch
 
-    def told(modules: Any) -> None:
+    def others(modules: Any) -> None:
         tell(modules)
         for each in modules:
             each.set_reshard_after_forward(False)
             each.set_reshard_after_backward(False)
 
-    module.set_modules_to_forward_prefetch = told
+    module.set_modules_to_forward_prefetch = others
 
 
 def averages_statistics(module: Any) -> None:

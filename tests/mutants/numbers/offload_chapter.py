@@ -15,7 +15,7 @@ from tests.mutants.modules.init_chapters import called_otherwise, right
 
 
 def offloaded(change: Callable[[Any, dict[str, Any]], None]) -> Callable[..., Any]:
-    """A ``fully_shard`` that changes modules that it offloads; it is told their options."""
+    """A ``fully_shard`` that changes modules that it offloads, given their options."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None

@@ -151,7 +151,7 @@ def is_opaque(module: Any) -> None:
 
 @dataclass
 class LoosePolicy:
-    """A policy that anybody may change."""
+    """A policy that is mutable."""
 
     param_dtype: Any = None
     reduce_dtype: Any = None

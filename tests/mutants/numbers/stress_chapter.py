@@ -26,7 +26,7 @@ class GivesUpOnLateRanks(Reduction):
 
 
 class AddsToWhatIsThere(Reduction):
-    """Adds the mean to a multiple of memory that nobody wrote: nothing, as long as that holds numbers."""
+    """Adds the mean to a multiple of uninitialised memory: nothing, as long as that holds numbers."""
 
     def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
         super().reduce(output, input, group, op)

@@ -26,8 +26,8 @@ def recomputing(name: str, checkpoint: Callable[..., Any]) -> Implementation:
     return replace(right, name=name, checkpoint=checkpoint)
 
 
-def told(**forced: Any) -> Callable[..., Any]:
-    """A ``checkpoint`` that is told something else than it is given."""
+def forced_options(**forced: Any) -> Callable[..., Any]:
+    """A ``checkpoint`` that receives other options than it is given."""
     return lambda module, **options: right_checkpoint(module, **{**options, **forced})
 
 
@@ -149,7 +149,7 @@ def knows_all_keywords(module: nn.Module, **options: Any) -> Any:
 
 
 cuts_the_graph = recomputing("cuts the graph", then(detach_inputs))
-forgets_random_numbers = recomputing("forgets random numbers", told(preserve_rng_state=False))
+forgets_random_numbers = recomputing("forgets random numbers", forced_options(preserve_rng_state=False))
 forgets_random_numbers_of_shards = recomputing("forgets random numbers of shards", no_random_numbers_if_sharded)
 keeps_everything = recomputing("keeps everything", lambda module, **options: module)
 gathers_to_recompute = recomputing("gathers to recompute", around_recomputation(gathered_once_more))
@@ -157,7 +157,7 @@ runs_twice_without_gradients = recomputing("runs twice without gradients", then(
 adds_a_module = recomputing("adds a module", then(another_child))
 gives_up_after_failing = recomputing("gives up after failing", checkpoint_until_it_fails)
 ignores_contexts = recomputing("ignores contexts", without("context_fn"))
-checks_nothing = recomputing("checks nothing", told(determinism_check="none"))
+checks_nothing = recomputing("checks nothing", forced_options(determinism_check="none"))
 reenters = recomputing("re-enters", without("use_reentrant"))
 takes_all_keywords = recomputing("takes all keywords", knows_all_keywords)
 takes_a_second_call = recomputing("takes a second call", once_is_enough)

@@ -176,7 +176,7 @@ ALSO_KILLED_BY = {
     "gathers_over_all": ("reshard/",),
     **dict.fromkeys(
         ("cannot_be_set_later", "cannot_be_resharded", "frees_the_root"), ("scripts/gather",)
-    ),  # by hand, too
+    ),  # explicitly, too
     "gathers_in_full_precision": ("scripts/precision",),  # which looks at what is gathered
 }
 #: Where the thread world has nothing to judge.

@@ -1,6 +1,6 @@
-"""Implementations whose functions do not get along on one net, by hand or by policy.
+"""Implementations whose functions do not get along on one net, explicitly or by policy.
 
-Right is: what is replicated is whole on every rank with averaged gradients, and all else is cut as it was told.
+Right is: what is replicated is whole on every rank with averaged gradients, and all else is sharded as requested.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.mutants.making import Reduction, adopt, mutant
 from tests.mutants.passes.event_chapter import given
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
 
-#: What holds nets that nobody else holds.
+#: What keeps nets alive.
 _known: list[nn.Module] = []
 
 
@@ -124,7 +124,7 @@ def leaves_experts_behind(module: Any) -> None:
 
 
 def holds_failed_steps(module: Any, setter: Callable[..., None]) -> None:
-    """What a reset drops is kept for somebody who may ask."""
+    """What a reset drops is kept."""
     vars(module).setdefault("dropped", []).append(torch.zeros(4))
     setter()
 

@@ -98,5 +98,5 @@ KILLED_BY = {
 }
 ALSO_KILLED_BY = {
     "reduces_late": ("generated/",),  # what is no more unsharded when backward is over is never reduced
-    "unshards_for_nothing": ("scripts/gather",),  # by hand
+    "unshards_for_nothing": ("scripts/gather",),  # explicitly
 }

@@ -53,8 +53,8 @@ def then(replicate: Callable[..., Any], change: Change) -> Callable[..., Any]:
     return changed
 
 
-def told(**forced: Any) -> Callable[..., Any]:
-    """A ``replicate_fsdp`` that is told something else than it is given."""
+def forced_options(**forced: Any) -> Callable[..., Any]:
+    """A ``replicate_fsdp`` that receives other options than it is given."""
     return lambda module, **options: right_replicate_fsdp(module, **{**options, **forced})
 
 
@@ -190,7 +190,7 @@ lose_gradients_by_prefetching = dtensors(
 )
 compute_in_full_precision = dtensors(
     "compute in full precision",
-    told(mp_policy=right.mixed_precision_policy()),  # type: ignore[misc]
+    forced_options(mp_policy=right.mixed_precision_policy()),  # type: ignore[misc]
 )
 dtensors_always_synchronise = dtensors("DTensors always synchronise", then(right_replicate_fsdp, always_synchronises))
 talk_too_much = dtensors("talk too much", then(right_replicate_fsdp, counts_ranks))
@@ -198,7 +198,7 @@ take_the_first_axis = dtensors("take the first axis", on_the_first_axis)
 leave_shards_in_silence = dtensors("leave shards in silence", in_silence)
 look_into_containers = dtensors("look into containers", what_is_inside)
 are_sharded_where_told = dtensors("are sharded where told", shards_where_told)
-# torch is at fault here itself, so these start from the reference.
+# torch has this defect itself, so these start from the reference.
 are_sharded_inside = replace(reference, name="are sharded inside", replicate_fsdp=shards_what_is_inside)
 are_sharded_beside_replicas = replace(
     reference, name="are sharded beside replicas", replicate_fsdp=shards_beside_replicas
@@ -227,7 +227,7 @@ KILLED_BY = {
     "are_sharded_inside": "replicate/nested",
     "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
 }
-#: What is left alone is replicated for nobody.
+#: What is left alone is not replicated.
 ALSO_KILLED_BY = {
     "never_average": ("grouping/replicated-children",),
     **dict.fromkeys(("are_sharded_below_a_root", "are_sharded_where_told"), ("spmd-mesh/refuses-replicate",)),

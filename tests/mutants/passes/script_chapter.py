@@ -85,11 +85,11 @@ def checkpoint_the_last(module: nn.Module, **options: Any) -> nn.Module:
     return module
 
 
-# Gathering by hand.
+# Explicit unsharding.
 
 
 def remembers_what_was_unsharded(module: Any) -> None:
-    """The next forward uses what was gathered by hand, even if it was freed and has changed since."""
+    """The next forward uses what was unsharded explicitly, even if it was freed and has changed since."""
     unshard, kept = module.unshard, {}
 
     def remember(async_op: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Implementations whose state has defects that somebody shipped: what is saved, how it is named, and where it arrives.
+"""Implementations whose state has published defects: what is saved, how it is named, and where it arrives.
 
 Right is: rows [1, 2, 3] and [4, 5] saved by two ranks are [1, 2], [3, 4] and [5] on three, as is what optimizers keep.
 """

@@ -37,7 +37,7 @@ def each_entry(change: Callable[[DTensor], Any]) -> Callable[[Any, State], None]
 
 
 def on_a_turned_mesh(entry: DTensor) -> DTensor:
-    """Says of equal parts [1, 2] and [3, 4] that they are the other way round. Where it was saved, nobody notices."""
+    """Says of equal parts [1, 2] and [3, 4] that they are the other way round. It shows only elsewhere."""
     mesh, parts = entry.device_mesh, entry.device_mesh.size(-1)
     if entry.size(0) % parts or mesh.size() == 1:
         return entry

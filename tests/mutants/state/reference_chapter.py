@@ -1,4 +1,4 @@
-"""Faults of what torch itself does not do right, so that they are made from the reference and one thing wrong with it.
+"""Mutants of what torch itself gets wrong, made from the reference with one defect.
 
 Right is: five rows in groups of two ranks are [1, 2, 3] and [4, 5], and a gradient of no elements is one all the same.
 """
@@ -52,7 +52,7 @@ def has_no_empty_gradients(module: Any) -> None:
 
 
 def keeps_two_dtypes(module: Any) -> None:
-    """What waits is in reduce_dtype, what is new in param_dtype, and nobody brings both together."""
+    """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
     for group in _groups(module, False):
         right_dtypes = group._in_one_dtype
         group._in_one_dtype = lambda gradients, right_dtypes=right_dtypes: _one_dtype(gradients, right_dtypes)

@@ -86,7 +86,7 @@ def does_not_reshard_first(module: Any) -> None:
 
 
 def does_not_reshard_unsharded(module: Any) -> None:
-    """The same of what was unsharded by hand."""
+    """The same of what was unsharded explicitly."""
     unshard = module.unshard
 
     def unshard_and_forget(async_op: bool = False) -> Any:
