@@ -1,14 +1,13 @@
 """Mutants: implementations and backends with one defect each, and the requirement that must kill each one.
 
-A module of this package lists its mutants in ``KILLED_BY``::
+The name of a mutant is the id of that requirement::
 
-    sums_for_averages = mutant("sums for averages", reduce=SumsForAverages)
-    KILLED_BY = {"sums_for_averages": "parity/exact"}
+    sums_for_averages = mutant("parity/exact", reduce=SumsForAverages)
 
-A mutant whose symptom is an error rather than a wrong result is also named in ``RAISES``, and an implementation that
-only a requirement of the process world can kill in ``IN_PROCESSES``. Besides the requirement named for it, a mutant may
-be killed by another one of the same or a related chapter, and by those of ``END_TO_END``; ``ALSO_KILLED_BY`` lists
-further prefixes of ids, for one mutant or, as ``{"": ("hsdp/",)}``, for all of a module. An equivalent mutant, which no
+A mutant whose symptom is an error rather than a wrong result is also listed in its module's ``RAISES``, and an
+implementation that can be killed in the process world only in ``IN_PROCESSES``. Besides the requirement named, a mutant
+may be killed by those of the same or a related chapter, and by those of ``END_TO_END``; ``ALSO_KILLED_BY`` lists more
+prefixes of ids, for one mutant or, as ``{"": ("hsdp/",)}``, for all of a module. An equivalent mutant, which no
 requirement can kill, is explained in ``EQUIVALENT``.
 """
 
@@ -20,21 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.vendor import Implementation
+from harness.vendor import Backend, Implementation
 
 #: Requirements on training as a whole, which whatever makes its numbers wrong may fail.
 END_TO_END = ("parity/", "generated/", "scripts/")
 #: Chapters that are not about numbers: a mutant of theirs need not show in any.
-NOT_ABOUT_NUMBERS = (
-    "arguments",
-    "refusals",
-    "registration",
-    "communication",
-    "prefetch",
-    "events",
-    "memory",
-    "overlap",
-)
+WITHOUT_NUMBERS = ("arguments", "refusals", "registration", "communication", "prefetch", "events", "memory", "overlap")
 #: Chapters on one topic from several sides.
 RELATED_CHAPTERS = (
     ("state-dict", "optimizer-state", "distributed-checkpoint", "state-matrix"),
@@ -62,7 +52,7 @@ class Mutant:
     def may_be_killed_by(self, requirement: str) -> bool:
         """Whether the defect breaks what this requirement states, rather than something that happens to be near."""
         named, other = self.killed_by.partition("/")[0], requirement.partition("/")[0]
-        end_to_end = named not in NOT_ABOUT_NUMBERS and requirement.startswith(END_TO_END)
+        end_to_end = named not in WITHOUT_NUMBERS and requirement.startswith(END_TO_END)
         related = any(named in family and other in family for family in ((named,), *RELATED_CHAPTERS))
         return end_to_end or related or requirement.startswith(self.also_killed_by)
 
@@ -76,13 +66,15 @@ def all_mutants() -> list[Mutant]:
 def _mutants_of(name: str, path: str) -> Iterator[Mutant]:
     module = importlib.import_module(path)
     processes, also = getattr(module, "IN_PROCESSES", ()), getattr(module, "ALSO_KILLED_BY", {})
-    for attribute, requirement in getattr(module, "KILLED_BY", {}).items():
-        is_implementation = isinstance(getattr(module, attribute), Implementation)
+    for attribute, value in vars(module).items():
+        if not isinstance(value, (Implementation, Backend)) or "/" not in value.name:
+            continue
+        is_implementation = isinstance(value, Implementation)
         yield Mutant(
             id=f"{name}.{attribute}",
             where=f"{module.__name__}:{attribute}",
             kind="implementation" if is_implementation else "backend",
-            killed_by=requirement,
+            killed_by=value.name,
             # A backend's process group is used in the process world only.
             worlds=("threads",) if is_implementation and attribute not in processes else ("processes",),
             raises=attribute in getattr(module, "RAISES", ()),

@@ -77,14 +77,17 @@ def sharded_of(module: Any) -> list[Any]:
 
 
 def mutant(
-    name: str,
+    requirement: str,
     *,
     gather: Callable[[], Gather] | None = None,
     reduce: Callable[[], Reduction] | None = None,
     after: Callable[[Any], None] | None = None,
     **forced: Any,
 ) -> Implementation:
-    """torch's implementation with another all-gather or reduce-scatter, a change to each module, or forced options."""
+    """torch's implementation with another all-gather or reduce-scatter, a change to each module, or forced options.
+
+    Its name is the ``requirement`` that must kill it.
+    """
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
@@ -98,7 +101,7 @@ def mutant(
                 after(each)
         return result
 
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:

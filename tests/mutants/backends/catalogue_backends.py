@@ -157,41 +157,23 @@ class MapsBitsToSums(FixedGloo):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-refuses_factors = mutant("rows_refuses_factors", RefusesFactors)
-refuses_factors_when_training = mutant("rows_refuses_factors", RefusesFactors)
-refuses_factors_from_three_ranks_on = mutant("rows_refuses_factors_from_three", RefusesFactorsFromThreeRanksOn)
-forgets_its_own = mutant("rows_forgets_its_own", ForgetsItsOwn)
-averages_even_sizes_alone = mutant("rows_averages_even_sizes", AveragesEvenSizesAlone)
-multiplies_what_is_rounded = mutant("rows_multiplies_what_is_rounded", MultipliesWhatIsRounded)
-loses_factors_in_bfloat16 = mutant("rows_loses_factors_in_bfloat16", LosesFactorsInBfloat16)
-sums_large_messages = mutant("rows_sums_large_messages", SumsLargeMessages)
-scatters_what_lies_in_memory = mutant("rows_scatters_what_lies_in_memory", ScattersWhatLiesInMemory)
-writes_no_strided_output = mutant("rows_writes_no_strided_output", WritesNoStridedOutput)
-dies_of_nothing = mutant("rows_dies_of_nothing", DiesOfNothing)
-writes_beside_its_gather = mutant("rows_writes_beside_its_gather", WritesBesideItsGather)
-takes_places_for_ranks = mutant("rows_takes_places_for_ranks", TakesPlacesForRanks)
-keeps_its_own = mutant("rows_keeps_its_own", KeepsItsOwn)
-fails_for_ever = mutant("rows_fails_for_ever", FailsForEver)
-maps_bits_to_sums = mutant("rows_maps_bits_to_sums", MapsBitsToSums)
+refuses_factors = mutant("collectives/premul-sum", RefusesFactors)
+refuses_factors_when_training = mutant("reduction/divide-factor-alone", RefusesFactors)
+refuses_factors_from_three_ranks_on = mutant("collectives/premul-sum", RefusesFactorsFromThreeRanksOn)
+forgets_its_own = mutant("collectives/exact", ForgetsItsOwn)
+averages_even_sizes_alone = mutant("collectives/average", AveragesEvenSizesAlone)
+multiplies_what_is_rounded = mutant("collectives/premul-sum", MultipliesWhatIsRounded)
+loses_factors_in_bfloat16 = mutant("collectives/premul-sum", LosesFactorsInBfloat16)
+sums_large_messages = mutant("collectives/average", SumsLargeMessages)
+scatters_what_lies_in_memory = mutant("collectives/strided", ScattersWhatLiesInMemory)
+writes_no_strided_output = mutant("collectives/strided", WritesNoStridedOutput)
+dies_of_nothing = mutant("collectives/unusual", DiesOfNothing)
+writes_beside_its_gather = mutant("collectives/untouched", WritesBesideItsGather)
+takes_places_for_ranks = mutant("collectives/sub-groups", TakesPlacesForRanks)
+keeps_its_own = mutant("collectives/from-one", KeepsItsOwn)
+fails_for_ever = mutant("collectives/from-one", FailsForEver)
+maps_bits_to_sums = mutant("collectives/unusual", MapsBitsToSums)
 
-KILLED_BY = {
-    "refuses_factors": "collectives/premul-sum",
-    "refuses_factors_when_training": "reduction/divide-factor-alone",
-    "refuses_factors_from_three_ranks_on": "collectives/premul-sum",
-    "forgets_its_own": "collectives/exact",
-    "averages_even_sizes_alone": "collectives/average",
-    "multiplies_what_is_rounded": "collectives/premul-sum",
-    "loses_factors_in_bfloat16": "collectives/premul-sum",
-    "sums_large_messages": "collectives/average",
-    "scatters_what_lies_in_memory": "collectives/strided",
-    "writes_no_strided_output": "collectives/strided",
-    "dies_of_nothing": "collectives/unusual",
-    "writes_beside_its_gather": "collectives/untouched",
-    "takes_places_for_ranks": "collectives/sub-groups",
-    "keeps_its_own": "collectives/from-one",
-    "fails_for_ever": "collectives/from-one",
-    "maps_bits_to_sums": "collectives/unusual",
-}
 ALSO_KILLED_BY = {
     "refuses_factors_when_training": ("collectives/premul-sum",),
     "takes_places_for_ranks": ("tensor-parallel/",),  # which trains on groups of some ranks

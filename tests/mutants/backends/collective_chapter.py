@@ -194,36 +194,20 @@ class NeverSaysDone(FixedGloo):
     work = Undecided
 
 
-gathers_from_the_next = mutant("moves_gathers_from_the_next", GathersFromTheNext)
-gathers_in_bfloat16 = mutant("moves_gathers_in_bfloat16", GathersInBfloat16)
-loses_the_tail = mutant("moves_loses_the_tail", LosesTheTail)
-repeats_above_four_kibi = mutant("moves_repeats_above_four_kibi", RepeatsAboveFourKibi)
-clears_its_output_first = mutant("moves_clears_its_output_first", ClearsItsOutputFirst)
-broadcasts_from_the_first = mutant("moves_broadcasts_from_the_first", BroadcastsFromTheFirst)
-scatters_to_the_next = mutant("moves_scatters_to_the_next", ScattersToTheNext)
-exchanges_nothing = mutant("moves_exchanges_nothing", ExchangesNothing)
-forgets_now = mutant("moves_forgets_now", ForgetsNow)
-adds_into_its_input = mutant("moves_adds_into_its_input", AddsIntoItsInput)
-writes_beyond_its_output = mutant("moves_writes_beyond_its_output", WritesBeyondItsOutput)
-does_not_wait = mutant("moves_does_not_wait", DoesNotWait)
-keeps_no_inputs = mutant("moves_keeps_no_inputs", KeepsNoInputs)
-never_says_done = mutant("moves_never_says_done", NeverSaysDone)
+gathers_from_the_next = mutant("collectives/all-gather", GathersFromTheNext)
+gathers_in_bfloat16 = mutant("collectives/all-gather", GathersInBfloat16)
+loses_the_tail = mutant("collectives/all-gather", LosesTheTail)
+repeats_above_four_kibi = mutant("collectives/all-gather", RepeatsAboveFourKibi)
+clears_its_output_first = mutant("collectives/all-gather-in-place", ClearsItsOutputFirst)
+broadcasts_from_the_first = mutant("collectives/from-one", BroadcastsFromTheFirst)
+scatters_to_the_next = mutant("collectives/from-one", ScattersToTheNext)
+exchanges_nothing = mutant("collectives/all-to-all", ExchangesNothing)
+forgets_now = mutant("collectives/fresh", ForgetsNow)
+adds_into_its_input = mutant("collectives/untouched", AddsIntoItsInput)
+writes_beyond_its_output = mutant("collectives/untouched", WritesBeyondItsOutput)
+does_not_wait = mutant("collectives/async", DoesNotWait)
+keeps_no_inputs = mutant("collectives/async", KeepsNoInputs)
+never_says_done = mutant("collectives/completed", NeverSaysDone)
 
-KILLED_BY = {
-    "gathers_from_the_next": "collectives/all-gather",
-    "gathers_in_bfloat16": "collectives/all-gather",
-    "loses_the_tail": "collectives/all-gather",
-    "repeats_above_four_kibi": "collectives/all-gather",
-    "clears_its_output_first": "collectives/all-gather-in-place",
-    "broadcasts_from_the_first": "collectives/from-one",
-    "scatters_to_the_next": "collectives/from-one",
-    "exchanges_nothing": "collectives/all-to-all",
-    "forgets_now": "collectives/fresh",
-    "adds_into_its_input": "collectives/untouched",
-    "writes_beyond_its_output": "collectives/untouched",
-    "does_not_wait": "collectives/async",
-    "keeps_no_inputs": "collectives/async",
-    "never_says_done": "collectives/completed",
-}
 #: What a net gives back is worked out of what was gathered.
 ALSO_KILLED_BY = {"loses_the_tail": ("entry/",)}

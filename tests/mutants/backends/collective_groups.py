@@ -113,25 +113,14 @@ class IgnoresStridesInSums(IgnoresStrides):
     kinds = ("all_reduce", "scatter", "reduce_scatter")
 
 
-places_by_rank_in_the_world = mutant("moves_places_by_rank_in_the_world", PlacesByRankInTheWorld)
-shares_buffers_among_groups = mutant("moves_shares_buffers_among_groups", SharesBuffersAmongGroups)
-holds_nobody = mutant("moves_holds_nobody", HoldsNobody)
-spoils_bytes = mutant("moves_spoils_bytes", SpoilsBytes)
-has_no_coalesced_forms = mutant("moves_has_no_coalesced_forms", HasNoCoalescedForms)
-coalesces_to_the_next_rank = mutant("moves_coalesces_to_the_next_rank", CoalescesToTheNextRank)
-refuses_on_one_rank = mutant("moves_refuses_on_one_rank", RefusesOnOneRank)
-ignores_strides = mutant("moves_ignores_strides", IgnoresStrides)
-ignores_strides_in_sums = mutant("moves_ignores_strides_in_sums", IgnoresStridesInSums)
+places_by_rank_in_the_world = mutant("collectives/sub-groups", PlacesByRankInTheWorld)
+shares_buffers_among_groups = mutant("collectives/two-groups", SharesBuffersAmongGroups)
+holds_nobody = mutant("collectives/barrier", HoldsNobody)
+spoils_bytes = mutant("collectives/objects", SpoilsBytes)
+has_no_coalesced_forms = mutant("collectives/dtensor", HasNoCoalescedForms)
+coalesces_to_the_next_rank = mutant("collectives/dtensor", CoalescesToTheNextRank)
+refuses_on_one_rank = mutant("collectives/unusual", RefusesOnOneRank)
+ignores_strides = mutant("collectives/strided", IgnoresStrides)
+ignores_strides_in_sums = mutant("collectives/strided-others", IgnoresStridesInSums)
 
-KILLED_BY = {
-    "places_by_rank_in_the_world": "collectives/sub-groups",
-    "shares_buffers_among_groups": "collectives/two-groups",
-    "holds_nobody": "collectives/barrier",
-    "spoils_bytes": "collectives/objects",
-    "has_no_coalesced_forms": "collectives/dtensor",
-    "coalesces_to_the_next_rank": "collectives/dtensor",
-    "refuses_on_one_rank": "collectives/unusual",
-    "ignores_strides": "collectives/strided",
-    "ignores_strides_in_sums": "collectives/strided-others",
-}
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}

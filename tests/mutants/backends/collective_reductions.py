@@ -138,30 +138,15 @@ class SumsIntegersForAverages(FixedGloo):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-takes_sums_for_maxima = mutant("sums_takes_sums_for_maxima", TakesSumsForMaxima)
-loses_the_first_rank = mutant("sums_loses_the_first_rank", LosesTheFirstRank)
-adds_in_bfloat16 = mutant("sums_adds_in_bfloat16", AddsInBfloat16)
-sums_for_averages = mutant("sums_sums_for_averages", SumsForAverages)
-sums_from_three_ranks_on = mutant("sums_sums_from_three_ranks_on", SumsFromThreeRanksOn)
-divides_twice_when_small = mutant("sums_divides_twice_when_small", DividesTwiceWhenSmall)
-divides_by_numel = mutant("sums_divides_by_numel", DividesByNumel)
-ignores_factors = mutant("sums_ignores_factors", IgnoresFactors)
-multiplies_its_input = mutant("sums_multiplies_its_input", MultipliesItsInput)
-adds_its_own_first = mutant("sums_adds_its_own_first", AddsItsOwnFirst)
-adds_as_they_come = mutant("sums_adds_as_they_come", AddsAsTheyCome)
-sums_integers_for_averages = mutant("sums_sums_integers_for_averages", SumsIntegersForAverages)
-
-KILLED_BY = {
-    "takes_sums_for_maxima": "collectives/exact",
-    "loses_the_first_rank": "collectives/exact",
-    "adds_in_bfloat16": "collectives/sum",
-    "sums_for_averages": "collectives/average",
-    "sums_from_three_ranks_on": "collectives/average",
-    "divides_twice_when_small": "collectives/average",
-    "divides_by_numel": "collectives/average",
-    "ignores_factors": "collectives/premul-sum",
-    "multiplies_its_input": "collectives/premul-sum",
-    "adds_its_own_first": "collectives/replicas",
-    "adds_as_they_come": "collectives/repeatable",
-    "sums_integers_for_averages": "collectives/unusual",
-}
+takes_sums_for_maxima = mutant("collectives/exact", TakesSumsForMaxima)
+loses_the_first_rank = mutant("collectives/exact", LosesTheFirstRank)
+adds_in_bfloat16 = mutant("collectives/sum", AddsInBfloat16)
+sums_for_averages = mutant("collectives/average", SumsForAverages)
+sums_from_three_ranks_on = mutant("collectives/average", SumsFromThreeRanksOn)
+divides_twice_when_small = mutant("collectives/average", DividesTwiceWhenSmall)
+divides_by_numel = mutant("collectives/average", DividesByNumel)
+ignores_factors = mutant("collectives/premul-sum", IgnoresFactors)
+multiplies_its_input = mutant("collectives/premul-sum", MultipliesItsInput)
+adds_its_own_first = mutant("collectives/replicas", AddsItsOwnFirst)
+adds_as_they_come = mutant("collectives/repeatable", AddsAsTheyCome)
+sums_integers_for_averages = mutant("collectives/unusual", SumsIntegersForAverages)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from tests.mutants.backends.backends import OverGloo, mutant
+from tests.mutants.backends.backends import OverGloo, over_gloo
 
 #: What this project calls a collective, by what c10d calls it in one version or another.
 KINDS = {
@@ -167,4 +167,4 @@ for _name in KINDS:
     if hasattr(dist.ProcessGroup, _name):
         setattr(FixedGloo, _name, _fixed(_name))
 
-right = mutant("gloo_fixed", FixedGloo)
+right = over_gloo("gloo_fixed", FixedGloo)

@@ -110,30 +110,16 @@ def columns_of_the_next(parameter: DTensor) -> Tensor:
     return rebuilt(parameter, chunks[(mesh.get_local_rank() + 1) % mesh.size()].contiguous())
 
 
-resets_nested = mutant("resets nested", after=from_meta(resets_what_is_inside))
-nobody_resets = mutant("nobody resets", after=resets_nothing)
+resets_nested = mutant("meta/training", after=from_meta(resets_what_is_inside))
+nobody_resets = mutant("meta/reset-parameters", after=resets_nothing)
 materializes_by_itself = mutant(
-    "materializes by itself", after=lambda module: at_first_forward(module, materializes_what_it_can)
+    "meta/forward-is-refused", after=lambda module: at_first_forward(module, materializes_what_it_can)
 )
-shards_begin_alike = mutant("shards begin alike", after=from_meta(alike_on_all_ranks))
-replicas_begin_apart = mutant("replicas begin apart", after=other_seeds_on_replicas)
+shards_begin_alike = mutant("meta/training", after=from_meta(alike_on_all_ranks))
+replicas_begin_apart = mutant("hsdp/replicas-stay-equal", after=other_seeds_on_replicas)
 ranks_begin_apart = dtensors(
-    "ranks begin apart", then(right_replicate_fsdp, lambda module: drawn_anew(module, dist.get_rank()))
+    "replicate/dtensors-parity", then(right_replicate_fsdp, lambda module: drawn_anew(module, dist.get_rank()))
 )
-splits_strided_otherwise = mutant(
-    "splits strided otherwise", after=remakes(only_in_two_axes(only_if_uneven(dealt_out)))
-)
-infers_sizes = mutant("infers sizes", after=remakes(of_inferred_size))
-holds_the_next_columns = mutant("holds the next columns", after=remakes(columns_of_the_next))
-
-KILLED_BY = {
-    "resets_nested": "meta/training",
-    "nobody_resets": "meta/reset-parameters",
-    "materializes_by_itself": "meta/forward-is-refused",
-    "shards_begin_alike": "meta/training",
-    "replicas_begin_apart": "hsdp/replicas-stay-equal",
-    "ranks_begin_apart": "replicate/dtensors-parity",
-    "splits_strided_otherwise": "sharding/2d-rows",
-    "infers_sizes": "sharding/size-and-stride",
-    "holds_the_next_columns": "passes/last-dim",
-}
+splits_strided_otherwise = mutant("sharding/2d-rows", after=remakes(only_in_two_axes(only_if_uneven(dealt_out))))
+infers_sizes = mutant("sharding/size-and-stride", after=remakes(of_inferred_size))
+holds_the_next_columns = mutant("passes/last-dim", after=remakes(columns_of_the_next))

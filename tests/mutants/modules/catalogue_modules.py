@@ -187,41 +187,23 @@ def deletes_activations(module: Any, options: dict[str, Any]) -> None:
     object.__setattr__(module, "forward", run)
 
 
-frees_what_is_read = mutant("frees what is read", gather=FreesWhatIsRead)
-has_no_copy_in = mutant("has no copy-in", gather=HasNoCopyIn)
-gathers_from_everybody = mutant("gathers from everybody", gather=GathersFromEverybody)
-knows_few_devices = called_otherwise("knows few devices", on_few_devices)
-refuses_two_dtypes = called_otherwise("refuses two dtypes", refused_if(of_two_dtypes, "expected one dtype"))
-refuses_shared = called_otherwise("refuses shared", refused_if(at_two_places, "expected a parameter at its place"))
-leaves_one_rank_alone = called_otherwise("leaves one rank alone", left_alone_on_one_rank)
-frozen_stay_whole = mutant("frozen stay whole", after=keeps_frozen_whole)
-options_never_arrive = changed("options never arrive", mesh_alone)
-reshards_again = mutant("reshards again", after=reshards_when_run_again)
-hooks_never_run = mutant("hooks never run", after=hooks(lambda hook, parameter: None))
-hooks_run_first = mutant("hooks run first", after=runs_hooks_first)
-no_divide_factor = without("no divide factor", "set_gradient_divide_factor")
-stale_once_moved = mutant("stale once moved", after=instead("to", forgets_it_is_sharded))
-activations_are_deleted = given("activations are deleted", deletes_activations)
-nothing_to_unscale = mutant("nothing to unscale", after=drops_empty_gradients)
+frees_what_is_read = mutant("parity/exact", gather=FreesWhatIsRead)
+has_no_copy_in = mutant("parity/exact", gather=HasNoCopyIn)
+gathers_from_everybody = mutant("tensor-parallel/exact", gather=GathersFromEverybody)
+knows_few_devices = called_otherwise("parity/exact", on_few_devices)
+refuses_two_dtypes = called_otherwise("parameters/other-dtypes", refused_if(of_two_dtypes, "expected one dtype"))
+refuses_shared = called_otherwise("sharding/shared", refused_if(at_two_places, "expected a parameter at its place"))
+leaves_one_rank_alone = called_otherwise("sharding/layout", left_alone_on_one_rank)
+frozen_stay_whole = mutant("generated/frozen", after=keeps_frozen_whole)
+options_never_arrive = changed("reshard/false", mesh_alone)
+reshards_again = mutant("checkpoint/no-more-collectives", after=reshards_when_run_again)
+hooks_never_run = mutant("autograd/post-accumulate-hooks", after=hooks(lambda hook, parameter: None))
+hooks_run_first = mutant("autograd/post-accumulate-hooks", after=runs_hooks_first)
+no_divide_factor = without("reduction/divide-factor", "set_gradient_divide_factor")
+stale_once_moved = mutant("registration/converted-and-back", after=instead("to", forgets_it_is_sharded))
+activations_are_deleted = given("offload/exact", deletes_activations)
+nothing_to_unscale = mutant("clipping/scaler", after=drops_empty_gradients)
 
-KILLED_BY = {
-    "frees_what_is_read": "parity/exact",
-    "has_no_copy_in": "parity/exact",
-    "gathers_from_everybody": "tensor-parallel/exact",
-    "knows_few_devices": "parity/exact",
-    "refuses_two_dtypes": "parameters/other-dtypes",
-    "refuses_shared": "sharding/shared",
-    "leaves_one_rank_alone": "sharding/layout",
-    "frozen_stay_whole": "generated/frozen",
-    "options_never_arrive": "reshard/false",
-    "reshards_again": "checkpoint/no-more-collectives",
-    "hooks_never_run": "autograd/post-accumulate-hooks",
-    "hooks_run_first": "autograd/post-accumulate-hooks",
-    "no_divide_factor": "reduction/divide-factor",
-    "stale_once_moved": "registration/converted-and-back",
-    "activations_are_deleted": "offload/exact",
-    "nothing_to_unscale": "clipping/scaler",
-}
 #: Where nothing is done for one rank, nothing is refused either.
 ALSO_KILLED_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}
 RAISES = ("has_no_copy_in", "knows_few_devices", "refuses_two_dtypes", "refuses_shared", "nothing_to_unscale")

@@ -134,41 +134,23 @@ def trains_what_it_was_built_with(module: Any) -> None:
     at_first_forward(module, go_back)
 
 
-materializes_at_once = mutant("materializes at once", after=materialize)
-materializes_padding = mutant("materializes padding", after=pads_when_materialized)
-first_rank_resets = mutant("first rank resets", after=resets_on_the_first_rank)
-optimizer_is_left_behind = mutant("optimizer is left behind", after=remakes_parameters)
-loses_odd_rows_from_meta = mutant("loses odd rows from meta", after=forgets_odd_rows)
-runs_on_garbage = mutant("runs on garbage", after=lambda module: at_first_forward(module, materialize))
-names_every_parameter = mutant("names every parameter", after=names_all)
-materializes_tensor_parallel_at_once = mutant("materializes tensor parallel at once", after=materialize)
-materializes_tensor_parallel_padding = mutant("materializes tensor parallel padding", after=pads_when_materialized)
-first_rank_resets_tensor_parallel = mutant("first rank resets tensor parallel", after=resets_on_the_first_rank)
-sums_tensor_parallel = mutant("sums tensor parallel", after=sums_in_two_axes)
-flattens_replicas = called_otherwise("flattens replicas", over_all_ranks_as_one_axis)
-holds_the_next_shard = mutant("holds the next shard", after=remakes(rows_of_the_next_shard))
-writes_are_lost = mutant("writes are lost", after=hands_out_copies)
-broadcast_is_lost = mutant("broadcast is lost", after=hands_out_copies)
-forgets_what_was_broadcast = mutant("forgets what was broadcast", after=trains_what_it_was_built_with)
+materializes_at_once = mutant("meta/sharding-keeps-meta", after=materialize)
+materializes_padding = mutant("meta/to-empty", after=pads_when_materialized)
+first_rank_resets = mutant("meta/reset-parameters", after=resets_on_the_first_rank)
+optimizer_is_left_behind = mutant("meta/step-after-reset", after=remakes_parameters)
+loses_odd_rows_from_meta = mutant("meta/training", after=forgets_odd_rows)
+runs_on_garbage = mutant("meta/forward-is-refused", after=lambda module: at_first_forward(module, materialize))
+names_every_parameter = mutant("meta/refusal-names-parameters", after=names_all)
+materializes_tensor_parallel_at_once = mutant("meta/2d-sharding-keeps-meta", after=materialize)
+materializes_tensor_parallel_padding = mutant("meta/2d-to-empty", after=pads_when_materialized)
+first_rank_resets_tensor_parallel = mutant("meta/2d-reset-parameters", after=resets_on_the_first_rank)
+sums_tensor_parallel = mutant("meta/2d-training", after=sums_in_two_axes)
+flattens_replicas = called_otherwise("hsdp/layout", over_all_ranks_as_one_axis)
+holds_the_next_shard = mutant("hsdp/rows", after=remakes(rows_of_the_next_shard))
+writes_are_lost = mutant("hsdp/replicas-are-apart", after=hands_out_copies)
+broadcast_is_lost = mutant("hsdp/broadcast", after=hands_out_copies)
+forgets_what_was_broadcast = mutant("hsdp/train-after-broadcast", after=trains_what_it_was_built_with)
 
-KILLED_BY = {
-    "materializes_at_once": "meta/sharding-keeps-meta",
-    "materializes_padding": "meta/to-empty",
-    "first_rank_resets": "meta/reset-parameters",
-    "optimizer_is_left_behind": "meta/step-after-reset",
-    "loses_odd_rows_from_meta": "meta/training",
-    "runs_on_garbage": "meta/forward-is-refused",
-    "names_every_parameter": "meta/refusal-names-parameters",
-    "materializes_tensor_parallel_at_once": "meta/2d-sharding-keeps-meta",
-    "materializes_tensor_parallel_padding": "meta/2d-to-empty",
-    "first_rank_resets_tensor_parallel": "meta/2d-reset-parameters",
-    "sums_tensor_parallel": "meta/2d-training",
-    "flattens_replicas": "hsdp/layout",
-    "holds_the_next_shard": "hsdp/rows",
-    "writes_are_lost": "hsdp/replicas-are-apart",
-    "broadcast_is_lost": "hsdp/broadcast",
-    "forgets_what_was_broadcast": "hsdp/train-after-broadcast",
-}
 #: Parameters that are put in place of others are lost in the same way.
 ALSO_KILLED_BY = {
     "forgets_what_was_broadcast": ("registration/replaced",),

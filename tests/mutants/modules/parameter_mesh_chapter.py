@@ -116,55 +116,30 @@ def replicates_shards(module: nn.Module, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
-one_mesh_for_all = called_otherwise("one mesh for all", over_one_mesh)
-stacks_backwards = mutant("stacks backwards", after=remakes(turned_stacks))
-averages_experts_over_all = mutant("averages experts over all", after=scaled_after(share_of_all))
-averages_stacks_over_all = mutant("averages stacks over all", after=scaled_after(share_of_stack))
-stale_groups_of_meshes = called_otherwise("stale groups of meshes", stale_instead_of_groups)
-experts_stay_full = mutant("experts stay full", after=does_not_reshard_by_hand)
-always_reduces_experts = mutant("always reduces experts", after=does_nothing("set_requires_gradient_sync"))
-takes_two_for_all = called_otherwise("takes two descriptions for all", over_one_mesh)
-forgets_the_gather = mutant("forgets the gather", after=does_nothing("set_custom_all_gather"))
-forgets_the_hook = mutant("forgets the hook", after=does_nothing("set_all_reduce_hook"))
-exchanges_names = called_otherwise("exchanges names", with_names(exchanged))
-exchanges_hybrid_names = called_otherwise("exchanges hybrid names", with_names(exchanged))
-named_tp_backwards = mutant("named tp backwards", after=remakes(backwards))
-two_names_backwards = mutant("two names backwards", after=remakes(backwards))
-sums_over_names = mutant("sums over names", reduce=SumsForAverages)
-named_replicas_never_meet = mutant("named replicas never meet", after=never_meet)
-averages_over_nameless_axes = mutant("averages over nameless axes", after=scaled_after(share_of_tp))
-stale_groups_of_names = called_otherwise("stale groups of names", stale_instead_of_groups)
-leaves_unused_without = mutant("leaves unused without", after=does_nothing("set_reduce_scatter_unused_params"))
-names_an_axis_itself = replace(right, name="names an axis itself", data_parallel_mesh_dims=some_names)
-takes_plain = called_otherwise("takes plain parameters", takes_plain_parameters)
-cuts_no_replicas = called_otherwise("cuts no replicas", ignores_placements)
-replicate_that_shards = replace(right, name="replicate that shards", replicate_fsdp=replicates_shards)
+one_mesh_for_all = called_otherwise("parameter-mesh/layout", over_one_mesh)
+stacks_backwards = mutant("parameter-mesh/stacked-layout", after=remakes(turned_stacks))
+averages_experts_over_all = mutant("parameter-mesh/training", after=scaled_after(share_of_all))
+averages_stacks_over_all = mutant("parameter-mesh/stacked-training", after=scaled_after(share_of_stack))
+stale_groups_of_meshes = called_otherwise("parameter-mesh/groups", stale_instead_of_groups)
+experts_stay_full = mutant("parameter-mesh/by-hand", after=does_not_reshard_by_hand)
+always_reduces_experts = mutant("parameter-mesh/accumulation", after=does_nothing("set_requires_gradient_sync"))
+takes_two_for_all = called_otherwise("parameter-mesh/descriptions", over_one_mesh)
+forgets_the_gather = mutant("parameter-mesh/own-gather", after=does_nothing("set_custom_all_gather"))
+forgets_the_hook = mutant("parameter-mesh/own-hook", after=does_nothing("set_all_reduce_hook"))
+exchanges_names = called_otherwise("spmd-mesh/layout", with_names(exchanged))
+exchanges_hybrid_names = called_otherwise("spmd-mesh/layout-hybrid", with_names(exchanged))
+named_tp_backwards = mutant("spmd-mesh/layout-tp", after=remakes(backwards))
+two_names_backwards = mutant("spmd-mesh/two-names", after=remakes(backwards))
+sums_over_names = mutant("spmd-mesh/training", reduce=SumsForAverages)
+named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", after=never_meet)
+averages_over_nameless_axes = mutant("spmd-mesh/training-tp", after=scaled_after(share_of_tp))
+stale_groups_of_names = called_otherwise("spmd-mesh/groups", stale_instead_of_groups)
+leaves_unused_without = mutant("spmd-mesh/unused", after=does_nothing("set_reduce_scatter_unused_params"))
+names_an_axis_itself = replace(right, name="spmd-mesh/refuses-names", data_parallel_mesh_dims=some_names)
+takes_plain = called_otherwise("spmd-mesh/refuses-parameters", takes_plain_parameters)
+cuts_no_replicas = called_otherwise("spmd-mesh/refuses-placement", ignores_placements)
+replicate_that_shards = replace(right, name="spmd-mesh/refuses-replicate", replicate_fsdp=replicates_shards)
 
-KILLED_BY = {
-    "one_mesh_for_all": "parameter-mesh/layout",
-    "stacks_backwards": "parameter-mesh/stacked-layout",
-    "averages_experts_over_all": "parameter-mesh/training",
-    "averages_stacks_over_all": "parameter-mesh/stacked-training",
-    "stale_groups_of_meshes": "parameter-mesh/groups",
-    "experts_stay_full": "parameter-mesh/by-hand",
-    "always_reduces_experts": "parameter-mesh/accumulation",
-    "takes_two_for_all": "parameter-mesh/descriptions",
-    "forgets_the_gather": "parameter-mesh/own-gather",
-    "forgets_the_hook": "parameter-mesh/own-hook",
-    "exchanges_names": "spmd-mesh/layout",
-    "exchanges_hybrid_names": "spmd-mesh/layout-hybrid",
-    "named_tp_backwards": "spmd-mesh/layout-tp",
-    "two_names_backwards": "spmd-mesh/two-names",
-    "sums_over_names": "spmd-mesh/training",
-    "named_replicas_never_meet": "spmd-mesh/training-hybrid",
-    "averages_over_nameless_axes": "spmd-mesh/training-tp",
-    "stale_groups_of_names": "spmd-mesh/groups",
-    "leaves_unused_without": "spmd-mesh/unused",
-    "names_an_axis_itself": "spmd-mesh/refuses-names",
-    "takes_plain": "spmd-mesh/refuses-parameters",
-    "cuts_no_replicas": "spmd-mesh/refuses-placement",
-    "replicate_that_shards": "spmd-mesh/refuses-replicate",
-}
 ALSO_KILLED_BY = {
     "forgets_the_gather": ("registration/repeated",),  # counts gathers by one of the user's own
     "forgets_the_hook": ("reduction/hook",),

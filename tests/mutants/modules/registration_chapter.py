@@ -161,39 +161,22 @@ def shares_by_address(module: Any, **options: Any) -> Any:
     return module
 
 
-returns_handles = mutant("returns handles", after=instead("unshard", always_async))
-keeps_async = mutant("keeps async", after=instead("unshard", kept_if_async))
-gathers_again = mutant("gathers again", after=instead("unshard", from_the_start))
-forgets_by_hand = mutant("forgets by hand", after=forgets_when_resharded)
-renews_objects = mutant("renews objects", after=new_objects)
-gradients_lie_whole = mutant("gradients lie whole", after=each_gradient(whole_gradient))
-hooks_first = mutant("hooks first", after=gathers_last)
-copies_for_layers = mutant("copies for layers", after=runs_with_copies)
-memory_is_held = mutant("memory is held", after=holds_memory)
-sees_no_edits = mutant("sees no edits", gather=FirstGather)
-sees_no_replacement = mutant("sees no replacement", after=remembers_first_numbers)
-loses_converted = mutant("loses converted", after=loses_at(1))
-loses_converted_back = mutant("loses converted back", after=loses_at(2))
-has_no_policy = mutant("has no policy", mp_policy=right.mixed_precision_policy())
-tells_by_address = called_otherwise("tells by address", shares_by_address)
+returns_handles = mutant("registration/unshard-waits", after=instead("unshard", always_async))
+keeps_async = mutant("registration/unwaited", after=instead("unshard", kept_if_async))
+gathers_again = mutant("registration/repeated", after=instead("unshard", from_the_start))
+forgets_by_hand = mutant("registration/resharded-between", after=forgets_when_resharded)
+renews_objects = mutant("registration/same-objects", after=new_objects)
+gradients_lie_whole = mutant("registration/gradient-layouts", after=each_gradient(whole_gradient))
+hooks_first = mutant("registration/hooks-before", after=gathers_last)
+copies_for_layers = mutant("registration/leaves", after=runs_with_copies)
+memory_is_held = mutant("registration/frees-what-autograd-saved", after=holds_memory)
+sees_no_edits = mutant("registration/edits", gather=FirstGather)
+sees_no_replacement = mutant("registration/replaced", after=remembers_first_numbers)
+loses_converted = mutant("registration/converted-first", after=loses_at(1))
+loses_converted_back = mutant("registration/converted-and-back", after=loses_at(2))
+has_no_policy = mutant("registration/converted-under-policy", mp_policy=right.mixed_precision_policy())
+tells_by_address = called_otherwise("registration/layer-by-layer", shares_by_address)
 
-KILLED_BY = {
-    "returns_handles": "registration/unshard-waits",
-    "keeps_async": "registration/unwaited",
-    "gathers_again": "registration/repeated",
-    "forgets_by_hand": "registration/resharded-between",
-    "renews_objects": "registration/same-objects",
-    "gradients_lie_whole": "registration/gradient-layouts",
-    "hooks_first": "registration/hooks-before",
-    "copies_for_layers": "registration/leaves",
-    "memory_is_held": "registration/frees-what-autograd-saved",
-    "sees_no_edits": "registration/edits",
-    "sees_no_replacement": "registration/replaced",
-    "loses_converted": "registration/converted-first",
-    "loses_converted_back": "registration/converted-and-back",
-    "has_no_policy": "registration/converted-under-policy",
-    "tells_by_address": "registration/layer-by-layer",
-}
 #: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
 ALSO_KILLED_BY = {
     **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), END_TO_END),

@@ -232,45 +232,25 @@ def waits_for_the_last_output(module: Any, output: Any) -> Any:
     return output
 
 
-frees_too_early = mutant("frees too early", reduce=FreesTooEarly)
-frees_offloaded_replicas = given("frees offloaded replicas", where(is_offloaded_hybrid, FreesTooEarly))
-fills_memory_of_replicas = given("fills memory of replicas", where(is_hybrid, FreesTooEarly))
-reads_too_early = mutant("reads too early", reduce=ReadsTooEarly)
-copies_late = given("copies late", comes_late)
-newest_alone = given("newest alone", keeps_the_newest)
-waits_in_bfloat16 = mutant("waits in bfloat16", after=around_reductions(rounds_what_waits))
-adds_after_replicas = mutant("adds after replicas", after=around_reductions(adds_what_waits_last))
-forgets_the_first_layers = mutant("forgets the first layers", after=around_reductions(never_at_the_end))
-averages_all_for_replicas = mutant("averages all for replicas", after=mixes_everything)
-fails_to_add_in_float32 = mutant("fails to add in float32", reduce=AddsInFloat32)
-splits_its_division = mutant("splits its division", reduce=SplitsItsDivision)
-averages_by_autograd = mutant("averages by autograd", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
-averages_micro_batches = mutant("averages micro-batches", after=OfMicroBatches.on)
-sums_tp_in_bfloat16 = mutant("sums tp in bfloat16", after=hooks_norms(of_eight_bits))
-never_loud_again = mutant("never loud again", after=instead("set_requires_gradient_sync", stays_quiet))
-exchanges_uneven_parts = mutant("exchanges uneven parts", after=each_gradient(exchanges_by_own_size))
-needs_its_last_output = mutant("needs its last output", after=outputs(waits_for_the_last_output))
+frees_too_early = mutant("parity/exact", reduce=FreesTooEarly)
+frees_offloaded_replicas = given("offload/hsdp", where(is_offloaded_hybrid, FreesTooEarly))
+fills_memory_of_replicas = given("hsdp/exact", where(is_hybrid, FreesTooEarly))
+reads_too_early = mutant("parity/exact", reduce=ReadsTooEarly)
+copies_late = given("offload/exact", comes_late)
+newest_alone = given("scripts/offload", keeps_the_newest)
+waits_in_bfloat16 = mutant("accumulation/hsdp-scatters", after=around_reductions(rounds_what_waits))
+adds_after_replicas = mutant("accumulation/hsdp-scatters", after=around_reductions(adds_what_waits_last))
+forgets_the_first_layers = mutant("parity/exact", after=around_reductions(never_at_the_end))
+averages_all_for_replicas = mutant("hsdp/exact", after=mixes_everything)
+fails_to_add_in_float32 = mutant("precision/exact", reduce=AddsInFloat32)
+splits_its_division = mutant("reduction/half-range", reduce=SplitsItsDivision)
+averages_by_autograd = mutant("parity/exact", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
+averages_micro_batches = mutant("accumulation/quiet", after=OfMicroBatches.on)
+sums_tp_in_bfloat16 = mutant("tensor-parallel/decoder", after=hooks_norms(of_eight_bits))
+never_loud_again = mutant("accumulation/quiet", after=instead("set_requires_gradient_sync", stays_quiet))
+exchanges_uneven_parts = mutant("reshard/gradients", after=each_gradient(exchanges_by_own_size))
+needs_its_last_output = mutant("autograd/unused-output", after=outputs(waits_for_the_last_output))
 
-KILLED_BY = {
-    "frees_too_early": "parity/exact",
-    "frees_offloaded_replicas": "offload/hsdp",
-    "fills_memory_of_replicas": "hsdp/exact",
-    "reads_too_early": "parity/exact",
-    "copies_late": "offload/exact",
-    "newest_alone": "scripts/offload",
-    "waits_in_bfloat16": "accumulation/hsdp-scatters",
-    "adds_after_replicas": "accumulation/hsdp-scatters",
-    "forgets_the_first_layers": "parity/exact",
-    "averages_all_for_replicas": "hsdp/exact",
-    "fails_to_add_in_float32": "precision/exact",
-    "splits_its_division": "reduction/half-range",
-    "averages_by_autograd": "parity/exact",
-    "averages_micro_batches": "accumulation/quiet",
-    "sums_tp_in_bfloat16": "tensor-parallel/decoder",
-    "exchanges_uneven_parts": "reshard/gradients",
-    "never_loud_again": "accumulation/quiet",
-    "needs_its_last_output": "autograd/unused-output",
-}
 ALSO_KILLED_BY = {
     "fills_memory_of_replicas": ("reduction/divide-factor-hsdp",),
     **dict.fromkeys(

@@ -72,18 +72,9 @@ def reduce_over_the_other_axis(module: Any) -> None:
     module.set_all_reduce_hook(mix)
 
 
-replicas_have_no_gradients = mutant("replicas have no gradients", after=have_no_gradients)
-replicas_never_meet = mutant("replicas never meet", after=never_meet)
-sums_over_replicas = mutant("sums over replicas", after=sum_up)
-replicas_meet_in_bfloat16 = mutant("replicas meet in bfloat16", after=meet_in_bfloat16)
-replicas_drift = mutant("replicas drift", after=never_meet)
-reduces_over_the_other_axis = mutant("reduces over the other axis", after=reduce_over_the_other_axis)
-
-KILLED_BY = {
-    "replicas_have_no_gradients": "hsdp/exact",
-    "replicas_never_meet": "hsdp/exact",
-    "replicas_drift": "hsdp/replicas-stay-equal",
-    "sums_over_replicas": "hsdp/exact",
-    "replicas_meet_in_bfloat16": "hsdp/general",
-    "reduces_over_the_other_axis": "hsdp/exact",
-}
+replicas_have_no_gradients = mutant("hsdp/exact", after=have_no_gradients)
+replicas_never_meet = mutant("hsdp/exact", after=never_meet)
+sums_over_replicas = mutant("hsdp/exact", after=sum_up)
+replicas_meet_in_bfloat16 = mutant("hsdp/general", after=meet_in_bfloat16)
+replicas_drift = mutant("hsdp/replicas-stay-equal", after=never_meet)
+reduces_over_the_other_axis = mutant("hsdp/exact", after=reduce_over_the_other_axis)

@@ -63,14 +63,7 @@ def holds_on_weakly(module: nn.Module) -> None:
     module.register_forward_hook(end)
 
 
-gives_up = mutant("gives up on late ranks", reduce=GivesUpOnLateRanks)
-holds_weakly = mutant("holds on weakly", after=holds_on_weakly)
-adds_to_memory = mutant("adds to what is there", reduce=AddsToWhatIsThere)
-swallows = mutant("swallows failures", gather=SwallowsFailures)
-
-KILLED_BY = {
-    "gives_up": "stress/late-rank",
-    "holds_weakly": "stress/garbage",
-    "adds_to_memory": "stress/memory-of-nan",
-    "swallows": "stress/failed-collective",
-}
+gives_up = mutant("stress/late-rank", reduce=GivesUpOnLateRanks)
+holds_weakly = mutant("stress/garbage", after=holds_on_weakly)
+adds_to_memory = mutant("stress/memory-of-nan", reduce=AddsToWhatIsThere)
+swallows = mutant("stress/failed-collective", gather=SwallowsFailures)

@@ -134,39 +134,23 @@ def is_known_for_ever(module: nn.Module) -> None:
     _known.append(module)
 
 
-holds_views_of_everything = mutant("holds views of everything", after=shards_by_views)
-gathers_everything_first = mutant("gathers everything first", after=gathers_all_at_the_start)
-keeps_copies = mutant("keeps copies", after=keeps_a_copy)
-reduces_everything_last = mutant("reduces everything last", after=reduces_at_the_end)
-keeps_what_it_reduced = mutant("keeps what it reduced", reduce=KeepsWhatItReduced)
+holds_views_of_everything = mutant("memory/at-rest", after=shards_by_views)
+gathers_everything_first = mutant("memory/in-forward", after=gathers_all_at_the_start)
+keeps_copies = mutant("memory/after-forward", after=keeps_a_copy)
+reduces_everything_last = mutant("memory/in-backward", after=reduces_at_the_end)
+keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduced)
 keeps_quiet_gradients = mutant(
-    "keeps quiet gradients", after=instead("set_requires_gradient_sync", keeps_each_quiet_gradient)
+    "memory/accumulation", after=instead("set_requires_gradient_sync", keeps_each_quiet_gradient)
 )
-keeps_copies_on_replicas = given("keeps copies on replicas", replicas_keep_copies)
-sums_in_full = mutant("sums in full", after=instead("set_requires_all_reduce", sums_of_everything))
-recomputes_nothing = replace(right, name="recomputes nothing", checkpoint=lambda module, **_: module)
-leaves_gathers = mutant("leaves gathers", after=leaves_a_gather_behind)
-holds_views_of_experts = mutant("holds views of experts", after=shards_experts_by_views)
-leaves_experts = mutant("leaves experts", after=leaves_experts_behind)
-keeps_failed_steps = mutant("keeps failed steps", after=instead("reset_iter_state", holds_failed_steps))
-forgets_no_net = mutant("forgets no net", after=is_known_for_ever)
+keeps_copies_on_replicas = given("memory/replicas", replicas_keep_copies)
+sums_in_full = mutant("memory/replicas-quiet", after=instead("set_requires_all_reduce", sums_of_everything))
+recomputes_nothing = replace(right, name="memory/recomputed", checkpoint=lambda module, **_: module)
+leaves_gathers = mutant("memory/steps", after=leaves_a_gather_behind)
+holds_views_of_experts = mutant("memory/parameter-meshes", after=shards_experts_by_views)
+leaves_experts = mutant("memory/parameter-meshes-steps", after=leaves_experts_behind)
+keeps_failed_steps = mutant("memory/failures", after=instead("reset_iter_state", holds_failed_steps))
+forgets_no_net = mutant("memory/deleted", after=is_known_for_ever)
 
-KILLED_BY = {
-    "holds_views_of_everything": "memory/at-rest",
-    "gathers_everything_first": "memory/in-forward",
-    "keeps_copies": "memory/after-forward",
-    "reduces_everything_last": "memory/in-backward",
-    "keeps_what_it_reduced": "memory/after-backward",
-    "keeps_quiet_gradients": "memory/accumulation",
-    "keeps_copies_on_replicas": "memory/replicas",
-    "sums_in_full": "memory/replicas-quiet",
-    "recomputes_nothing": "memory/recomputed",
-    "leaves_gathers": "memory/steps",
-    "holds_views_of_experts": "memory/parameter-meshes",
-    "leaves_experts": "memory/parameter-meshes-steps",
-    "keeps_failed_steps": "memory/failures",
-    "forgets_no_net": "memory/deleted",
-}
 ALSO_KILLED_BY = {
     "reduces_everything_last": ("generated/",),  # what is no more unsharded when backward is over is never reduced
     "recomputes_nothing": ("checkpoint/contexts",),

@@ -18,7 +18,7 @@ from reference_models.fsdp.fsdp_module import _groups
 from reference_models.subject import implementation as right
 
 
-def of_the_reference(name: str, after: Callable[[Any], None]) -> Implementation:
+def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implementation:
     """The reference, and a change to each module that it has sharded."""
     assert right.fully_shard is not None
     shard = right.fully_shard
@@ -28,7 +28,7 @@ def of_the_reference(name: str, after: Callable[[Any], None]) -> Implementation:
         after(module if isinstance(module, nn.Module) else module[0])  # of a list all are in one group
         return module
 
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 def loses_what_groups_do_not_divide(module: Any) -> None:
@@ -64,13 +64,8 @@ def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
     return right_dtypes(gradients)
 
 
-loses_uneven_rows_in_groups = of_the_reference("loses uneven rows in groups", loses_what_groups_do_not_divide)
-forgets_empty_gradients = of_the_reference("forgets empty gradients", has_no_empty_gradients)
-mixes_dtypes = of_the_reference("mixes dtypes", keeps_two_dtypes)
+loses_uneven_rows_in_groups = of_the_reference("reshard/to-group-uneven", loses_what_groups_do_not_divide)
+forgets_empty_gradients = of_the_reference("sharding/zero-elements", has_no_empty_gradients)
+mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 
-KILLED_BY = {
-    "loses_uneven_rows_in_groups": "reshard/to-group-uneven",
-    "forgets_empty_gradients": "sharding/zero-elements",
-    "mixes_dtypes": "accumulation/late-parameters",
-}
 RAISES = ("mixes_dtypes",)
