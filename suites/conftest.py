@@ -1,4 +1,4 @@
-"""The start of a run, and its order: what most faults show in, then the chapters as a model lives, then long ones."""
+"""The start of a run, and its order: what most defects show in, then the chapters as a model lives, then long ones."""
 
 from __future__ import annotations
 

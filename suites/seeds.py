@@ -23,7 +23,7 @@ SEEDS = {
     "C4": "a mesh of three axes is refused",
     "C5": "which modules are managed",
     "C6": "which parameters and buffers are managed",
-    "C7": "who owns and who shares a parameter",
+    "C7": "which modules own and share a parameter",
     "C8": "plain parameters, sharded",
     "C9": "DTensor parameters, sharded",
     "C10": "lazy init finds the root and all states, root first",

@@ -234,13 +234,24 @@ def test_a_cycle_is_seen() -> None:
     assert cycle({"a": {"b"}, "b": {"a"}, "c": set()}) == ["a", "b"]
 
 
-FOLDERS = sorted({path.parent for path in MODULES.values()})
+PACKAGES = sorted({path.parent for path in MODULES.values()})
+DOCUMENTS = [ROOT / "docs", *sorted(path for path in (ROOT / "docs").rglob("*") if path.is_dir())]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
-def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
-    """It holds at most fifteen files, and its package says in one sentence what belongs there."""
+def relative(folder: Path) -> str:
+    """A folder's path in the project."""
+    return folder.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, *DOCUMENTS], ids=relative)
+def test_a_folder_holds_at_most_fifteen_files(folder: Path) -> None:
+    """A folder can be taken in at a glance."""
     assert len([path for path in folder.iterdir() if path.is_file()]) <= MOST_FILES
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=relative)
+def test_a_package_says_what_belongs_in_it(folder: Path) -> None:
+    """Its docstring begins with a sentence."""
     statement = " ".join((ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or "").split())
     assert re.match(r"(``)?[\w].+?\.($|\s)", statement), f"no sentence: {statement!r}"
 

@@ -1,8 +1,8 @@
 """What a run comes to: counts by verdict and level, and one word with its reason.
 
-For 41 MUST rows that pass, 2 waived and 3 requirements not claimed::
+For 41 MUST results that pass, 2 waived and 3 requirements not claimed::
 
-    CONFORMS to what it claims: 41 MUST rows pass; 3 requirements not claimed; 2 rows waived
+    CONFORMS to what it claims: 41 MUST results pass; 3 requirements not claimed; 2 results waived
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ _EXIT_STATUS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """The rows of one level, or chapter, by part; ``level`` is empty for planned rows that never reported one."""
+    """The results of one level, or chapter, by part; ``level`` is empty for planned results that never reported one."""
 
     level: str
     parts: dict[Part, int]
 
     @property
     def total(self) -> int:
-        """The denominator: every row of the level, whatever became of it."""
+        """The denominator: every result of the level, whatever became of it."""
         return sum(self.parts.values())
 
 
@@ -116,7 +116,7 @@ def counts(records: Iterable[Record]) -> dict[tuple[str, Verdict], int]:
 
 
 def tallies(run: Run) -> list[Tally]:
-    """The five-part bar of each level, and a last one for planned rows that never reported, if there are any."""
+    """The five-part bar of each level, and a last one for planned results that never reported, if there are any."""
     found = counts(run.records)
     bars = [Tally(level, _parts({v: found[level, v] for v in Verdict})) for level in LEVELS]
     lost = len(missing(run))
@@ -156,8 +156,9 @@ def standing(run: Run) -> Standing:
 def _blocked(blocking: list[Record]) -> str:
     stale = [record for record in blocking if record.verdict is Verdict.STALE_WAIVER]
     failed = len(blocking) - len(stale)
-    said = [f"{plural(failed, 'MUST row')} {_verb(failed, 'fail')}"] if failed else []
-    said += [f"{plural(len(stale), 'waiver')} of MUST rows {'is' if len(stale) == 1 else 'are'} stale"] if stale else []
+    said = [f"{plural(failed, 'MUST result')} {_verb(failed, 'fail')}"] if failed else []
+    be = "is" if len(stale) == 1 else "are"
+    said += [f"{plural(len(stale), 'waiver')} of MUST results {be} stale"] if stale else []
     first = min(blocking, key=lambda record: _WORST_FIRST.index(record.verdict))
     return f"{', '.join(said)}; first {first.requirement} in {first.world}"
 
@@ -169,12 +170,12 @@ def _gaps(run: Run) -> list[str]:
     found = counts(run.records)
     gaps = [
         (run.footer is None, "the run was cut short (no footer)"),
-        (not run.records, "no row was written"),
+        (not run.records, "no results were written"),
         (run.header.left_out > 0, f"{plural(run.header.left_out, 'requirement')} of the suites left out of this run"),
-        (lost > 0, f"{plural(lost, 'planned row')} never reported"),
-        (broken > 0, f"{plural(broken, 'row')} broken (the suite's own fault)"),
-        (idle > 0, f"{plural(idle, 'row')} not run"),
-        (bool(run.records) and not found["must", Verdict.PASS], "no MUST row passed, so nothing is proven"),
+        (lost > 0, f"{plural(lost, 'planned result')} never reported"),
+        (broken > 0, f"{plural(broken, 'result')} broken (the suite's own fault)"),
+        (idle > 0, f"{plural(idle, 'result')} not run"),
+        (bool(run.records) and not found["must", Verdict.PASS], "no MUST result passed, so nothing is proven"),
         (bool(run.damage) and run.footer is not None, f"{plural(len(run.damage), 'line')} of the file damaged"),
     ]
     return [said for holds, said in gaps if holds] + _footer_gaps(run)
@@ -188,7 +189,7 @@ def _footer_gaps(run: Run) -> list[str]:
     if status not in (0, 1):
         gaps.append(f"pytest ended with status {status} because {_EXIT_STATUS.get(status, 'of something else')}")
     if status == 1 and not any(record.verdict.is_red for record in run.records):
-        gaps.append("pytest ended with status 1, and no row says why")
+        gaps.append("pytest ended with status 1, and no result says why")
     return gaps
 
 
@@ -197,12 +198,12 @@ def _conforming(run: Run) -> str:
     passed = found["must", Verdict.PASS]
     unclaimed = len({record.requirement for record in run.records if record.verdict is Verdict.NOT_CLAIMED})
     waived = sum(found[level, Verdict.WAIVED] for level in LEVELS)
-    said = [f"{plural(passed, 'MUST row')} {_verb(passed, 'pass')}"]
+    said = [f"{plural(passed, 'MUST result')} {_verb(passed, 'pass')}"]
     said += [f"{plural(unclaimed, 'requirement')} not claimed"] if unclaimed else []
-    said += [f"{plural(waived, 'row')} waived"] if waived else []
+    said += [f"{plural(waived, 'result')} waived"] if waived else []
     for level in LEVELS[1:]:
         red = found[level, Verdict.FAIL] + found[level, Verdict.STALE_WAIVER]
-        said += [f"{plural(red, f'{level.upper()} row')} {_verb(red, 'fail')}, which does not block"] if red else []
+        said += [f"{plural(red, f'{level.upper()} result')} {_verb(red, 'fail')}, which does not block"] if red else []
     scope = "to what it claims" if unclaimed or run.header.not_claimed else "to every requirement planned"
     return f"{scope}: {'; '.join(said)}"
 

@@ -1,4 +1,4 @@
-"""A red row with all that a person needs to see it again: what differs, what became of ranks, and how to run it."""
+"""A failing result with what a person needs to see it again: what differs, the end of each rank, and how to run it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 1e300
 
 @dataclass(frozen=True)
 class RankEnd:
-    """What became of one rank."""
+    """The end of one rank."""
 
     rank: str
     fate: str
@@ -47,7 +47,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Card:
-    """One red row. ``words`` are its case in a line, ``again`` what became of running that again."""
+    """One failing result. ``words`` are its case in a line, ``again`` what became of running that again."""
 
     anchor: str
     record: Record
@@ -71,12 +71,12 @@ class Card:
 
 
 def brief_card_of(record: Record, anchor: str) -> Card:
-    """The card of a row that has a line on the page, and no more."""
+    """The card of a result that has only a line on the page."""
     return Card(anchor, record, clipped(record.message), "", "", "", (), (), ())
 
 
 def card_of(record: Record, anchor: str, file: str) -> Card:
-    """The card of a row of the record file of that name."""
+    """The card of a result of the record file of that name."""
     return Card(
         anchor=anchor,
         record=record,
@@ -117,7 +117,7 @@ def _forms(record: Record, file: str) -> list[Form]:
 
 
 def _modules(record: Record) -> list[str]:
-    """The options of the pytest line that name modules, which ``reproduce`` must be told: it imports none by itself."""
+    """The options of the pytest line that name modules, which ``reproduce`` needs, since it imports none by itself."""
     try:
         words = shlex.split(record.reproduce[:2000].partition(" --case ")[0])
     except ValueError:

@@ -1,9 +1,9 @@
 """What a subject claims, and what the run has to say of that: four lists of features.
 
-claimed              rows of it were tried, or the record names it
+claimed              results of it were tried, or the record names it
 not claimed          with the subject's reason
-could be claimed     not claimed, tried all the same (``--unclaimed try``), and every row that was tried passed
-not tried here       claimed, and no row that needs it was tried
+could be claimed     not claimed, tried all the same (``--unclaimed try``), and every result that was tried passed
+not tried here       claimed, and no result that needs it was tried
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 500
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature: how the rows came out that need it, in words, or why it is not claimed.
+    """One feature: the verdicts of the results that need it, in words, or why it is not claimed.
 
     ``mark`` is the icon that says the same, where the list does not have one icon for all.
     """
@@ -64,7 +64,7 @@ def _rest(count: int) -> list[Feature]:
 
 
 def _unclaimed(reasons: Mapping[str, str], needing: Mapping[str, list[Record]]) -> list[tuple[str, list[Record]]]:
-    """Each feature that is not claimed, with the rows that were left out for want of it."""
+    """Each feature that is not claimed, with the results that were left out because of that."""
     left_out = {
         name: [record for record in records if record.verdict is Verdict.NOT_CLAIMED]
         for name, records in needing.items()
@@ -78,20 +78,20 @@ def _claimed(name: str, rows: list[Record]) -> Feature:
     Results that are not claimed need another feature, too, and say nothing of this one.
     """
     if not rows:
-        return Feature(name, "no row needs it by name", str(Verdict.NOT_RUN))
+        return Feature(name, "no requirement needs it by name", str(Verdict.NOT_RUN))
     found = Counter(record.verdict for record in rows)
     said = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict if found[verdict])
     if len(found) == 1 < len(rows):
         said = f"all {rows[0].verdict}"
     mark = worst_of([verdict for verdict in found if verdict is not Verdict.NOT_CLAIMED] or found)
-    return Feature(name, f"{plural(len(rows), 'row')}: {said}", str(mark))
+    return Feature(name, f"{plural(len(rows), 'result')}: {said}", str(mark))
 
 
 def _idle(name: str, rows: list[Record]) -> Feature | None:
     if not rows or any(row.was_tried for row in rows):
         return None
     reasons = unique(record.message for record in rows if record.message)
-    return Feature(name, f"{plural(len(rows), 'row')} not tried: {reasons[0] if reasons else 'no reason was written'}")
+    return Feature(name, f"{plural(len(rows), 'result')} not tried: {reasons[0] if reasons else 'no reason given'}")
 
 
 def _could(unclaimed: tuple[str, list[Record]]) -> Feature | None:
@@ -100,8 +100,8 @@ def _could(unclaimed: tuple[str, list[Record]]) -> Feature | None:
     if not ends or any(end != "pass" for end in ends):
         return None
     rest = len(rows) - len(ends)
-    more = f"; {plural(rest, 'row')} could not be tried" if rest else ""
+    more = f"; {plural(rest, 'result')} could not be tried" if rest else ""
     return Feature(
         name,
-        f"{plural(len(ends), 'row')} of it tried all the same, and {'it' if len(ends) == 1 else 'all'} passed{more}",
+        f"{plural(len(ends), 'result')}, tried although not claimed; {'it' if len(ends) == 1 else 'all'} passed{more}",
     )

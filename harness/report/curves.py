@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from harness.data.text import one_line
 from harness.records.record import LossCurve, Record
 
-#: How many charts a page has: of red rows first, then of one row a chapter; how many of one row; and how many lines.
+#: How many charts a page has: failing results first, then one a chapter; how many of one result; how many lines.
 MOST_CHARTS, MOST_OF_A_ROW, MOST_LINES, MOST_STEPS = 12, 2, 8, 64
 #: The drawing: its size, and what is left free around lines.
 WIDTH, HEIGHT, MARGIN = 200.0, 80.0, 6.0
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One small chart: of which row, what it shows, the two kinds of lines, and the same in words."""
+    """One small chart: of which result, what it shows, the two kinds of lines, and the same in words."""
 
     requirement: str
     world: str
@@ -44,7 +44,7 @@ class Chart:
 
 
 def charts_of(records: Iterable[Record]) -> tuple[Chart, ...]:
-    """A few charts of a run: of rows that fail, then of the first row with curves in each chapter."""
+    """A few charts of a run: of results that fail, then of the first with curves in each chapter."""
     with_curves = [record for record in records if record.curves]
     red = [record for record in with_curves if record.verdict.is_red]
     firsts: dict[str, Record] = {}

@@ -82,13 +82,13 @@ class _Call:
     @property
     def words(self) -> str:
         """``all_gather of 1024 B float32, ranks 0, 1``."""
-        told = {name: one_line(str(self.event.get(name) or ""), 40) for name in (*_COMMON, "ranks")}
-        reduced = f" {told['reduce']}" if told["reduce"] else ""
-        return f"{told['op']}{reduced} of {told['bytes'] or 0} B {told['dtype']}, ranks {told['ranks'].strip('[]')}"
+        text = {name: one_line(str(self.event.get(name) or ""), 40) for name in (*_COMMON, "ranks")}
+        reduced = f" {text['reduce']}" if text["reduce"] else ""
+        return f"{text['op']}{reduced} of {text['bytes'] or 0} B {text['dtype']}, ranks {text['ranks'].strip('[]')}"
 
 
 def lanes_of_events(events: Sequence[Sequence[Collective]]) -> Lanes | None:
-    """The lanes of a row's events; None where no rank issued any."""
+    """The lanes of a result's events; None where no rank issued any."""
     calls = [_calls(lane) for lane in events[:MOST_LANES]]
     if not any(calls):
         return None

@@ -20,7 +20,7 @@ from harness.records.standing import PART_OF, is_waived, severity, worst_of
 
 @dataclass(frozen=True)
 class Column:
-    """What the table needs of one run: its rows, its worlds, and where the page tells more of a row, by node id."""
+    """What the table needs of one run: its results, its worlds, and where the page has more on a result, by node id."""
 
     records: Sequence[Record]
     worlds: tuple[str, ...]
@@ -43,7 +43,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Cell:
-    """One requirement in one world of one run; ``note`` counts the rows behind it when there are several."""
+    """One requirement in one world of one run; ``note`` counts the results behind it when there are several."""
 
     verdict: Verdict
     note: str
@@ -109,7 +109,8 @@ def chapter_anchor(name: str) -> str:
 def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Column]) -> Chapter:
     rows = tuple(_row(sides, columns) for sides in found)
     red = sum(record.verdict.is_red for sides in found for side in sides for record in side)
-    return Chapter(chapter_anchor(name), name, plural(len(rows), "requirement") + (f", {red} red" if red else ""), rows)
+    counted = plural(len(rows), "requirement") + (f", {red} failing" if red else "")
+    return Chapter(chapter_anchor(name), name, counted, rows)
 
 
 def _row(sides: list[list[Record]], columns: Sequence[Column]) -> Row:
@@ -127,7 +128,7 @@ def _row(sides: list[list[Record]], columns: Sequence[Column]) -> Row:
 
 
 def _differs(sides: list[list[Record]], columns: Sequence[Column]) -> bool:
-    """Whether two runs came to different verdicts in a world that all runs have, or only one of them has the row."""
+    """Whether two runs came to different verdicts in a world that all runs have, or only one of them has the result."""
     common = sorted(set.intersection(*(set(column.worlds) for column in columns)))
     ends = {(bool(side), *(_verdict(_in_world(side, world)) for world in common)) for side in sides}
     return len(ends) > 1

@@ -1,10 +1,10 @@
-"""Failures by their cause, so that rows which fail for one reason read as one: the smallest case first.
+"""Failures by their cause, so that results which fail for one reason read as one: the smallest case first.
 
 Rows are of one group if they share a chapter, a class of cause, and the kind of what differs::
 
     reduction/average  disagreement  'gradients' '0.weight'[1]  ─┐
-    reduction/hsdp     disagreement  'gradients' '2.bias'[0]    ─┴─▶ reduction: wrong gradients (2 rows)
-    reduction/average  raised        RuntimeError: …            ───▶ reduction: raised RuntimeError (1 row)
+    reduction/hsdp     disagreement  'gradients' '2.bias'[0]    ─┴─▶ reduction: wrong gradients (2 results)
+    reduction/average  raised        RuntimeError: …            ───▶ reduction: raised RuntimeError (1 result)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.report.cards import Card, brief_card_of, card_of
 from harness.report.events import Lanes, lanes_of_events
 from harness.report.words import case_size, kind_of
 
-#: How many rows of a group beside the first are shown with all they have; the others have a line each.
+#: How many results of a group besides the first are shown in full; the others have a line each.
 MOST_TOLD = 12
 #: For how many groups lanes are drawn.
 MOST_DRAWN = 40
@@ -39,12 +39,12 @@ class Group:
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        """All of its rows."""
+        """All of its results."""
         return (self.first, *self.others, *self.more)
 
 
 def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Group, ...]:
-    """The red rows of a run in groups, those with MUST rows first, else in the order in which they came up."""
+    """The failing results of a run in groups, those with MUST first, else in the order in which they came up."""
     red = [record for record in records if record.verdict.is_red]
     found: dict[tuple[str, str, str], list[Record]] = {}
     for record in red:
@@ -89,7 +89,7 @@ def _reason(cause: str, kind: str) -> str:
 
 def _summary(rows: list[Record]) -> str:
     requirements, worlds = unique(row.requirement for row in rows), unique(row.world for row in rows)
-    many = f"{plural(len(rows), 'row')} of {plural(len(requirements), 'requirement')}, in {', '.join(worlds)}"
+    many = f"{plural(len(rows), 'result')} of {plural(len(requirements), 'requirement')}, in {', '.join(worlds)}"
     return f"{many}; the smallest case first" if len(rows) > 1 else many
 
 

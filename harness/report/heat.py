@@ -1,6 +1,6 @@
 """The heat map of a run: for each chapter the worst difference against its bound, by dtype, ranks and mesh.
 
-Two rows of one chapter, with ``ratios`` of ``{"2 ranks · float32": 0.375}`` and ``{"2 ranks · float32": 0.1, "4 ranks ·
+Two of a chapter, with ``ratios`` of ``{"2 ranks · float32": 0.375}`` and ``{"2 ranks · float32": 0.1, "4 ranks ·
 mesh 2x2": 0.0}``, and ``ulps`` of ``{"2 ranks · float32": [3, 8]}`` for the first, become::
 
                    float32   no dtype

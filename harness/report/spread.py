@@ -77,7 +77,7 @@ class Lane:
 
 
 def lanes_of(records: Iterable[Record]) -> tuple[Lane, ...]:
-    """A lane a dtype, from the worst ratio of each row in each of its cells."""
+    """A lane a dtype, from the worst ratio of each result in each of its cells."""
     found: dict[tuple[int, str], list[tuple[float, bool]]] = {}
     for record in records:
         for cell, ratio in record.ratios.items():

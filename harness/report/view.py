@@ -1,6 +1,6 @@
 """What the page shows, as plain values: no HTML here, and no thinking in the template.
 
-For each run: its standing, its bars, its failures in groups, and why rows were not tried or are excused. For all runs
+For each run: its standing, its bars, its failures in groups, and why results were not tried or are waived. For all runs
 together: the table of ``grid.py``, and what differs between the environments; of two runs, the comparison.
 """
 
@@ -38,7 +38,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class WaivedRow:
-    """One row under a waiver, and how long the waiver still holds, counted from the day of the run."""
+    """One result under a waiver, and how long the waiver still holds, counted from the day of the run."""
 
     record: Record
     reason: str
@@ -50,7 +50,7 @@ class WaivedRow:
 
 @dataclass(frozen=True)
 class Flaky:
-    """A row whose failing case passed when it was run again, how often, and its card."""
+    """A result whose failing case passed when it was run again, how often, and its card."""
 
     record: Record
     said: str
@@ -86,7 +86,7 @@ class RunView:
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        """All red rows, in the order of the page."""
+        """All failing results, in the order of the page."""
         return tuple(card for group in self.groups for card in group.cards)
 
     @property
@@ -174,7 +174,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Worlds", ", ".join(header.worlds)),
         ("Started", moment_text(header.started)),
         ("Took", seconds_text(footer.seconds) if footer else "unknown: cut short"),
-        ("Rows", f"{len(run.records)} written, {len(set(header.plan))} planned"),
+        ("Results", f"{len(run.records)} written, {len(set(header.plan))} planned"),
         ("Seed", header.seed),
     ]
 

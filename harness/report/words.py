@@ -1,4 +1,4 @@
-"""A failing case in words, for people who will not read JSON, and what kind of thing went wrong in it.
+"""A failing case in words, for readers of the page, and what kind of thing went wrong in it.
 
 ``{"case": "TrainingCase", "world_size": 2, "net": {"case": "Stack", "dim": 1, "blocks": ["linear", "linear"], "bias":
 false}, "dtype": "float32", "steps": 1, "batch": 3, "mesh": []}`` is::
@@ -86,8 +86,8 @@ def _is_count(value: Any) -> bool:
 
 def kind_of(record: Record) -> str:
     """What failed, in a word: what the first tensor that differs is (``gradients``), or the class of an error."""
-    for told in record.differences:
-        kind = _kind_of_path(str(told.get("path", ""))[:500], str(told.get("where", ""))[:200])
+    for difference in record.differences:
+        kind = _kind_of_path(str(difference.get("path", ""))[:500], str(difference.get("where", ""))[:200])
         if kind:
             return kind
     errors = (str(end.get("error", ""))[:200] for end in record.ranks if end.get("fate") == "raised")

@@ -54,14 +54,14 @@ class Change(str, Enum):
 #: What each kind of change is.
 EXPLAINED = {
     Change.REGRESSED: "passed in the reference",
-    Change.LOST: "planned, and no row was written",
+    Change.LOST: "planned, and no result was written",
     Change.EXCUSED: "passed in the reference, fails here under a waiver",
     Change.NO_LONGER_RUN: "tried in the reference only",
     Change.NEWLY_RUN: "tried in this run only",
     Change.FIXED: "did not pass in the reference",
     Change.CHANGED: "ended otherwise",
-    Change.REMOVED: "rows of the reference's plan only",
-    Change.ADDED: "rows of this run's plan only",
+    Change.REMOVED: "results of the reference's plan only",
+    Change.ADDED: "results of this run's plan only",
 }
 
 
@@ -171,10 +171,10 @@ class Comparison(Struct, frozen=True, tag_field="kind", tag="comparison"):
 
     @property
     def summary(self) -> str:
-        """``4 rows: 3 regressed, 1 the same. 3 regressions.``."""
+        """``4 results: 3 regressed, 1 the same. 3 regressions.``."""
         kinds = ", ".join(f"{count} {change}" for change, count in self.counts.items() if count)
         against = plural(self.regressions, "regression") if self.regressions else "No regression"
-        return f"{plural(sum(self.counts.values()), 'row')}: {kinds or 'none'}. {against}."
+        return f"{plural(sum(self.counts.values()), 'result')}: {kinds or 'none'}. {against}."
 
 
 Pairs = dict[Key, tuple[Planned | None, ...]]

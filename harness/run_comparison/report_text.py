@@ -27,8 +27,8 @@ def text_of(comparison: Comparison, whole: bool = False) -> str:
         [f"differs    {_fact(fact)}" for fact in comparison.differs],
         list(_claims(comparison)),
         *(
-            [f"{plural(len(rows), 'row')} {change}: {said}", *_few(_lines(rows), whole or change is Change.REGRESSED)]
-            for change, said, rows in comparison.kinds
+            [f"{plural(len(rows), 'result')} {change}: {why}", *_few(_lines(rows), whole or change is Change.REGRESSED)]
+            for change, why, rows in comparison.kinds
         ),
         list(_requirements(comparison, whole)),
         list(_drift(comparison, whole)),
@@ -79,7 +79,7 @@ def _requirements(comparison: Comparison, whole: bool) -> Iterator[str]:
 
 def _drift(comparison: Comparison, whole: bool) -> Iterator[str]:
     if comparison.drift:
-        yield f"{plural(len(comparison.drift), 'row')} nearer to the bound, for information: worst ÷ allowed"
+        yield f"{plural(len(comparison.drift), 'result')} nearer to the bound, for information: worst ÷ allowed"
         lines = [
             f"  {one_line(drift.name, 240)}: {ratio_text(drift.reference)} → {ratio_text(drift.run)}"
             for drift in comparison.drift

@@ -46,7 +46,7 @@ EXCHANGES: tuple[Kind, ...] = ("all_to_all_single", "all_to_all_uneven")
 REDUCING: tuple[Kind, ...] = (*SCATTERS, "all_reduce")
 #: The one tensor of each is input and output.
 IN_PLACE: tuple[Kind, ...] = ("all_gather_in_place", "all_reduce", "broadcast")
-#: Whoever is the root, each member brings a part for each member.
+#: Whichever rank is the root, each member brings a part for each member.
 _A_PART_FOR_EACH: tuple[Kind, ...] = (*SCATTERS, "scatter", "all_to_all_single")
 
 #: One rank's memory after a call, ``given`` and ``got``; empty on a rank that is no member of the group.

@@ -173,7 +173,7 @@ def _turned(places: list[int], by: int) -> list[int]:
 
 
 def _forget_inputs(it: Prepared) -> None:
-    """Nobody here keeps what was sent, and other tensors of its size come and go."""
+    """Nothing here keeps what was sent, and other tensors of its size come and go."""
     sizes = [tensor.numel() for tensor in it.given]
     it.given, it.sent = [], []
     for numel in sizes:

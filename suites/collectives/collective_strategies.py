@@ -36,7 +36,7 @@ def edges(draw: st.DrawFn) -> int:
     return power + draw(st.sampled_from([-1, 0, 1]))
 
 
-def everybody(world_size: int) -> st.SearchStrategy[Groups]:
+def all_ranks(world_size: int) -> st.SearchStrategy[Groups]:
     """No group but that of all ranks."""
     return st.just(())
 
@@ -63,7 +63,7 @@ def collective_cases(
     dtypes: Sequence[str],
     at_least: int = 2,
     most_calls: int = 5,
-    groups: Callable[[int], st.SearchStrategy[Groups]] = everybody,
+    groups: Callable[[int], st.SearchStrategy[Groups]] = all_ranks,
     large: bool = True,
     sizes: st.SearchStrategy[int] | None = None,
     **fixed: Any,

@@ -45,8 +45,8 @@ class BarrierCase(Case):
 def barrier_cases(draw: st.DrawFn) -> BarrierCase:
     """All ranks, or some, or groups that share ranks."""
     world_size = draw(world_sizes(2))
-    everybody = st.just((tuple(range(world_size)),))
-    groups = draw(st.one_of(everybody, groups_of(world_size), overlapping(world_size)))
+    all_ranks = st.just((tuple(range(world_size)),))
+    groups = draw(st.one_of(all_ranks, groups_of(world_size), overlapping(world_size)))
     return BarrierCase(world_size, groups, draw(st.integers(1, 4)))
 
 
@@ -84,8 +84,8 @@ def _be_late(directory: Path, turn: int) -> None:
 
 def wanted_marks(case: BarrierCase, rank: int) -> list[list[str]]:
     """The marks of all ranks that meet."""
-    everybody = [case.members(turn) for turn in range(case.rounds)]
-    return [[f"{turn}-{each}" for each in ranks] if rank in ranks else [] for turn, ranks in enumerate(everybody)]
+    all_ranks = [case.members(turn) for turn in range(case.rounds)]
+    return [[f"{turn}-{each}" for each in ranks] if rank in ranks else [] for turn, ranks in enumerate(all_ranks)]
 
 
 # Objects.
@@ -132,28 +132,28 @@ def objects(rank: Rank, case: ObjectCase) -> dict[str, Any]:
         return {}
     size, member, root = len(case.ranks), case.ranks.index(rank.number), case.ranks[case.root]
     at_root = rank.number == root
-    everybody: list[Any] = [None] * size
-    dist.all_gather_object(everybody, case.thing(member), group=group)
+    all_ranks: list[Any] = [None] * size
+    dist.all_gather_object(all_ranks, case.thing(member), group=group)
     gathered: list[Any] | None = [None] * size if at_root else None
     dist.gather_object(case.thing(member), gathered, dst=root, group=group)
     sent = [case.thing(case.root), member if at_root else None] if at_root else [None, None]
     dist.broadcast_object_list(sent, src=root, group=group)
     own: list[Any] = [None]
     dist.scatter_object_list(own, [case.thing(each) for each in range(size)] if at_root else None, root, group=group)
-    return {"all_gather": everybody, "gather": gathered, "broadcast": sent, "scatter": own}
+    return {"all_gather": all_ranks, "gather": gathered, "broadcast": sent, "scatter": own}
 
 
 def wanted_objects(case: ObjectCase, rank: int) -> dict[str, Any]:
     """What each rank must have of them."""
     if rank not in case.ranks:
         return {}
-    everybody = [case.thing(member) for member in range(len(case.ranks))]
+    all_ranks = [case.thing(member) for member in range(len(case.ranks))]
     member = case.ranks.index(rank)
     return {
-        "all_gather": everybody,
-        "gather": everybody if member == case.root else None,
-        "broadcast": [everybody[case.root], case.root],
-        "scatter": [everybody[member]],
+        "all_gather": all_ranks,
+        "gather": all_ranks if member == case.root else None,
+        "broadcast": [all_ranks[case.root], case.root],
+        "scatter": [all_ranks[member]],
     }
 
 

@@ -119,7 +119,7 @@ def set_later(rank: Rank, case: SetLaterCase, net: Any) -> None:
 
 
 def reshard_all(rank: Rank, case: TrainingCase, net: nn.Sequential) -> None:
-    """Reshard every module by hand."""
+    """Reshard every module explicitly."""
     for module in modules(case, net):
         module.reshard()
 

@@ -56,7 +56,7 @@ def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AnyAheadCase(TrainingCase):
-    """Each sharded module, the root last, is told to gather some others ahead, be it of use or not."""
+    """Each sharded module, the root last, prefetches some others, useful or not."""
 
     forward: tuple[tuple[int, ...], ...] = ()
     backward: tuple[tuple[int, ...], ...] = ()
@@ -74,7 +74,7 @@ def any_ahead_cases(draw: st.DrawFn) -> Any:
 
 
 def train_with_any_ahead(rank: Rank, case: AnyAheadCase) -> Trace:
-    """Train while modules gather ahead what they were told to."""
+    """Train while modules prefetch as asked."""
     net = sharded(rank, case)
     found = modules(case, net)
     for module, chosen in zip(found, case.forward, strict=False):
@@ -85,7 +85,7 @@ def train_with_any_ahead(rank: Rank, case: AnyAheadCase) -> Trace:
 
 
 def train_unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """One step; all is gathered by hand before it, asynchronously, with other collectives between and meanwhile."""
+    """One step; all is unsharded explicitly before it, asynchronously, with other collectives between and meanwhile."""
     net = sharded(rank, case)
     sums = [torch.full((place + 2,), float(rank.number)) for place in range(len(case.sharded) + 1)]
     works, handles = [], []

@@ -1,4 +1,4 @@
-"""A mark in the graph of a net: who asks is told when backward comes to it. Imports no ``torch.distributed``.
+"""A mark in the graph of a net: a callback runs when backward comes to it. Imports no ``torch.distributed``.
 
 ``y = mark(layer(x), note)`` calls ``note()`` when the gradient of ``y`` has come, after every hook on ``y``, and before
 the layer computes its own gradients.

@@ -1,6 +1,6 @@
 """How much of the time of collectives must hide behind compute, from times alone. Imports no ``torch.distributed``.
 
-Six blocks that compute for 8 ms each; a gather takes 4 ms, all of which two streams that were filled by hand hide::
+Six blocks that compute for 8 ms each; a gather takes 4 ms, all of which two explicitly filled streams hide::
 
     quiet      6 x 8            = 48 ms    collectives take next to no time
     delayed    48 + 4           = 52 ms    all but the first gather run beside compute
@@ -9,9 +9,10 @@ Six blocks that compute for 8 ms each; a gather takes 4 ms, all of which two str
 
 Derivation. Collectives add ``delayed - quiet`` to a pass: that part of them which nothing ran beside. Of ``made``
 collectives of ``c`` ms each, ``alone`` have no compute that they could run beside: the first gather of a pass, and the
-last reduction. Of each other one a device hides ``h`` ms, which is measured: two streams filled by hand take
-``together`` for a collective and the compute that it runs beside, so ``h = compute + c - together``. Who hides all that
-can be hidden adds ``made c - (made - alone) h``; who hides nothing adds ``made c``. Required is half of what can be:
+last reduction. Of each other one a device hides ``h`` ms, which is measured: two explicitly filled streams take
+``together`` for a collective and the compute that it runs beside, so ``h = compute + c - together``. A subject
+that hides all it can adds ``made c - (made - alone) h``; one that hides nothing adds ``made c``. Required is
+half of what can be:
 
     delayed - quiet <= made c - (made - alone) h / 2
 
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from suites.kit.cases import draw, mixed
 
-#: A device that hides less than this of a collective by hand does not run streams side by side.
+#: A device that hides less than this of a collective on its own does not run streams side by side.
 BY_HAND = 0.5
 #: How much longer than a collective beside it compute takes.
 LONGER = 2
@@ -40,7 +41,7 @@ LONGER = 2
 class OverlapCase(Case):
     """Blocks sharded by themselves, in which each collective takes about so many ms, and compute ``LONGER``.
 
-    With ``ahead`` each block is told to gather the next one ahead.
+    With ``ahead`` each block prefetches the next one.
     """
 
     world_size: int = 2
@@ -61,7 +62,7 @@ class OverlapCase(Case):
 
 @dataclass(frozen=True)
 class Times:
-    """What one rank measured, in ms: a collective, the compute that it can run beside, and both on two streams by hand.
+    """What one rank measured, in ms: a collective, the compute that it can run beside, and both on two streams.
 
     And a pass in which collectives take no time, one in which they do, and how many of them it ``made``.
     """
@@ -95,7 +96,9 @@ def complaint(times: Times, least: int, alone: int) -> str:
         return f"expected {least} calls or more of the collectives that were set, got {times.made}"
     if times.hideable < BY_HAND * c:
         by_hand = f"{c:.1f} ms beside {times.compute:.1f} ms took {times.together:.1f} ms"
-        return f"expected two streams filled by hand to run side by side, but {by_hand}: such a backend lacks 'streams'"
+        return (
+            f"expected two explicitly filled streams to run side by side, but {by_hand}: such a backend lacks 'streams'"
+        )
     if added > allowed:
         what = f"{times.made} collectives of {c:.1f} ms to add at most {allowed:.1f} ms to {times.quiet:.1f} ms"
         return f"expected {what}, got {added:.1f} ms more"

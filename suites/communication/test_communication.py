@@ -114,7 +114,7 @@ def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: 
 @costly(2)
 @given(case=training_cases(reshard_after_forward=False))
 def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: TrainingCase) -> None:
-    """A group that forward kept, and that is resharded by hand, is gathered once in backward."""
+    """A group that forward kept, and that is resharded explicitly, is gathered once in backward."""
     for number, got in enumerate(trial.run(programs.communicated, case, None, programs.reshard_all)):
         want = backward(case, number, book.units(case))
         trial.agree(f"rank {number}, backward", counted(got["backward"]), want)

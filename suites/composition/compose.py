@@ -122,7 +122,7 @@ class ComposedCase(TrainingCase):
         return super().loss(outputs, step, 0 if self.same_inputs else rank)
 
 
-#: Bottom-up, a comma per level of the tree; f: fully_shard, r: replicate, m: by hand, a: what a policy chooses, too.
+#: Bottom-up, a comma per level of the tree; f: fully_shard, r: replicate, m: explicit, a: what a policy chooses, too.
 NESTINGS: dict[str, tuple[Act, ...]] = {
     "1fm,1r": (Act("fully_shard", "0"), Act("replicate")),
     "1r,1fm": (Act("replicate", "1"), Act("fully_shard")),

@@ -94,7 +94,7 @@ def under_root(draw: st.DrawFn, root: Act) -> tuple[Act, ...]:
 
 @st.composite
 def state_dict_cases(draw: st.DrawFn, cut: Function, whole: Function) -> ComposedCase:
-    """One unit is cut, the other kept whole, and the rest is nobody's."""
+    """One unit is cut, the other kept whole, and the rest belongs to none."""
     places = draw(st.permutations(UNITS))
     return draw(composed(st.just((Act(cut, places[0]), Act(whole, places[1])))))
 

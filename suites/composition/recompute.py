@@ -59,7 +59,7 @@ class RecomputeCase(Case):
 class Layer(nn.Module):
     """Two tensors and a keyword in, two tensors out: ``(dropout(tanh(linear(a))) · scale, b + a)``.
 
-    It logs its runs, fails in the one that it is told to, and remembers the memory of its activations.
+    It logs its runs, fails in the requested one, and remembers the memory of its activations.
     """
 
     def __init__(self, dim: int, dropout: float) -> None:

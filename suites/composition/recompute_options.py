@@ -1,4 +1,4 @@
-"""What ``checkpoint`` is told: contexts, checks and keywords; what is drawn, and what runs on ranks.
+"""The options of ``checkpoint``: contexts, checks and keywords; what is drawn, and what runs on ranks.
 
 With a ``context_fn``, a module that is recomputed leaves this log::
 

@@ -1,4 +1,4 @@
-"""Composition: ``fully_shard``, ``replicate`` and ``checkpoint`` on one net, by hand and by policy."""
+"""Composition: ``fully_shard``, ``replicate`` and ``checkpoint`` on one net, explicitly and by policy."""
 
 from __future__ import annotations
 

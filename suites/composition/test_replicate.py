@@ -109,7 +109,7 @@ def test_replicated_and_sharded_layers_keep_their_own_placements(trial: Trial, c
 @requirement("replicate/nested", DTENSORS, Feature.FULLY_SHARD, level="should", ranks=2, source="B7")
 @given(case=replicas(alternating(), net=ROOTED))
 def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: RouteCase) -> None:
-    """Replicated within sharded within replicated, or the reverse: each lies as it was told, and all train as plain."""
+    """Replicated within sharded within replicated, or the reverse: layouts are as requested, and all train as plain."""
     lie_as_told(trial, case)
     trains_as_unsharded(trial, case)
 
@@ -153,7 +153,7 @@ def test_replicas_can_be_run_by_a_registered_method(trial: Trial, case: RouteCas
 @requirement("replicate/prefetch", DTENSORS, Feature.PREFETCH, ranks=2)
 @given(case=routes("prefetch"))
 def test_replicas_that_prefetch_train_as_the_plain_net(trial: Trial, case: RouteCase) -> None:
-    """Told which modules to prefetch in forward and backward, replicas train as the plain net."""
+    """With modules to prefetch set for forward and backward, replicas train as the plain net."""
     trains_as_unsharded(trial, case)
 
 

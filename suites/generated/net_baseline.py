@@ -81,7 +81,7 @@ def _backward(
 
 
 def descend(net: nn.Module, gradients: Mapping[str, Tensor | None], rate: float) -> None:
-    """A step of plain SGD by hand."""
+    """An explicit step of plain SGD."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             gradient = gradients[name]

@@ -32,7 +32,7 @@ class GeneratedCase(CaseOnMesh):
 
     ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim`` where ranks
     divide it, else by rows. ``routes`` says for each step which branches run on each rank, the last for all steps
-    that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those it is told to gather ahead.
+    that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those it prefetches.
     """
 
     world_size: int

@@ -247,7 +247,7 @@ def checkpointed_cases(draw: st.DrawFn, nets: st.SearchStrategy[Net] | None = No
 
 @st.composite
 def ahead_cases(draw: st.DrawFn) -> GeneratedCase:
-    """Every sharded module is told to gather some of the later ones ahead, in any order."""
+    """Every sharded module prefetches some of the later ones, in any order."""
     case = draw(generated_cases(lists=False))
     sharded = {name for group in case.groups for name in group.modules if name}
     order = [name for name, _ in skeleton(case.net).named_modules() if name in sharded]

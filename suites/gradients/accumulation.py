@@ -34,7 +34,7 @@ class AccumulationCase(TrainingCase):
     micro: int = 2
     quiet: str = "all"
     kept: tuple[bool, ...] = (False,)
-    #: Whether all is gathered by hand before a step; for pipelines.
+    #: Whether all is unsharded explicitly before a step; for pipelines.
     by_hand: bool = False
 
     def batch_of(self, step: int, micro: int, rank: int) -> Tensor:
@@ -76,7 +76,7 @@ def accumulation_cases(draw: st.DrawFn, /, replicas: bool = False, quiet: str = 
 
 
 def train(case: AccumulationCase) -> list[FullStep]:
-    """What training must give, by hand, in float64."""
+    """What training must give, computed explicitly in float64."""
     net = case.build().double()
     optimizer = case.optimizer(net.parameters())
     return [_step(net, optimizer, case, step) for step in range(case.steps)]

@@ -73,7 +73,7 @@ def accumulate_in_low_precision(rank: Rank, case: FineCase) -> Any:
 
 
 def pipeline(rank: Rank, case: AccumulationCase) -> Any:
-    """One forward ahead of one backward, as a stage of a pipeline has it; all may be gathered by hand before."""
+    """One forward ahead of one backward, as a stage of a pipeline has it; all may be unsharded explicitly before."""
     net: Any = sharded(rank, case)
     optimizer = case.optimizer(net.parameters())
     trace = []

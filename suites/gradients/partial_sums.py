@@ -99,7 +99,7 @@ class _Root(nn.Module):
 
 
 def on_rank(case: BranchedMicroBatches, rank: int) -> dict[str, Tensor | None]:
-    """This rank's part of the mean over ranks of each rank's sum over micro-batches, by hand."""
+    """This rank's part of the mean over ranks of each rank's sum over micro-batches, computed explicitly."""
     net = case.build()
     for number in range(case.world_size):
         for micro in range(len(case.runs)):

@@ -1,4 +1,4 @@
-"""Gradient accumulation: several backwards add up to one step, and communicate no more than they are told to."""
+"""Gradient accumulation: several backwards add up to one step, and communicate no more than requested."""
 
 from __future__ import annotations
 

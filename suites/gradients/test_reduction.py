@@ -175,7 +175,7 @@ def divides(trial: Trial, case: FactorCase) -> None:
 
 
 def sums_only(trial: Trial, case: TrainingCase) -> None:
-    """Compare gradients with the mean, and look in the ledger for reductions that are no SUM: ranks may add by hand."""
+    """Compare gradients with the mean; reductions in the trace must be SUM, and ranks may add explicitly."""
     want = baseline.train(case, torch.float64)
     for number, got in enumerate(trial.run(reductions.with_sums, case)):
         trial.agree(f"rank {number}", got["gradients"], baseline.on_rank(want, number, case.shards)[0]["gradients"])

@@ -1,4 +1,4 @@
-"""Who holds which rows: the arithmetic of sharding, without any process group.
+"""Which rank holds which rows: the arithmetic of sharding, without any process group.
 
 Five rows on four ranks, in chunks of ceil(5 / 4) = 2::
 

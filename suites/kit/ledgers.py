@@ -78,7 +78,7 @@ def replicas(case: NetCase, rank: int) -> list[int]:
 
 
 def counted(entries: Iterable[dict[str, Any]], words: Callable[[dict[str, Any]], str] | None = None) -> Counts:
-    """How often each collective came, without those that tell nobody anything."""
+    """How often each collective came, without those that carry no data."""
     return tallied((words or in_words)(as_meant(each)) for each in entries if not tells_nothing(each))
 
 
@@ -104,7 +104,7 @@ def tallied(words: Iterable[str]) -> Counts:
 
 
 def in_words(entry: dict[str, Any]) -> str:
-    """What counts in a collective: a gather's bytes, a reduction's numbers and dtype, and who takes part."""
+    """What counts in a collective: a gather's bytes, a reduction's numbers and dtype, and its members."""
     if entry["op"] == "reduce_scatter":
         return reduce_scatter(entry["output"]["numel"], entry["output"]["dtype"], entry["ranks"])
     if entry["op"] == "all_reduce":

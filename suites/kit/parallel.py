@@ -1,4 +1,4 @@
-"""Nets under tensor parallelism and then ``fully_shard``: the case, who holds what, and the program.
+"""Nets under tensor parallelism and then ``fully_shard``: the case, what each rank holds, and the program.
 
 A column-wise weight of 8 rows on a mesh of dp 2 and tp 2: tp cuts it first, then dp cuts what tp left::
 

@@ -1,4 +1,4 @@
-"""Mixed precision by hand: compute in one dtype, reduce in another, update in the parameters' own.
+"""Explicit mixed precision: compute in one dtype, reduce in another, update in the parameters' own.
 
 A weight of 1 + 2**-15 in float32 computes as 1 in bfloat16. Gradients 1024 and 3 of two ranks average to 513.5 when
 they are reduced in float32, to 512 when in bfloat16, where their sum is 1024; that is then taken off 1 + 2**-15, not
@@ -102,7 +102,7 @@ def dtype_of(name: str | None) -> torch.dtype | None:
 
 
 def train(case: PrecisionCase) -> list[FullStep]:
-    """What training must give, by hand."""
+    """What training must give, computed explicitly."""
     net = case.build()
     return [_step(net, case, step) for step in range(case.steps)]
 

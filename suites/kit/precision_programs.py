@@ -128,7 +128,7 @@ def noting_cases(draw: st.DrawFn, form: str) -> NotingCase:
 
 
 def noted(rank: Rank, case: NotingCase) -> dict[str, Any]:
-    """What each layer noted in forward and backward, the gradients, and what ``unshard`` by hand then registers."""
+    """What each layer noted in forward and backward, the gradients, and what an explicit ``unshard`` then registers."""
     net = shard_noting(rank, case)
     loss = case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
     forward = [list(layer.seen) for layer in net]

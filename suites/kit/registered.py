@@ -73,7 +73,7 @@ def set_later_cases(draw: st.DrawFn) -> SetLaterCase:
 def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     """Resharding to groups of some ranks of the world; with ``ends``, of one rank or of all.
 
-    All ranks and all groups divide the rows of every parameter: of others, how they are laid out is nobody's promise.
+    All ranks and all groups divide the rows of every parameter: of others, the layout is unspecified.
     """
     size = draw(world_sizes(at_least=2 if ends else 4, power_of_two=True))
     groups = [1, size] if ends else [n for n in range(2, size) if size % n == 0]

@@ -1,7 +1,7 @@
 """What Hypothesis draws: cases that are valid by construction, shrink to something a person can read, and replay.
 
 World sizes go up to what the world of the running test has (``harness.trial.most_ranks``) and not beyond ``MOST``.
-Draws prefer what finds faults: dims that ranks do not divide, dims smaller than the world, more than one step.
+Draws prefer what finds defects: dims that ranks do not divide, dims smaller than the world, more than one step.
 """
 
 from __future__ import annotations

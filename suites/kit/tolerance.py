@@ -31,7 +31,7 @@ small tensor is a poor sample: there e is that of the tensor that is relatively 
     allowed = FACTOR · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
 
 with maxima over the tensor and all steps so far. Where training computes or reduces in low precision, the unsharded
-model does so by hand, and u is that of the coarsest dtype; nets have no kinks then, where one rounding is a unit off.
+model does so explicitly, and u is that of the coarsest dtype; nets then have no kinks, where a rounding is a unit off.
 
 [Note: reductions]
 A backend may add the numbers of n ranks in any order, and round each sum or none but the last to the tensors' dtype:

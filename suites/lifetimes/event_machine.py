@@ -35,7 +35,7 @@ class Life:
 
     ``modules`` is how many run in forward, and ``held`` whether they have parameters of their own. ``freed`` is whether
     it is resharded after forward, to all ranks or to some. ``again`` is whether it lies in what runs again in backward
-    without being that itself: it may then be gathered for either. ``ahead`` are the groups that it is told to gather
+    without being that itself: it may then be gathered for either. ``ahead`` are the groups that it is asked to gather
     ahead in forward.
     """
 
@@ -85,7 +85,7 @@ class _Machine:
         self._under_way: dict[int, str] = {}
         self._pass: Event = {"pass": "no pass"}
         self._since_entry: list[str] = []  # gathers
-        self._there: set[str] = set()  # what forward must have gathered by now, if it gathers as it was told
+        self._there: set[str] = set()  # what forward must have gathered by now, if it prefetches as asked
 
     def take(self, place: int, event: Event) -> None:
         """One event."""
@@ -116,7 +116,7 @@ class _Machine:
                 self._ended(name, group)
 
     def _all_over(self) -> None:
-        """Nothing is under way, but for sums of one replica, which nobody may look at yet."""
+        """Nothing is under way, but for sums of one replica, which may not be read yet."""
         partial = self._pass["reduces"] and not self._pass["spans"]
         for place, words in list(self._under_way.items()):
             reduction = words.startswith("reduction")

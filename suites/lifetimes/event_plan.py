@@ -1,4 +1,4 @@
-"""Which group a collective was of, told by its size: plans of generated nets in which all groups differ in size.
+"""Which group a collective was of, identified by its size: plans of generated nets in which all groups differ in size.
 
 Of a net with ``blocks.0`` of 6 numbers on two ranks and a root of 2, a rank holds 3 and 1; so an all-gather whose input
 is 12 bytes of float32 is one of ``blocks.0``::
@@ -120,7 +120,7 @@ def _reduced(case: GeneratedCase, numel: int) -> str:
     return found[0] if found else f"{numel} numbers"
 
 
-# Plans whose groups can be told apart.
+# Plans whose groups can be distinguished.
 
 
 def distinct(case: GeneratedCase) -> GeneratedCase:
@@ -135,7 +135,7 @@ def distinct(case: GeneratedCase) -> GeneratedCase:
 
 
 def _is_taken(case: GeneratedCase, group: Group) -> bool:
-    """Whether another group cannot be told from this one by what is gathered or reduced; the root stays."""
+    """Whether another group cannot be distinguished from this one by what is gathered or reduced; the root stays."""
     others = [_told_by(case, each) for each in case.groups if each != group]
     return "" not in group.modules and any(_told_by(case, group) & other for other in others)
 

@@ -35,7 +35,7 @@ def frozen_cases() -> st.SearchStrategy[GeneratedCase]:
 
 
 def ahead_cases() -> st.SearchStrategy[GeneratedCase]:
-    """Sharded modules that are told to gather later ones ahead."""
+    """Sharded modules that prefetch later ones."""
     return any_ahead().filter(lambda case: "embedding" not in repr(case.net)).map(distinct)
 
 

@@ -128,7 +128,7 @@ def recomputed(rank: Rank, case: MemoryCase) -> Bytes:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Leave cycles where they are: whoever makes one with a tensor in it holds that tensor's memory."""
+    """Leave cycles where they are: a cycle with a tensor in it holds that tensor's memory."""
     gc.collect()
     gc.disable()
     try:

@@ -3,8 +3,8 @@
 A rank that makes ``a`` of 16 bytes, a view of it, and ``b`` of 8 bytes holds 24; when ``a`` and the view are gone, 8;
 when the memory of ``b`` has been taken away, as implementations do to free what others still refer to, none.
 
-Counted on this thread and in backward, on any device, whoever shares it; what is made inside of a kernel or a library
-is not seen. So it is a lower bound of what an allocator would say, and blames nobody for how memory is cached.
+Counted on this thread and in backward, on any device, whatever shares it; what is made inside of a kernel or a library
+is not seen. So it is a lower bound of what an allocator would say, and does not depend on how memory is cached.
 """
 
 from __future__ import annotations

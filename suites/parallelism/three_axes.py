@@ -1,4 +1,4 @@
-"""Training under tensor parallelism and (hybrid) sharding: the cases, who holds what, and the programs.
+"""Training under tensor parallelism and (hybrid) sharding: the cases, what each rank holds, and the programs.
 
 On eight ranks as 2 replicas × 2 shards × tp 2, rank ``4·replica + 2·shard + tp`` holds of eight column-wise rows::
 

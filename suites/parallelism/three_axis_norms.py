@@ -34,7 +34,7 @@ class NormCase(ThreeAxisCase):
 
 @st.composite
 def norm_cases(draw: st.DrawFn, /, spoilt: bool = False) -> NormCase:
-    """Kinds of norms, and who has an infinity.
+    """Kinds of norms, and which rank has an infinity.
 
     Every rank has some of each parameter, since the largest of no numbers is none of this chapter's business.
     """

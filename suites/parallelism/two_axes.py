@@ -1,4 +1,4 @@
-"""Stacks of MLPs under tensor parallelism and then ``fully_shard``: the case, who holds what, and the programs.
+"""Stacks of MLPs under tensor parallelism and then ``fully_shard``: the case, what each rank holds, and the programs.
 
 On four ranks with tp 2, rank ``2·dp + tp`` holds of a column-wise weight of eight rows::
 

@@ -192,7 +192,7 @@ class Unpadded(Parted):
 
 
 class ThreeArguments(PartedByMesh):
-    """A hook of a number of arguments that nobody knows."""
+    """A hook with an unsupported number of arguments."""
 
     def fsdp_pre_all_gather(self, mesh: DeviceMesh, outer_size: torch.Size, module: nn.Module) -> Any:  # type: ignore[override]
         """Never called."""

@@ -182,7 +182,7 @@ def shard_coded_to_groups(rank: Rank, case: CodedCase) -> dict[str, Any]:
 
 
 def unshard_unpadded(rank: Rank, case: CodedCase) -> str:
-    """On ranks with fewer rows than the first: the error of unsharding; others, who see no error, do nothing."""
+    """On ranks with fewer rows than the first: the error of unsharding; others, which see no error, do nothing."""
     net = apply(rank, case, case.coded())
     rows = [p.to_local().size(0) for p in net.parameters() if p.dim() == 2]  # type: ignore[attr-defined]
     if all(own == -(-p.size(0) // case.shards) for own, p in zip(rows, weights(net), strict=True)):

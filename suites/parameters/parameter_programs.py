@@ -151,7 +151,7 @@ def elements_reduced(rank: Rank, case: ParameterCase) -> int:
 
 
 class Counting:
-    """A reduce-scatter that counts the elements it is handed; for a step whose results nobody looks at."""
+    """A reduce-scatter that counts the elements it is handed; for a step whose results are not used."""
 
     def __init__(self) -> None:
         self.elements = 0

@@ -1,4 +1,4 @@
-"""Training where not all parameters are alike: frozen, tied or ignored ones; and what it gives by hand, without ranks.
+"""Training where not all parameters are alike: frozen, tied or ignored ones; and its explicit results without ranks.
 
 On two ranks with gradients 1 and 3 a trainable parameter's gradient is 2 on both; a frozen one has none; an ignored one
 has 1 on rank 0 and 3 on rank 1, full on both, so that from the second step ranks compute with different values of it.

@@ -20,7 +20,7 @@ from suites.kit.cases import TrainingCase
 from suites.kit.registered import Facts, facts, forward, kept, layers, prepared, sharded_modules
 from suites.passes.passes import Found, Pass, Route
 
-# Gathering by hand.
+# Explicit unsharding.
 
 
 def unshard_and_wait(rank: Rank, case: TrainingCase) -> dict[str, Any]:

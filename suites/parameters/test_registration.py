@@ -22,7 +22,7 @@ from suites.passes.passes import expected as expected_passes
 SHARDED = Feature.FULLY_SHARD
 
 
-# Gathering by hand.
+# Explicit unsharding.
 
 
 @requirement("registration/unshard-waits", SHARDED, ranks=2)
@@ -38,7 +38,7 @@ def test_unshard_gives_a_handle_if_asked_to(trial: Trial, case: TrainingCase) ->
 @requirement("registration/unwaited", SHARDED, ranks=2)
 @given(case=pass_cases())
 def test_forward_waits_for_gathers_that_nobody_waited_for(trial: Trial, case: TrainingCase) -> None:
-    """After unshard(async_op=True) whose handle nobody waited for, a pass gives the unsharded model's results."""
+    """After unshard(async_op=True) whose handle was not waited for, a pass gives the unsharded model's results."""
     follows(trial, case, registration.UNWAITED)
 
 
@@ -56,7 +56,7 @@ def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: Traini
 @requirement("registration/resharded-between", SHARDED, ranks=2)
 @given(case=pass_cases())
 def test_resharding_between_forward_and_backward_changes_no_result(trial: Trial, case: TrainingCase) -> None:
-    """Resharding and gathering by hand between forward and backward leaves what autograd saved as it was."""
+    """Explicit resharding and unsharding between forward and backward leaves what autograd saved as it was."""
     follows(trial, case, registration.RESHARDED_BETWEEN)
 
 

@@ -35,7 +35,7 @@ FROZEN_WEIGHTS = with_fields(
 
 
 def follows(trial: Trial, case: ParameterCase) -> None:
-    """Compare each rank's trace with what training by hand gives it, bit for bit."""
+    """Compare each rank's trace with what explicit training gives it, bit for bit."""
     want = parameters.train(case)
     for number, trace in enumerate(trial.run(train, case)):
         trial.agree(f"rank {number}", trace, want[number])

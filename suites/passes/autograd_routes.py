@@ -120,7 +120,7 @@ def watched_cases(draw: st.DrawFn, modes: tuple[str, ...]) -> WatchedCase:
 def watched(p: Pass) -> Found:
     """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
 
-    What such a forward leaves unsharded is told to reshard before the optimizer steps, as no backward will do it.
+    What such a forward leaves unsharded is resharded before the optimizer steps, as no backward will do it.
     """
     assert isinstance(p.case, WatchedCase)
     mode, outputs = getattr(torch, p.case.mode), []

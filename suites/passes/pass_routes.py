@@ -119,7 +119,7 @@ def ahead_cases(draw: st.DrawFn) -> AheadCase:
 
 
 def ahead(p: Pass) -> Found:
-    """Once told what to gather ahead, forward and backward."""
+    """With prefetching set, forward and backward."""
     case, blocks = p.case, list(p.net.blocks)
     assert isinstance(case, AheadCase)
     for place, block in enumerate(blocks if p.step == 0 else []):

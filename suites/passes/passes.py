@@ -66,7 +66,7 @@ class Pass:
         return (outputs * self.case.numbers(tuple(outputs.shape), 2, self.step, self.rank, salt).to(outputs)).sum()
 
     def tell(self, module: Any, method: str, *args: Any, **options: Any) -> None:
-        """Call a method that sharded modules have; an unsharded net has nothing to be told."""
+        """Call a method that sharded modules have; an unsharded net has none."""
         if self.implementation is not None:
             getattr(module, method)(*args, **options)
 

@@ -69,7 +69,7 @@ def test_the_root_needs_no_inputs(trial: Trial, case: TrainingCase) -> None:
 @requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
 @given(case=ahead_cases())
 def test_gathering_ahead_changes_no_result(trial: Trial, case: AheadCase) -> None:
-    """Whatever modules are told to gather ahead in forward and backward, the results are the unsharded model's."""
+    """Whatever modules prefetch in forward and backward, the results are the unsharded model's."""
     follows(trial, case, routes.AHEAD)
 
 

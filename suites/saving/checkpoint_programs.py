@@ -59,7 +59,7 @@ def on_meta(net: nn.Module) -> bool:
 def fresh(rank: Rank, case: CheckpointCase) -> Chain:
     """A net to be loaded into: of other values, or made on meta and then given memory that is full of 1337.
 
-    Who needs memory before anything is applied, as whole replicas without DTensors do, is given it first.
+    Nets that need memory before anything is applied, as whole replicas without DTensors do, are given it first.
     """
     if not case.meta:
         return spread(rank, case, case.loaded, case.other())
@@ -146,7 +146,7 @@ def plain(value: Any) -> Any:
 
 
 def writer(path: str) -> FileSystemWriter:
-    """Files need not outlive the machine, so nobody waits for its disk."""
+    """Files need not outlive the machine, so no test waits for its disk."""
     return FileSystemWriter(path, sync_files=False)
 
 

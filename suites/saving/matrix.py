@@ -37,7 +37,7 @@ DTYPES = ("float32", "float64", "bfloat16")
 
 
 class Cell(NamedTuple):
-    """Who saves, on how many ranks, who may load, and on how many."""
+    """The layout that saves, the layouts that may load, and their numbers of ranks."""
 
     saved: Family
     size: int
@@ -113,7 +113,7 @@ def layouts_of(family: Family, size: int) -> tuple[Layout, ...]:
 
 
 def loading(group: str, saved: Family) -> tuple[Family, ...]:
-    """Who loads what ``saved`` has saved."""
+    """The layouts that load what ``saved`` has saved."""
     if group == "mixed":
         return tuple(other for other in ("HSDP", "2-D", "replicate") if other != saved)
     own, others = GROUPS[group]
@@ -211,7 +211,7 @@ def matrix_cases(draw: st.DrawFn, group: str, trained: bool = False) -> MatrixCa
 def nets(draw: st.DrawFn, tps: set[int], even: bool, tied: bool) -> ChainNet:
     """Two layers; tensor parallelism leaves no rank without rows, and divides them if it is to be ``even``.
 
-    Ties are tied again by hand after ``to_empty``, which is not the subject here: what is made on meta is not ``tied``.
+    Ties are restored after ``to_empty``, which is not the subject here: what is made on meta is not ``tied``.
     """
     common = lcm(*tps)
     drawn = (

@@ -201,7 +201,7 @@ def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
 def grouped(net: nn.Module, case: CheckpointCase, rate: float, initial: float) -> torch.optim.Optimizer:
     """An optimizer of the first weight, of all else at half the rate, and of an empty group; with an entry in each.
 
-    The empty one is the last, since torch loses what comes after it (docs/evidence/torch/empty-group-not-last.py).
+    The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
     first, *rest = net.parameters()
     groups: list[Facts] = [{"params": [first]}, {"params": rest, "lr": rate / 2}, {"params": []}]

@@ -93,7 +93,7 @@ def load_the_net_alone(rank: Rank, case: CheckpointCase, path: str) -> Facts:
 
 
 class Patient(FileSystemWriter):
-    """Writes no data before it is told that what it writes has been changed in the meantime."""
+    """Writes no data before a signal that what it writes has been changed in the meantime."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, sync_files=False)

@@ -24,7 +24,7 @@ FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), s
 #: Nothing is trained: what is loaded is what was there, bit for bit.
 HERE = checkpoint_cases(layouts("1-D", at_least=2), layouts("1-D")).map(CheckpointCase.here)
 #: torch's distribute_tensor cuts a whole tensor over two axes only if both divide it
-#: (docs/evidence/torch/full-state-of-uneven-parts.py).
+#: (docs/evidence/torch/other/full-state-of-uneven-parts.py).
 HERE_2D = checkpoint_cases(layouts("2-D"), layouts("2-D"), net=st.builds(ChainNet, st.just((4, 8, 4)), st.booleans()))
 
 

@@ -1,7 +1,7 @@
 """Acts: when each is legal, and what it changes of what is known of a net in the middle of a script.
 
-``ACTS`` is the table. An act is legal where there is no doubt what must come of it: so nobody steps while a gather is
-under way, though that may well do no harm. Two blocks, each sharded by itself::
+``ACTS`` is the table. An act is legal where there is no doubt what must come of it: so there is no step while a gather
+is under way, though that may well do no harm. Two blocks, each sharded by itself::
 
     act                 pending    registered whole    stale
     forward             1          the root

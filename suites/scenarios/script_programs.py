@@ -125,11 +125,11 @@ class Sharded(TrainedNet):
     # Gathering and freeing.
 
     def unshard(self, group: str) -> None:
-        """Gather by hand."""
+        """Unshard explicitly."""
         self.net.get_submodule(group).unshard()
 
     def begin(self, group: str) -> None:
-        """Gather by hand, and wait later."""
+        """Unshard explicitly, and wait later."""
         self.handles.append(self.net.get_submodule(group).unshard(async_op=True))
 
     def wait(self, _: str) -> None:
@@ -139,7 +139,7 @@ class Sharded(TrainedNet):
         self.handles = []
 
     def reshard(self, _: str) -> None:
-        """Free everything by hand."""
+        """Reshard everything explicitly."""
         for group in self.case.groups:
             for module in group.modules:
                 self.net.get_submodule(module).reshard()
@@ -170,7 +170,7 @@ class Sharded(TrainedNet):
         """Give the net its state back.
 
         To ask for its state first shards it, which the tool for full states needs and does not do itself: see
-        docs/evidence/torch/full-state-into-gathered-net.py.
+        docs/evidence/torch/other/full-state-into-gathered-net.py.
         """
         if form == "full":
             self.net.state_dict()

@@ -40,7 +40,7 @@ class ScriptState:
         self.gradients = False
         self.unreduced = False  # gradients that are not in the parameters' yet
         self.coming: set[str] = set()  # gathers under way
-        self.begun = False  # gathers that nobody has waited for, under way or used already
+        self.begun = False  # gathers that were not waited for, under way or used already
         self.stale: set[str] = set()  # whole, and not what the shards are any more
 
     # What is asked.
@@ -118,12 +118,12 @@ class ScriptState:
     # What is done.
 
     def gather(self, group: str) -> None:
-        """A group is gathered by hand."""
+        """A group is unsharded explicitly."""
         self.forms[group] = "whole"
         self.coming.discard(group)
 
     def gather_later(self, group: str) -> None:
-        """A group's gather is started by hand."""
+        """A group's gather is started explicitly."""
         self.forms[group] = "unknown"
         self.coming.add(group)
         self.begun = True
@@ -201,12 +201,12 @@ class ScriptState:
             self.keeps_in_backward = not value
 
     def save(self, _: str) -> None:
-        """Whoever asks for state finds the net sharded."""
+        """Reading the state finds the net sharded."""
         self.free("")
         self.saved, self.moved = True, False
 
     def load(self, _: str) -> None:
-        """So does who gives it; momenta stay what they are."""
+        """So does loading it; momenta stay what they are."""
         self.free("")
 
     def restart(self, _: str) -> None:

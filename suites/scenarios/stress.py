@@ -62,7 +62,7 @@ def train_collecting(rank: Rank, case: StressedCase) -> Trace:
 
 
 def train_on_nothing(rank: Rank, case: StressedCase) -> Trace:
-    """Train; memory that nobody has written holds NaN, not what it held before."""
+    """Train; uninitialised memory holds NaN, not what it held before."""
     with _memory_of_nan():
         trace = train(rank, case)
         dist.barrier()  # what is switched back is switched for all ranks of a thread world

@@ -72,7 +72,7 @@ GO = ("forward", "backward oldest")
 @example(case=plain("free forward", "forward", "begin", "backward oldest", "begin blocks.0", "wait", "reshard", "look"))
 @given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING))
 def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
-    """Gathering and freeing by hand, and changing when parameters are freed, change no result, whenever it is done."""
+    """Explicit unsharding and resharding, and changing when parameters are freed, change no result at any time."""
     follows(trial, case)
 
 

@@ -1,4 +1,4 @@
-"""Stress: what is in the way of training changes none of its numbers, and a failure is told and over."""
+"""Stress: what is in the way of training changes none of its numbers, and a failure is reported and over."""
 
 from __future__ import annotations
 

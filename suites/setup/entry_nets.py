@@ -142,7 +142,7 @@ class WithEmpty(Blocks):
 
 
 def run_with_empty(p: Pass) -> Found:
-    """Gather and wait by hand where there is nothing to gather, then train."""
+    """Unshard and wait explicitly where there is nothing to gather, then train."""
     p.tell(p.net.blocks[0], "unshard")
     p.tell(p.net.blocks[0], "reshard")
     if p.implementation is not None:

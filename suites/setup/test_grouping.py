@@ -144,7 +144,7 @@ def test_the_states_of_a_sharded_child_are_left_to_it(trial: Trial, case: TreeCa
 @requirement("grouping/first-owner", *SEEN, source="C7")
 @given(case=trees(fewest_shared=1))
 def test_each_managed_parameter_has_its_first_owner(trial: Trial, case: TreeCase) -> None:
-    """Every managed parameter is told with the module and attribute that hold it first in module order."""
+    """Every managed parameter is reported with the module and attribute that hold it first in module order."""
     want = {owner: owner for owner in expected_owners(case)}
     for number, got in enumerate(trial.run(first_owners, case)):
         trial.agree(f"rank {number}", got, want)
@@ -153,6 +153,6 @@ def test_each_managed_parameter_has_its_first_owner(trial: Trial, case: TreeCase
 @requirement("grouping/sharers", *SEEN, source="C7")
 @given(case=trees(fewest_shared=1))
 def test_each_managed_parameter_knows_every_place_that_shares_it(trial: Trial, case: TreeCase) -> None:
-    """Every managed parameter is told with all other (module, attribute) pairs in the tree that hold it."""
+    """Every managed parameter is reported with all other (module, attribute) pairs in the tree that hold it."""
     for number, got in enumerate(trial.run(all_owners, case)):
         trial.agree(f"rank {number}", got, expected_owners(case))

@@ -47,7 +47,7 @@ def order(rank: Rank, case: TreeCase) -> list[str]:
 
 
 def module_names(rank: Rank, case: TreeCase) -> dict[str, str | None]:
-    """What each sharded module with parameters of its own is told that it is called."""
+    """The name that each sharded module with parameters of its own receives."""
     return {
         name: state.module_name for name, state in sorted(initialised(rank, case), key=_name) if state.parameter_names
     }

@@ -37,7 +37,7 @@ TWO_AXES = (Feature.FULLY_SHARD, Feature.META_DEVICE, Feature.TENSOR_PARALLEL)
 @requirement("meta/sharding-keeps-meta", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
 @given(case=meta_cases())
 def test_parameters_sharded_on_meta_stay_there_as_dtensors(trial: Trial, case: MetaCase) -> None:
-    """Parameters sharded on meta stay on meta, as DTensors placed and cut as on a device, whoever makes the mesh."""
+    """Parameters sharded on meta stay on meta, as DTensors placed and cut as on a device, with any mesh."""
     for number, got in enumerate(trial.run(layouts_on_meta, case)):
         trial.agree(f"rank {number}", got, layouts(case, number, "meta"))
 

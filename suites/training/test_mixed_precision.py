@@ -46,7 +46,7 @@ ALIKE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_
 
 
 def follows(trial: Trial, case: PrecisionCase) -> None:
-    """Compare each rank's trace with its rows of what training by hand gives, bit for bit."""
+    """Compare each rank's trace with its rows of what explicit training gives, bit for bit."""
     want = precision.train(case)
     for number, trace in enumerate(trial.run(train, case)):
         trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
@@ -89,7 +89,7 @@ def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCas
 @example(case=RoughCase(2, TWO_LAYERS, (0,), param_dtype="bfloat16", reduce_dtype="float32", steps=3))
 @given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3))
 def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -> None:
-    """Training that low precision rounds everywhere follows training by hand in the same dtypes, beyond one step."""
+    """Training that low precision rounds everywhere follows explicit training in the same dtypes, beyond one step."""
     oracle = baseline.train(case, torch.float64)
     coarsest = max((case.compute, case.reduction, case.torch_dtype), key=lambda dtype: torch.finfo(dtype).eps)
     within = tolerance.parity(case, oracle, precision.train(case), torch.finfo(coarsest).eps / 2)
@@ -195,7 +195,7 @@ def test_what_is_not_floating_is_never_cast(trial: Trial, case: TableCase) -> No
 @requirement("precision/policy", *MIXED)
 @given(case=alike_cases())
 def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None:
-    """A policy asks for nothing but the cast of inputs unless told, and training leaves it as it was."""
+    """A policy casts only inputs by default, and training leaves it as it was."""
     made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
     want = {"default": ["None", "None", "None", "True"], "before": made, "after": made}
     for number, got in enumerate(trial.run(policies, case)):

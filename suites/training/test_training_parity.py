@@ -15,7 +15,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.programs import train
 from suites.kit.strategies import training_cases
 
-#: Tried before any drawn case, since it has what finds most faults: several passes through nested modules that are
+#: Tried before any drawn case, since it has what finds most defects: several passes through nested modules that are
 #: gathered again for backward, and rows that ranks do not divide.
 NESTED = Stack(dim=5, blocks=("mlp", "linear"), multiplier=1)
 RICH = TrainingCase(world_size=2, net=NESTED, sharded=(0, 1), dtype="float64", exact=True, reshard_after_forward=True)

@@ -1,9 +1,9 @@
-"""Subjects that are odd but right, one small object each: no requirement may blame one of them.
+"""Unusual but conforming subjects, one small object each, which every requirement must pass.
 
-A suite that catches every fault could do so by blaming everybody. Each module here holds implementations or backends
-with one unusual habit each, and a sentence that says why it is right. Habits are counted where they are lived out::
+A suite could kill every mutant by failing every subject. Each module here holds implementations or backends with one
+deviation from torch's each, and a sentence that says why it is correct. Deviations are counted where they occur::
 
-    adds_in_reverse = odd("adds in reverse", torch, reduce=AddsInReverse)      noticed("adds in reverse")
+    adds_in_reverse = variant("adds in reverse", torch, reduce=AddsInReverse)      noticed("adds in reverse")
 
-``tests/conforming/test_no_false_blame.py`` holds the requirements to it, and each subject to its habit.
+``tests/conforming/test_no_false_blame.py`` tests that they pass, and that each shows its deviation.
 """

@@ -1,6 +1,6 @@
-"""Backends that are odd but right: process groups of one's own over gloo, which go another way to the same result.
+"""Backends that are unusual but conforming: process groups in Python over gloo that go another way to the same result.
 
-Asked to gather [1 2] and [3 4], ``GathersByBroadcasts`` has rank 0 send [1 2] to everybody, then rank 1 [3 4].
+Asked to gather [1 2] and [3 4], ``GathersByBroadcasts`` has rank 0 send [1 2] to all, then rank 1 [3 4].
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AddsInReverse(Odd):
 
 
 class GathersByBroadcasts(Odd):
-    """All-gathers by one broadcast of each rank. Right: everybody has everything in the end."""
+    """All-gathers by one broadcast of each rank. Right: in the end all ranks have all parts."""
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any) -> Any:
         noticed("a backend gathers by broadcasts")
@@ -140,7 +140,7 @@ class Task(dist._Work):
 class OnAnotherThread(Odd):
     """Makes all collectives on a thread of its own, one after the other. Right: their order is kept."""
 
-    habit = "a backend has a thread of its own"
+    deviation = "a backend has a thread of its own"
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(store, rank, size, timeout)
@@ -148,7 +148,7 @@ class OnAnotherThread(Odd):
 
     def hand_over(self, name: str, args: Any, more: Any) -> Task:
         """Have the thread do it."""
-        noticed(self.habit)
+        noticed(self.deviation)
         inference = torch.is_inference_mode_enabled()  # a thread has its own idea of it
         outputs = [each for each in flat(args[:1]) if isinstance(each, Tensor)]
         return Task(self._thread.submit(self.make, name, inference, args, more), outputs)
@@ -168,7 +168,7 @@ class OnAnotherThread(Odd):
 class Slow(OnAnotherThread):
     """Takes two milliseconds longer for each collective. Right: late is not wrong."""
 
-    habit = "a backend is slow"
+    deviation = "a backend is slow"
 
     def make(self, name: str, inference: bool, args: Any, more: Any) -> None:
         super().make(name, inference, args, more)

@@ -1,6 +1,6 @@
-"""Implementations that say more to each other than they must, on a group of their own.
+"""Implementations that communicate more than they must, in a group of their own.
 
-Two ranks that shard a net of three parameters each bring [3 -3], and learn by one all-reduce that nobody has others.
+Two ranks that shard a net of three parameters each bring [3 -3], and learn by one all-reduce that all have the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch as tensors
 import torch.distributed as dist
 
-from tests.conforming.making import odd, reference, torch
+from tests.conforming.making import reference, torch, variant
 from tests.conforming.noticing import noticed
 
 #: Of each default group, as long as it lives, the groups that were made beside it, by their ranks.
@@ -33,7 +33,7 @@ def own_group(options: Mapping[str, Any]) -> Any:
 
 
 def meets_before_forward(module: Any, options: Mapping[str, Any]) -> None:
-    """All ranks meet at a barrier of their own before a module runs. Right: it tells nobody anything."""
+    """All ranks meet at a barrier of their own before a module runs. Right: a barrier carries no data."""
     group = own_group(options)
 
     def meet(*_: Any) -> None:
@@ -55,5 +55,5 @@ def agrees_when_sharding(module: Any, options: Mapping[str, Any]) -> None:
             raise ValueError(f"ranks shard modules of {-most[1]} to {most[0]} parameters: shard the same on all")
 
 
-meets_first = odd("meets before forward", torch, after=meets_before_forward)
-makes_sure = odd("agrees when sharding", reference, after=agrees_when_sharding)
+meets_first = variant("meets before forward", torch, after=meets_before_forward)
+makes_sure = variant("agrees when sharding", reference, after=agrees_when_sharding)

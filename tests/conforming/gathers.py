@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.collective_trace.torch_names import all_gather
-from tests.conforming.making import Gather, Reduction, odd, reference, torch
+from tests.conforming.making import Gather, Reduction, reference, torch, variant
 from tests.conforming.noticing import noticed
 
 
@@ -31,7 +31,7 @@ class Landing(dist._Work):
 
 
 class GathersIntoScratch(Gather):
-    """Sends a copy, and gathers into memory of its own. Right: nobody may look before having waited."""
+    """Sends a copy, and gathers into memory of its own. Right: no rank may read before it has waited."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         """A handle of its own if one is asked for."""
@@ -93,8 +93,8 @@ def unshards_eagerly(module: Any, options: Any) -> None:
     module.unshard = at_once
 
 
-gathers_into_scratch = odd("gathers into scratch", reference, gather=GathersIntoScratch)
-gathers_at_once = odd("gathers at once", reference, gather=GathersAtOnce)
-fills_with_nan = odd("fills with NaN", torch, gather=GathersIntoNan, reduce=ReducesIntoNan)
-gathers_asynchronously = odd("waits late", torch, after=waits_late)
-unshards_at_once = odd("unshards at once", torch, after=unshards_eagerly)
+gathers_into_scratch = variant("gathers into scratch", reference, gather=GathersIntoScratch)
+gathers_at_once = variant("gathers at once", reference, gather=GathersAtOnce)
+fills_with_nan = variant("fills with NaN", torch, gather=GathersIntoNan, reduce=ReducesIntoNan)
+gathers_asynchronously = variant("waits late", torch, after=waits_late)
+unshards_at_once = variant("unshards at once", torch, after=unshards_eagerly)

@@ -1,4 +1,4 @@
-"""What a rank does to let habits show: shard, gather, train, ask for state, ask for what is refused, and reduce."""
+"""A program that makes deviations occur: shard, gather, train, ask for state, ask for what is refused, and reduce."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conforming.noticing import so_far
 
 
 def lived(rank: Rank) -> dict[str, int]:
-    """How often each habit showed meanwhile, in this rank's process."""
+    """How often each deviation showed meanwhile, in this rank's process."""
     before = so_far()
     subject, net = rank.implementation, nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     assert subject.fully_shard is not None
@@ -25,7 +25,7 @@ def lived(rank: Rank) -> dict[str, int]:
     with suppress(TypeError, ValueError):
         net.set_reshard_after_forward("perhaps")  # type: ignore[operator]
     dist.all_reduce(torch.ones(3))
-    return {habit: count - before.get(habit, 0) for habit, count in so_far().items()}
+    return {deviation: count - before.get(deviation, 0) for deviation, count in so_far().items()}
 
 
 def _train(rank: Rank, net: Any) -> None:

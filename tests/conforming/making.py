@@ -1,4 +1,4 @@
-"""How an odd implementation is made: torch's or the reference's functions, and one habit given by public hooks."""
+"""How a conforming implementation is made: torch's or the reference's functions, and one deviation by public hooks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.vendor.torch_fsdp2 import implementation as torch
 from reference_models.subject import implementation as reference
 from tests.mutants.making import Gather, Reduction
 
-__all__ = ["Gather", "Reduction", "disclaiming", "odd", "reference", "torch"]
+__all__ = ["Gather", "Reduction", "disclaiming", "reference", "torch", "variant"]
 
 #: What an implementation cannot do whose collectives are always its own.
 OWN_MEMORY = {Feature.GROUP_MEMORY: "its collectives allocate for themselves"}
 
 
-def odd(
+def variant(
     name: str,
     base: Implementation,
     *,

@@ -1,4 +1,4 @@
-"""Implementations that look odd from outside: other words, other classes, other containers, other claims."""
+"""Implementations that look different from outside: other messages, classes, containers and claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.vendor import Feature, Implementation
-from tests.conforming.making import disclaiming, odd, reference, torch
+from tests.conforming.making import disclaiming, reference, torch, variant
 from tests.conforming.noticing import noticed
 
 
@@ -40,7 +40,7 @@ def in_own_words(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def raises_in_own_words(module: Any, options: Any) -> None:
-    """Raises subclasses of the right errors, with more words around. Right: who expects the class gets it."""
+    """Raises subclasses of the right errors, with more words around. Right: handlers of the class catch it."""
     for name in dir(torch.module_class):
         if name.startswith("set_"):
             setattr(module, name, in_own_words(getattr(module, name)))
@@ -60,7 +60,7 @@ def gives_plain_dicts(module: Any, options: Any) -> None:
     def state_dict(*args: Any, **more: Any) -> Any:
         found = right(*args, **more)
         if args or more.get("destination") is not None:
-            return found  # a part of somebody else's
+            return found  # a part of another test's
         noticed("gives plain dicts")
         return dict(found)
 
@@ -68,21 +68,21 @@ def gives_plain_dicts(module: Any, options: Any) -> None:
 
 
 def _with_own_errors(base: Implementation) -> Implementation:
-    made = odd("raises errors of its own", base, after=raises_in_own_words)
+    made = variant("raises errors of its own", base, after=raises_in_own_words)
     assert made.fully_shard is not None
     return replace(made, fully_shard=in_own_words(made.fully_shard))
 
 
 def _of_few_words() -> Implementation:
-    """The reference under a strange name, which claims little. Right: a claim less is no fault."""
+    """The reference under an unusual name, which claims little. Right: claims are optional."""
     kept = {Feature.FULLY_SHARD, Feature.STATE_DICT, Feature.HSDP, Feature.ACCUMULATION}
     reasons = {feature: f"«{feature}» <b>nicht</b> hier | 尚未支持 & \n" * 3 for feature in set(Feature) - kept}
     shy = disclaiming(reference, reasons)
     return replace(shy, name="Шардер-分片 🧩 <i>|\\ " * 15, version="0.0.0-α+" + "x" * 200)
 
 
-collects = odd("collects garbage", torch, after=collects_garbage)
+collects = variant("collects garbage", torch, after=collects_garbage)
 own_errors = _with_own_errors(torch)
-own_classes = odd("has classes of its own", torch, after=has_its_own_class)
-plain_dicts = odd("gives plain dicts", reference, after=gives_plain_dicts)
+own_classes = variant("has classes of its own", torch, after=has_its_own_class)
+plain_dicts = variant("gives plain dicts", reference, after=gives_plain_dicts)
 claims_little = _of_few_words()

@@ -1,4 +1,4 @@
-"""How often habits were lived out in this process: an odd subject whose habit never shows proves nothing.
+"""How often deviations occurred in this process: a subject whose deviation never occurs proves nothing.
 
 Two ranks in threads that each reduce once, adding in reverse, leave ``{"adds in reverse": 2}``.
 """
@@ -12,10 +12,10 @@ _lock = threading.Lock()
 _noticed: Counter[str] = Counter()
 
 
-def noticed(habit: str) -> None:
+def noticed(deviation: str) -> None:
     """Count one more; from any thread."""
     with _lock:
-        _noticed[habit] += 1
+        _noticed[deviation] += 1
 
 
 def so_far() -> dict[str, int]:

@@ -12,7 +12,7 @@ import torch as tensors
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.conforming.making import Reduction, odd, reference, torch
+from tests.conforming.making import Reduction, reference, torch, variant
 from tests.conforming.noticing import noticed
 
 
@@ -68,7 +68,7 @@ def sums_and_divides(module: Any, options: Any) -> None:
     module.set_force_sum_reduction_for_comms(True)
 
 
-adds_in_reverse = odd("adds in reverse", torch, reduce=AddsInReverse)
-adds_pairwise = odd("adds pairwise", reference, reduce=AddsPairwise)
-adds_in_float64 = odd("adds in float64", torch, reduce=AddsInFloat64)
-always_sums = odd("sums and divides", torch, after=sums_and_divides)
+adds_in_reverse = variant("adds in reverse", torch, reduce=AddsInReverse)
+adds_pairwise = variant("adds pairwise", reference, reduce=AddsPairwise)
+adds_in_float64 = variant("adds in float64", torch, reduce=AddsInFloat64)
+always_sums = variant("sums and divides", torch, after=sums_and_divides)

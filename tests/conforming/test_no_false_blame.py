@@ -1,6 +1,6 @@
-"""No false blame: subjects that are odd but right pass the requirements that could blame them.
+"""No false blame: unusual but conforming subjects pass the requirements that might fail them by mistake.
 
-``docs/evidence/odd-but-right.md`` has what whole runs of the suites said of the same subjects.
+``docs/evidence/conforming.md`` has the results of whole runs of the suites on the same subjects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GATHERS = ("parity/exact", "registration/unwaited", "communication/forward", "ev
 TALKS = ("communication/forward", "communication/backward", "events/once", "checkpoint/no-more-collectives")
 BYTES = ("collectives/all-gather-in-place", "communication/forward", "events/waits")
 SUMS = ("collectives/average", "communication/backward", "events/replicas")
-#: Each subject, and requirements that might take its habit for a fault.
+#: Each variant, and requirements that might take its deviation for a defect.
 TRIED_BY = {
     "reductions:adds_in_reverse": ADDS,
     "reductions:adds_pairwise": ADDS,
@@ -48,8 +48,8 @@ TRIED_BY = {
     "backends:slow": (*BYTES, "collectives/async"),
     "backends:two_ranks": ("parity/exact", "sharding/rows"),
 }
-#: What ``noticed`` is told by each of those whose habit shows in what they do.
-HABITS = {
+#: The argument of ``noticed`` of each variant whose deviation can be counted.
+DEVIATIONS = {
     "reductions:adds_in_reverse": "adds in reverse",
     "reductions:adds_pairwise": "adds pairwise",
     "reductions:adds_in_float64": "adds in float64",
@@ -72,52 +72,54 @@ HABITS = {
     "backends:on_another_thread": "a backend has a thread of its own",
     "backends:slow": "a backend is slow",
 }
-PAIRS = [(odd, requirement) for odd, requirements in TRIED_BY.items() for requirement in requirements]
+PAIRS = [(variant, requirement) for variant, requirements in TRIED_BY.items() for requirement in requirements]
 
 
-def subject_of(odd: str) -> Subject:
-    """What is judged: the odd thing, and the usual one at the other end."""
-    where = f"tests.conforming.{odd}"
-    return Subject("torch", where) if odd.startswith("backends") else Subject(where, "gloo")
+def subject_of(variant: str) -> Subject:
+    """The variant, with torch's implementation or the gloo backend beside it."""
+    where = f"tests.conforming.{variant}"
+    return Subject("torch", where) if variant.startswith("backends") else Subject(where, "gloo")
 
 
-def world_of(odd: str) -> str:
-    """Where: process groups are used by processes only."""
-    return "processes" if odd.startswith("backends") else "threads"
+def world_of(variant: str) -> str:
+    """A backend's process group is used in the process world only."""
+    return "processes" if variant.startswith("backends") else "threads"
 
 
-@pytest.mark.parametrize(("odd", "requirement"), PAIRS)
-def test_an_odd_subject_is_not_blamed(odd: str, requirement: str) -> None:
-    """What the catalogue of behaviours leaves free, a requirement leaves free too."""
-    end = judged(requirement, subject_of(odd), world_of(odd))
+@pytest.mark.parametrize(("variant", "requirement"), PAIRS)
+def test_a_conforming_variant_passes(variant: str, requirement: str) -> None:
+    """What the behaviour catalogue leaves unspecified, a requirement leaves unspecified too."""
+    end = judged(requirement, subject_of(variant), world_of(variant))
     assert end.verdict is Verdict.PASS, end
 
 
-@pytest.mark.parametrize("odd", sorted(HABITS))
-def test_an_odd_subject_has_its_habit(odd: str) -> None:
-    """A subject lives out its habit on every rank, and no other subject's: else its passing would prove nothing."""
-    with open_world(world_of(odd), 2, subject_of(odd)) as world:
+@pytest.mark.parametrize("variant", sorted(DEVIATIONS))
+def test_a_variant_shows_its_deviation(variant: str) -> None:
+    """A variant shows its deviation on every rank, and no other one's: otherwise its passing would prove nothing."""
+    with open_world(world_of(variant), 2, subject_of(variant)) as world:
         outcomes = world.run(lived, deadline=GUARD)
     for outcome in outcomes:
-        assert [habit for habit, count in (outcome.value or {}).items() if count] == [HABITS[odd]], outcome
+        assert [deviation for deviation, count in (outcome.value or {}).items() if count] == [DEVIATIONS[variant]], (
+            outcome
+        )
 
 
-def test_a_usual_subject_has_no_habit() -> None:
-    """Of torch on gloo nothing is noticed."""
+def test_torch_shows_no_deviation() -> None:
+    """On torch and gloo no deviation is counted."""
     with open_world("threads", 2, TORCH_ON_GLOO) as world:
         assert [outcome.value for outcome in world.run(lived, deadline=GUARD)] == [{}, {}]
 
 
-def test_what_is_not_claimed_is_no_fault() -> None:
-    """Of a subject that claims little, a requirement of more is not tried, whatever its reason is written in."""
-    odd = LoadedSubject(subject_of("manners:claims_little"), ())
-    verdict, reason = odd.why_not(by_id()["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
+def test_what_is_not_claimed_is_not_tried() -> None:
+    """A requirement of an unclaimed feature is not tried, and the reason given is shown, in any script."""
+    variant = LoadedSubject(subject_of("manners:claims_little"), ())
+    verdict, reason = variant.why_not(by_id()["reduction/sums"].requirement, "threads") or (Verdict.PASS, "")
     assert verdict is Verdict.NOT_CLAIMED
     assert load_implementation("tests.conforming.manners:claims_little").not_claimed[Feature.FORCE_SUM] in reason
 
 
 def test_a_backend_on_cpus_lacks_what_cpus_lack() -> None:
-    """One that says nothing is not asked for streams; one that takes a limit back is; one on a device lacks nothing."""
+    """A backend on CPUs lacks streams unless it takes that limit back; one on a device lacks nothing."""
     silent, device = Backend("silent"), Backend("device", device_type="npu")
     assert silent.lacks == ON_CPUS
     assert set(Backend("claims", lacks={"streams": "", "premul_sum": "no"}).lacks) == {*ON_CPUS, "premul_sum"} - {
@@ -126,10 +128,10 @@ def test_a_backend_on_cpus_lacks_what_cpus_lack() -> None:
     assert device.lacks == {}
 
 
-def test_what_a_backend_lacks_is_no_fault() -> None:
-    """Of a backend of two ranks, a requirement of four is not tried, nor one of what it says is missing."""
-    odd = LoadedSubject(subject_of("backends:two_ranks"), ())
+def test_what_a_backend_lacks_is_not_tried() -> None:
+    """On a backend of two ranks, requirements of four are not tried, nor those of what it declares missing."""
+    variant = LoadedSubject(subject_of("backends:two_ranks"), ())
     assert load_backend("tests.conforming.backends:two_ranks").ranks == 2
     for requirement in ("communication/to-group", "collectives/premul-sum"):
-        verdict, _ = odd.why_not(by_id()[requirement].requirement, "processes") or (Verdict.PASS, "")
+        verdict, _ = variant.why_not(by_id()[requirement].requirement, "processes") or (Verdict.PASS, "")
         assert verdict is Verdict.NOT_RUN, requirement

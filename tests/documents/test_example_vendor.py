@@ -103,7 +103,7 @@ def shown(installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_every_block_of_the_page_is_marked() -> None:
-    """There is no shell on the page that nobody tries, but the lines of pip."""
+    """Every shell command on the page is tried, except the lines of pip."""
     assert PAGE.count("```sh") == len(BLOCKS)
     assert Counter(block.mark.partition(":")[0] for block in BLOCKS).keys() == {"install", "run", "parsed", "refused"}
 

@@ -1,17 +1,14 @@
-"""Faulty subjects, one small object each, and the requirement that must catch each one.
+"""Mutants: implementations and backends with one defect each, and the requirement that must kill each one.
 
-A module of this package names its faulty values in ``CAUGHT_BY``, and may say in ``ORIGIN`` which defect that somebody
-shipped a fault stands for::
+The name of a mutant is the id of that requirement::
 
-    sums_for_averages = faulty("sums for averages", reduce=SumsForAverages)
-    CAUGHT_BY = {"sums_for_averages": "parity/exact"}
-    ORIGIN = {"sums_for_averages": "pytorch/pytorch#162338"}
+    sums_for_averages = mutant("parity/exact", reduce=SumsForAverages)
 
-A fault whose symptom is an error, rather than a wrong result, is also named in ``RAISES``; an implementation's fault
-that a requirement of processes alone can catch, in ``IN_PROCESSES``. Right to fail a fault is who is named, or another
-of that chapter or its kin, or whoever requires training ``ON_THE_WHOLE``; who else, a module says in ``ALSO_BY``, by
-what requirements start with, for one fault or for all: ``{"": ("hsdp/",)}``. A fault that nothing can tell from right
-says why in ``EQUIVALENT``.
+A mutant whose symptom is an error rather than a wrong result is also listed in its module's ``RAISES``, and an
+implementation that can be killed in the process world only in ``IN_PROCESSES``. Besides the requirement named, a mutant
+may be killed by those of the same or a related chapter, and by those of ``END_TO_END``; ``ALSO_KILLED_BY`` lists more
+prefixes of ids, for one mutant or, as ``{"": ("hsdp/",)}``, for all of a module. An equivalent mutant, which no
+requirement can kill, is explained in ``EQUIVALENT``.
 """
 
 from __future__ import annotations
@@ -22,14 +19,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.vendor import Implementation
+from harness.vendor import Backend, Implementation
 
-#: Requirements on training as a whole, at any rate: they are right to fail whatever makes its numbers wrong.
-ON_THE_WHOLE = ("parity/", "generated/", "scripts/")
-#: Chapters that require something else than numbers: what breaks one of them need not show in any.
-BESIDE_NUMBERS = ("arguments", "refusals", "registration", "communication", "prefetch", "events", "memory", "overlap")
-#: Chapters on one thing from several sides.
-KIN = (
+#: Requirements on training as a whole, which whatever makes its numbers wrong may fail.
+END_TO_END = ("parity/", "generated/", "scripts/")
+#: Chapters that are not about numbers: a mutant of theirs need not show in any.
+WITHOUT_NUMBERS = ("arguments", "refusals", "registration", "communication", "prefetch", "events", "memory", "overlap")
+#: Chapters on one topic from several sides.
+RELATED_CHAPTERS = (
     ("state-dict", "optimizer-state", "distributed-checkpoint", "state-matrix"),
     ("parameter-mesh", "spmd-mesh"),
     ("communication", "prefetch", "events", "overlap"),
@@ -37,50 +34,50 @@ KIN = (
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One faulty subject. ``where`` is what ``--implementation`` or ``--backend`` is given to judge it.
+class Mutant:
+    """One subject with one defect. ``where`` is the value of ``--implementation`` or ``--backend`` that selects it.
 
-    ``raises`` says that its symptom is an error; else being caught by an error would be an accident.
+    ``raises``: its symptom is an error. Otherwise a failure by an error would be an accident, and is no kill.
     """
 
     id: str
     where: str
     kind: Literal["implementation", "backend"]
-    caught_by: str
-    origin: str
+    killed_by: str
     worlds: tuple[str, ...]
-    raises: bool
-    also_by: tuple[str, ...] = ()
+    raises: bool = False
+    also_killed_by: tuple[str, ...] = ()
     why_equivalent: str = ""
 
-    def is_rightly_caught_by(self, requirement: str) -> bool:
-        """Whether the fault breaks what this requirement says, rather than something that happens to be near."""
-        named, other = self.caught_by.partition("/")[0], requirement.partition("/")[0]
-        on_the_whole = named not in BESIDE_NUMBERS and requirement.startswith(ON_THE_WHOLE)
-        kin = any(named in family and other in family for family in ((named,), *KIN))
-        return on_the_whole or kin or requirement.startswith(self.also_by)
+    def may_be_killed_by(self, requirement: str) -> bool:
+        """Whether the defect breaks what this requirement states, rather than something that happens to be near."""
+        named, other = self.killed_by.partition("/")[0], requirement.partition("/")[0]
+        end_to_end = named not in WITHOUT_NUMBERS and requirement.startswith(END_TO_END)
+        related = any(named in family and other in family for family in ((named,), *RELATED_CHAPTERS))
+        return end_to_end or related or requirement.startswith(self.also_killed_by)
 
 
-def all_faults() -> list[Fault]:
-    """Every fault of every module here. A function, so that a rank that needs one module does not import them all."""
+def all_mutants() -> list[Mutant]:
+    """Every mutant of every module here. A function, so that a rank that needs one module does not import them all."""
     modules = {found.name.rpartition(".")[2]: found.name for found in pkgutil.walk_packages(__path__, f"{__name__}.")}
-    return [fault for name in sorted(modules) for fault in _faults_of(name, modules[name])]
+    return [mutant for name in sorted(modules) for mutant in _mutants_of(name, modules[name])]
 
 
-def _faults_of(name: str, path: str) -> Iterator[Fault]:
+def _mutants_of(name: str, path: str) -> Iterator[Mutant]:
     module = importlib.import_module(path)
-    processes, also = getattr(module, "IN_PROCESSES", ()), getattr(module, "ALSO_BY", {})
-    for attribute, requirement in getattr(module, "CAUGHT_BY", {}).items():
-        is_implementation = isinstance(getattr(module, attribute), Implementation)
-        yield Fault(
+    processes, also = getattr(module, "IN_PROCESSES", ()), getattr(module, "ALSO_KILLED_BY", {})
+    for attribute, value in vars(module).items():
+        if not isinstance(value, (Implementation, Backend)) or "/" not in value.name:
+            continue
+        is_implementation = isinstance(value, Implementation)
+        yield Mutant(
             id=f"{name}.{attribute}",
             where=f"{module.__name__}:{attribute}",
             kind="implementation" if is_implementation else "backend",
-            caught_by=requirement,
-            origin=getattr(module, "ORIGIN", {}).get(attribute, ""),
-            # A backend's process group is used by processes only.
+            killed_by=value.name,
+            # A backend's process group is used in the process world only.
             worlds=("threads",) if is_implementation and attribute not in processes else ("processes",),
             raises=attribute in getattr(module, "RAISES", ()),
-            also_by=(*also.get("", ()), *also.get(attribute, ())),
+            also_killed_by=(*also.get("", ()), *also.get(attribute, ())),
             why_equivalent=getattr(module, "EQUIVALENT", {}).get(attribute, ""),
         )

@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: put every faulty subject before the suites, and write the kill table."""
+"""``python -m tests.mutants``: measure which requirement kills each mutant, and write the mutation results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes to a sharded module that several faulty subjects share: by hooks around its forward, or by other methods."""
+"""Changes to a sharded module that several mutants share: by hooks around its forward, or by other methods."""
 
 from __future__ import annotations
 

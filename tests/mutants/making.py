@@ -1,6 +1,6 @@
-"""How a faulty implementation is made: torch's own ``fully_shard``, and one thing wrong with it.
+"""How a mutant implementation is made: torch's own ``fully_shard`` with one defect.
 
-Faults go in by torch's public hooks, so everything but the fault is known to be right.
+Defects go in by torch's public hooks, so everything else is known to be right.
 """
 
 from __future__ import annotations
@@ -76,15 +76,18 @@ def sharded_of(module: Any) -> list[Any]:
     return [each for each in listed if isinstance(each, right.module_class or object)]
 
 
-def faulty(
-    name: str,
+def mutant(
+    requirement: str,
     *,
     gather: Callable[[], Gather] | None = None,
     reduce: Callable[[], Reduction] | None = None,
     after: Callable[[Any], None] | None = None,
     **forced: Any,
 ) -> Implementation:
-    """torch's implementation with another all-gather or reduce-scatter, a change to each module, or forced options."""
+    """torch's implementation with another all-gather or reduce-scatter, a change to each module, or forced options.
+
+    Its name is the ``requirement`` that must kill it.
+    """
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
@@ -98,13 +101,13 @@ def faulty(
                 after(each)
         return result
 
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:
     """Have torch take what parameters were replaced by for its own, as it does anyway when the net first runs.
 
-    What it does before, such as looking up names, it would do with the old ones: another fault than the one meant.
+    What it does before, such as looking up names, it would do with the old ones: another defect than the one meant.
     """
     for inner in module.modules():
         if isinstance(inner, FSDPModule):

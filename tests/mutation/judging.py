@@ -1,9 +1,9 @@
-"""Trying one requirement on one subject outside pytest: its own test, on real worlds, by the harness' own rules.
+"""Judge one requirement on one subject outside pytest: its own test, in real worlds, by the harness' own rules.
 
     judged("parity/exact", Subject("tests.mutants.numbers.reductions:sums_for_averages", "gloo"), "threads")
     End(verdict=fail, message="rank 0: …", cause="disagreement", seconds=0.1, examples=1, …)
 
-How many cases it draws is what the profile in force says.
+The Hypothesis profile in force determines how many cases are drawn.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from harness.trial.shrinking import Shrinking
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor.load import Subject, load_backend
 from suites.catalogue import Entry, entries
-from tests.mutants import Fault
+from tests.mutants import Mutant
 
 
 @cache
 def by_id() -> dict[str, Entry]:
-    """Every requirement. A function, since how many cases each draws is settled when it is first called."""
+    """Every requirement. A function, since the number of cases each draws is fixed when it is first called."""
     return {entry.requirement.id: entry for entry in entries()}
 
 
@@ -49,10 +49,10 @@ class End:
 
 
 def judged(requirement: str, subject: Subject, world: str, shrinking: float = 0.0, ranks: int = 0) -> End:
-    """Try one requirement on one subject; of a parametrized one, all its forms until the first that is red.
+    """Judge one requirement on one subject; a parametrized one in all its forms, until the first that fails.
 
-    ``shrinking`` is how many seconds a smaller failing case is looked for, ``ranks`` how many the world has, if not as
-    many as the backend offers.
+    ``shrinking`` is how many seconds a smaller failing case is looked for; ``ranks`` how many the world has, by default
+    as many as the backend offers.
     """
     backend = load_backend(subject.backend)
     ranks = ranks or (backend.thread_ranks if world == "threads" else backend.ranks)
@@ -71,10 +71,10 @@ def forms(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
         yield {name: value for part in chosen for name, value in part.items()}
 
 
-def _axis(names: str | Sequence[str], rows: Sequence[Any]) -> list[dict[str, Any]]:
+def _axis(names: str | Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    values = [row.values if hasattr(row, "marks") else row if len(names) > 1 else (row,) for row in rows]
-    return [dict(zip(names, row, strict=True)) for row in values]
+    tuples = [one.values if hasattr(one, "marks") else one if len(names) > 1 else (one,) for one in values]
+    return [dict(zip(names, one, strict=True)) for one in tuples]
 
 
 def _one(entry: Entry, form: dict[str, Any], trial: Trial) -> End:
@@ -87,6 +87,6 @@ def _one(entry: Entry, form: dict[str, Any], trial: Trial) -> End:
     return End(*verdict_of(error, trial), at - started, examples, case)
 
 
-def subject_of(fault: Fault) -> Subject:
-    """What is judged: the fault, and the right thing at the other end."""
-    return replace(Subject("torch", "gloo"), **{fault.kind: fault.where})
+def subject_of(mutant: Mutant) -> Subject:
+    """The mutant, with torch's implementation or the gloo backend beside it."""
+    return replace(Subject("torch", "gloo"), **{mutant.kind: mutant.where})

@@ -1,13 +1,10 @@
-"""The shapes of check that others use, so that the same faults can be put before them.
+"""Simpler checks, of the shapes in common use, to compare the suites' mutation score with.
 
-Of two ranks that train ``Linear(8, 16) · ReLU · Linear(16, 8)`` for ten steps, each compares with the unsharded net::
+Two ranks train ``Linear(8, 16) · ReLU · Linear(16, 8)`` for ten steps, and each compares with the unsharded net::
 
-    loss, same input        losses, Adam, both ranks are given the same rows
-    loss, own input         losses, Adam, each rank is given rows of its own
+    loss, same input        losses, Adam, both ranks have the same input
+    loss, own input         losses, Adam, each rank has its own input
     loss and parameters     the same, and the whole parameters and gradients after every step, within 1e-5
-
-The first is all that some backends are tested with, the second the training tests of torch's own FSDP for the most
-part, the third the strictest of these. All use one net with even sizes, as they do.
 """
 
 from __future__ import annotations
@@ -29,14 +26,14 @@ STEPS, ROWS, WIDTH = 10, 4, 8
 RANKS = 2
 
 
-def missed_by(subject: Subject) -> dict[str, bool]:
-    """Which of the checks find nothing wrong with a subject; an error in training is something wrong."""
+def killed_by_checks(subject: Subject) -> str:
+    """For each check ``x`` if it fails, also by an error, or ``.`` if it finds nothing wrong with a subject."""
     with open_world("threads", RANKS, subject) as world:
-        return {check: _misses(world.run(finds_nothing, check, deadline=GUARD)) for check in CHECKS}
+        return "".join(_verdict(world.run(finds_nothing, check, deadline=GUARD)) for check in CHECKS)
 
 
-def _misses(outcomes: Any) -> bool:
-    return first_cause(outcomes) is None and all(outcome.value for outcome in outcomes)
+def _verdict(outcomes: Any) -> str:
+    return "." if first_cause(outcomes) is None and all(outcome.value for outcome in outcomes) else "x"
 
 
 def finds_nothing(rank: Rank, check: str) -> bool:
@@ -79,5 +76,5 @@ def _alike(whole: nn.Module, sharded: nn.Module, gradients: bool) -> bool:
 
 
 def _close(got: Tensor, want: Tensor) -> bool:
-    """As ``torch.testing.assert_close`` has it for float32, but ten times as wide: sums are in another order."""
+    """``torch.testing.assert_close``'s tolerance for float32, ten times as wide: the order of sums differs."""
     return torch.allclose(got.detach(), want.detach(), rtol=1e-5, atol=1e-5)

@@ -1,13 +1,12 @@
-"""The kill table's command: faults in, ``docs/detection.json`` and what is made of it out.
+"""The command that measures mutants and writes ``docs/mutation-results.tsv`` and what is made from it.
 
     python -m tests.mutants                        all of them, hours on two cores
-    python -m tests.mutants --missing              those that the file says nothing of yet, or nothing of a run
-    python -m tests.mutants --alone                before the requirement named for each alone: some minutes
-    python -m tests.mutants --only reductions      those whose id has this in it
-    python -m tests.mutants --write                nothing is measured; the table is made again of the file
+    python -m tests.mutants --missing              those that the file does not have
+    python -m tests.mutants --only reductions      those whose id contains this
+    python -m tests.mutants --write                measure nothing, make the page and the badge again
 
-What has been measured is kept as it comes, so that a run that is stopped loses nothing. Made of the file are the table,
-``docs/detection.md``, and its pictures.
+Results are written as they come, so an interrupted measurement loses nothing. What the requirement named for each
+mutant said (verdict, cause, message, smallest failing case) is appended to ``reports/mutants.jsonl``, ignored by git.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -34,140 +32,96 @@ from harness.vendor.load import Subject
 from harness.worlds.workers.start import preload_programs
 from harness.worlds.workers.supervised_world import shutdown_pool
 from suites.catalogue import chapter_modules
-from tests.mutants import Fault, all_faults
-from tests.mutation.measure import (
-    NO_RUN,
-    ROOT,
-    WORKERS,
-    Fact,
-    FirstRed,
-    alone,
-    first_of,
-    first_red,
-    in_a_run,
-    with_what_is_said,
-)
-from tests.mutation.other_checks import missed_by
-from tests.mutation.plot import badge, plot
-from tests.mutation.table import table
+from tests.mutants import Mutant, all_mutants
+from tests.mutation.measure import ROOT, Result, measured
+from tests.mutation.other_checks import CHECKS, killed_by_checks
+from tests.mutation.page import badge, page
 
-if TYPE_CHECKING:
-    from multiprocessing.sharedctypes import Synchronized
-
-FACTS = ROOT / "docs" / "detection.json"
-PAGE = ROOT / "docs" / "detection.md"
-PICTURES = ROOT / "docs" / "pictures"
-Flag: TypeAlias = "Synchronized[int]"
-#: In a worker: whether the run is over, since one of its workers has found something.
-_shared: list[Flag] = []
+RESULTS = ROOT / "docs" / "mutation-results.tsv"
+DETAILS = ROOT / "reports" / "mutants.jsonl"
+WORKERS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is asked for, and write both files."""
+    """Measure the mutants that are asked for, and write the results, the page and the badge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose id has this in it")
-    parser.add_argument("--missing", action="store_true", help="only what the file does not have")
-    parser.add_argument("--alone", action="store_true", help="only the requirement named for each fault, and no run")
-    parser.add_argument("--write", action="store_true", help="measure nothing, make the table again")
-    parser.add_argument("--facts", type=Path, default=FACTS, help="the JSON file (default: docs/detection.json)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose id contains this")
+    parser.add_argument("--missing", action="store_true", help="only mutants that the file does not have")
+    parser.add_argument("--write", action="store_true", help="measure nothing, make the page and the badge again")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else its workers would go on
-    faults = all_faults()
-    kept = read(options.facts)
-    chosen = [] if options.write else [fault for fault in faults if options.only in fault.id]
-    if options.missing:
-        known = {id for id, fact in kept.items() if options.alone or fact["run_rows"] is not None}
-        chosen = [fault for fault in chosen if fault.id not in known]
-    with _workers() as (pool, over):
-        to_do = [fault for fault in chosen if not (options.missing and fault.id in kept)]
-        for fact in each_alone(pool, to_do):
-            kept[fact["id"]] = {**kept.get(fact["id"], in_a_run(NO_RUN)), **fact}
-            write(options.facts, kept, faults)
-        for id, first in each_in_a_run(pool, over, [] if options.alone else chosen, kept):
-            kept[id].update(in_a_run(first))
-            write(options.facts, kept, faults)
-    write(options.facts, kept, faults)
-    if options.facts == FACTS:
-        for path, text in made_of(list(read(FACTS).values()), len(faults)).items():
-            path.write_text(text, encoding="utf-8")
+    mutants, results = all_mutants(), {result.id: result for result in read(RESULTS)}
+    chosen = [one for one in mutants if options.only in one.id and not (options.missing and one.id in results)]
+    for result in each_measured([] if options.write else chosen):
+        results[result.id] = result
+        write(RESULTS, results, mutants)
+    write(RESULTS, results, mutants)
+    for path, text in made_from(read(RESULTS), mutants).items():
+        path.write_text(text, encoding="utf-8")
 
 
-def made_of(facts: Sequence[Fact], library: int) -> dict[Path, str]:
-    """The files that are made of the facts, by path; ``library`` is how many faults there are."""
-    page = "\n".join(table(facts, library)) + "\n"
-    return {PAGE: page, PICTURES / "detection.svg": plot(facts), PICTURES / "detection-badge.svg": badge(facts)}
+def made_from(results: Sequence[Result], mutants: Sequence[Mutant]) -> dict[Path, str]:
+    """The files made from the results, by path."""
+    badge_path = RESULTS.parent / "pictures" / "mutation-score.svg"
+    return {RESULTS.with_suffix(".md"): "\n".join(page(results, mutants)) + "\n", badge_path: badge(results, mutants)}
 
 
-def read(path: Path) -> dict[str, Fact]:
-    """What has been measured so far, by id."""
-    if not path.exists():
-        return {}
-    return {fact["id"]: fact for fact in json.loads(path.read_text(encoding="utf-8"))["faults"]}
+def read(path: Path) -> list[Result]:
+    """The results of a file: a line each, its fields between tabs, ``-`` for what there is not."""
+    lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
+    return [_result(*line.split("\t")) for line in lines]
 
 
-def write(path: Path, kept: dict[str, Fact], faults: Sequence[Fault]) -> None:
-    """Keep what is known of faults that are still there, in their order; whole, or as before."""
-    facts = [with_what_is_said(fault, kept[fault.id]) for fault in faults if fault.id in kept]
-    text = json.dumps({"schema": 1, "faults": facts}, indent=1, ensure_ascii=False) + "\n"
-    replace_file(path, text.encode(), "--facts")
+def _result(id: str, world: str, seconds: str, first: str, position: str, others: str) -> Result:
+    number, place = (None if cell == "-" else float(cell) for cell in (seconds, position))
+    return Result(id, world, number, first.strip("-"), None if place is None else int(place), others.strip("-"))
+
+
+def write(path: Path, results: dict[str, Result], mutants: Sequence[Mutant]) -> None:
+    """Write the results of mutants that exist, in their order."""
+    kept = [results[mutant.id] for mutant in mutants if mutant.id in results]
+    rows = [Result._fields, *(["-" if cell in (None, "") else str(cell) for cell in result] for result in kept)]
+    replace_file(path, "".join("\t".join(row) + "\n" for row in rows).encode(), str(path))
+
+
+def each_measured(mutants: Sequence[Mutant]) -> Iterator[Result]:
+    """The result of each mutant as it comes, in random order; prints progress and keeps the details."""
+    start = time.monotonic()
+    with _workers() as pool:
+        waiting = [pool.submit(measured, mutant) for mutant in random.Random(0).sample(mutants, len(mutants))]
+        for number, done in enumerate(as_completed(waiting), 1):
+            result, details = done.result()
+            keep(details)
+            killer = f"{result.first}, after {result.position} results" if result.first else "by no requirement"
+            passed = f"{time.monotonic() - start:.0f} s"
+            print(f"[{number}/{len(mutants)}, {passed}] {result.id} is first killed {killer}", flush=True)
+            yield result
+
+
+def keep(details: dict[str, object]) -> None:
+    """Append one line of JSON to the details."""
+    DETAILS.parent.mkdir(exist_ok=True)
+    with DETAILS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(details, ensure_ascii=False) + "\n")
 
 
 @contextmanager
-def _workers() -> Iterator[tuple[ProcessPoolExecutor, Flag]]:
-    """The processes that try faults, and what they share. They start when they have something to do."""
+def _workers() -> Iterator[ProcessPoolExecutor]:
+    """The processes that measure mutants. They start when they have something to do."""
     context = multiprocessing.get_context("spawn")
-    over = context.Value("b", False)
-    with ProcessPoolExecutor(WORKERS, mp_context=context, initializer=_prepare, initargs=(over,)) as pool:
+    with ProcessPoolExecutor(WORKERS, mp_context=context, initializer=_prepare) as pool:
         try:
-            yield pool, over
+            yield pool
         finally:
-            pool.shutdown(cancel_futures=True)  # else who is stopped would first do the rest
+            pool.shutdown(cancel_futures=True)  # else an interrupted measurement would first do the rest
 
 
-def each_alone(pool: ProcessPoolExecutor, faults: Sequence[Fault]) -> Iterator[Fact]:
-    """What each fault is to the requirement named for it, as it comes; says how far it is."""
-    start = time.monotonic()
-    for number, row in enumerate(as_completed([pool.submit(alone, fault) for fault in faults]), 1):
-        fact = row.result()
-        _say(number, len(faults), start, f"{fact['id']}: {fact['verdict']} after {fact['seconds']} s")
-        yield fact
-
-
-def each_in_a_run(
-    pool: ProcessPoolExecutor, over: Flag, faults: Sequence[Fault], known: dict[str, Fact]
-) -> Iterator[tuple[str, FirstRed]]:
-    """What finds each fault first in a run of two workers, one run after the other; says how far it is."""
-    start = time.monotonic()
-    shuffled = random.Random(0).sample(faults, len(faults))  # what is there when all is stopped is a fair part
-    for number, fault in enumerate(shuffled, 1):
-        over.value = False
-        parts = [pool.submit(_part, fault, known[fault.id]["cause"], worker) for worker in range(WORKERS)]
-        first = first_of([part.result() for part in parts])
-        end = f"{first.requirement or 'not red'} after {first.seconds:.1f} s, {first.rows} rows"
-        _say(number, len(faults), start, f"{fault.id}: {end}")
-        yield fault.id, first
-
-
-def _say(number: int, of: int, start: float, words: str) -> None:
-    print(f"[{number}/{of}, {time.monotonic() - start:.0f} s] {words}", flush=True)
-
-
-def _part(fault: Fault, symptom: str, worker: int) -> FirstRed:
-    """One worker's part of a run; ends the other's when it has found something."""
-    over = _shared[0]
-    found = first_red(fault, symptom, worker, lambda: bool(over.value))
-    if found.requirement:
-        over.value = True
-    return found
-
-
-def _prepare(over: Flag) -> None:
+def _prepare() -> None:
     """In a worker: as the pytest plugin does."""
-    _shared.append(over)
     register_profiles()  # before requirements are imported: how many cases they draw is settled then
     # A process of a pool runs no exit handlers, and waits for its children first: ranks kept warm for the next world.
     multiprocessing.util.Finalize(None, shutdown_pool, exitpriority=10)
     torch.set_num_threads(1)
     preload_programs(chapter_modules())
-    missed = missed_by(Subject("torch", "gloo"))  # starts what ranks are forked from, before any time is taken
-    assert all(missed.values()), f"torch's own FSDP is blamed: {missed}"
+    killed = killed_by_checks(Subject("torch", "gloo"))  # starts what ranks are forked from, before any time is taken
+    assert killed == "." * len(CHECKS), f"torch's own FSDP fails other checks: {killed}"

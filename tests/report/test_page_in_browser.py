@@ -98,7 +98,7 @@ def test_every_panel_is_there_and_the_page_asks_for_nothing(shown: Shown) -> Non
     """Each panel has its heading; the one request is for the file itself, and the console is silent."""
     headings = shown.tab.get_by_role("heading", level=2).all_text_contents()
     assert headings == [
-        "How the rows came out", "How close it came", "Losses by step", "Failures", "Flaky", "Requirements", "Unproven",
+        "Results", "Numerical differences", "Losses by step", "Failures", "Flaky", "Requirements", "Unproven",
         "Claims", "Waivers", "Environment", "Run it again",
         "What this page does not prove",
     ]  # fmt: skip
@@ -137,7 +137,7 @@ def test_copy_buttons_copy(shown: Shown) -> None:
         one.get_by_role("button").click()
         one.get_by_text("Copied").wait_for()
         assert shown.all("navigator.clipboard.readText()") == one.locator("code").text_content()
-        assert shown.tab.locator("#told").text_content() == "Copied"
+        assert shown.tab.locator("#copied").text_content() == "Copied"
 
 
 def test_a_link_to_a_folded_row_unfolds_it(shown: Shown) -> None:

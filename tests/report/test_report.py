@@ -14,52 +14,52 @@ from tests.report.report_samples import row, run_of
 PASS, FAIL, STALE, BROKEN = Verdict.PASS, Verdict.FAIL, Verdict.STALE_WAIVER, Verdict.BROKEN
 SOUND = row("sound")
 STANDINGS = {
-    "all pass": (run_of(SOUND), State.CONFORMS, "to every requirement planned: 1 MUST row passes"),
+    "all pass": (run_of(SOUND), State.CONFORMS, "to every requirement planned: 1 MUST result passes"),
     "not claimed": (
         run_of(SOUND, row("b", Verdict.NOT_CLAIMED), row("b", Verdict.NOT_CLAIMED, world="processes")),
         State.CONFORMS,
-        "to what it claims: 1 MUST row passes; 1 requirement not claimed",
+        "to what it claims: 1 MUST result passes; 1 requirement not claimed",
     ),
     "waived": (
         run_of(SOUND, row("b", Verdict.WAIVED)),
         State.CONFORMS,
-        "to every requirement planned: 1 MUST row passes; 1 row waived",
+        "to every requirement planned: 1 MUST result passes; 1 result waived",
     ),
     "SHOULD fails": (
         run_of(SOUND, row("b", FAIL, "should"), status=1),
         State.CONFORMS,
-        "to every requirement planned: 1 MUST row passes; 1 SHOULD row fails, which does not block",
+        "to every requirement planned: 1 MUST result passes; 1 SHOULD result fails, which does not block",
     ),
     "MUST fails": (
         run_of(SOUND, row("b", FAIL), status=1),
         State.DOES_NOT_CONFORM,
-        "1 MUST row fails; first sharding/b in threads",
+        "1 MUST result fails; first sharding/b in threads",
     ),
     "stale waiver": (
         run_of(SOUND, row("b", STALE), status=1),
         State.DOES_NOT_CONFORM,
-        "1 waiver of MUST rows is stale; first sharding/b in threads",
+        "1 waiver of MUST results is stale; first sharding/b in threads",
     ),
     "a failure outweighs a cut": (
         run_of(row("b", FAIL), row("c", FAIL), status=None),
         State.DOES_NOT_CONFORM,
-        "2 MUST rows fail; first sharding/b in threads",
+        "2 MUST results fail; first sharding/b in threads",
     ),
     "broken": (
         run_of(SOUND, row("b", BROKEN), status=1),
         State.INCOMPLETE,
-        "1 row broken (the suite's own fault)",
+        "1 result broken (the suite's own fault)",
     ),
     "broken MAY": (
         run_of(SOUND, row("b", BROKEN, "may"), status=1),
         State.INCOMPLETE,
-        "1 row broken (the suite's own fault)",
+        "1 result broken (the suite's own fault)",
     ),
-    "not run": (run_of(SOUND, row("b", Verdict.NOT_RUN)), State.INCOMPLETE, "1 row not run"),
+    "not run": (run_of(SOUND, row("b", Verdict.NOT_RUN)), State.INCOMPLETE, "1 result not run"),
     "missing": (
         run_of(SOUND, plan=[SOUND.nodeid, "t::x", "t::y"]),
         State.INCOMPLETE,
-        "2 planned rows never reported",
+        "2 planned results never reported",
     ),
     "a part": (
         run_of(SOUND, header=replace(run_of(SOUND).header, left_out=3)),
@@ -67,18 +67,18 @@ STANDINGS = {
         "3 requirements of the suites left out of this run",
     ),
     "cut short": (run_of(SOUND, status=None), State.INCOMPLETE, "the run was cut short (no footer)"),
-    "no row": (run_of(), State.INCOMPLETE, "no row was written"),
+    "no row": (run_of(), State.INCOMPLETE, "no results were written"),
     "nothing claimed": (
         run_of(row("b", Verdict.NOT_CLAIMED)),
         State.INCOMPLETE,
-        "no MUST row passed, so nothing is proven",
+        "no MUST result passed, so nothing is proven",
     ),
-    "all waived": (run_of(row("b", Verdict.WAIVED)), State.INCOMPLETE, "no MUST row passed, so nothing is proven"),
+    "all waived": (run_of(row("b", Verdict.WAIVED)), State.INCOMPLETE, "no MUST result passed, so nothing is proven"),
     "damaged": (run_of(SOUND, damage=["line 3: not JSON"]), State.INCOMPLETE, "1 line of the file damaged"),
     "problems": (
         run_of(SOUND, footer=Footer("", 1.0, 1, ["waiver x matches nothing"])),
         State.INCOMPLETE,
-        "1 problem reported at the end of the run; pytest ended with status 1, and no row says why",
+        "1 problem reported at the end of the run; pytest ended with status 1, and no result says why",
     ),
     "interrupted": (
         run_of(SOUND, status=2),
@@ -179,7 +179,7 @@ def test_results_that_the_run_counted_and_the_file_lacks_come_first():
 
     assert standing(silent).state is State.INCOMPLETE
     assert standing(silent).reason.startswith(lost)
-    assert standing(red) == Standing(State.DOES_NOT_CONFORM, f"{few}; 1 MUST row fails; first sharding/b in threads")
+    assert standing(red) == Standing(State.DOES_NOT_CONFORM, f"{few}; 1 MUST result fails; first sharding/b in threads")
     assert page_of([silent]).runs[0].problems[0] == lost
     assert standing(run_of(row("a"), footer=replace(ended, exit_status=0, counts={"pass": 1}))).state is State.CONFORMS
 

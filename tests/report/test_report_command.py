@@ -20,7 +20,7 @@ def test_the_command_writes_the_page_and_says_where_the_subject_stands(tmp_path,
     assert command.main([str(record), "-o", str(tmp_path / "page.html")]) == 0
 
     said = capsys.readouterr().out
-    assert "torch 2.13 on gloo: DOES NOT CONFORM: 1 MUST row fails; first sharding/a in threads" in said
+    assert "torch 2.13 on gloo: DOES NOT CONFORM: 1 MUST result fails; first sharding/a in threads" in said
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run.jsonl"]
 

@@ -40,7 +40,7 @@ def test_rows_that_fail_for_one_reason_are_one_group_with_the_smallest_case_firs
     groups = groups_of(rows, "run-1", "run.jsonl")
     assert [group.title for group in groups] == ["sharding: wrong gradients", "sharding: wrong loss"]
     assert [card.record.nodeid for card in groups[0].cards] == ["t::2", "t::1", "t::0", "t::3"]
-    assert groups[0].summary == "4 rows of 1 requirement, in threads; the smallest case first"
+    assert groups[0].summary == "4 results of 1 requirement, in threads; the smallest case first"
     assert groups[0].first.words == "2 ranks, 1 step"
 
 

@@ -27,12 +27,12 @@ def test_the_page_has_every_panel():
 
     for part in (
         "DOES NOT CONFORM",
-        "1 MUST row fails, 1 waiver of MUST rows is stale",
+        "1 MUST result fails, 1 waiver of MUST results is stale",
         "1 of 7 pass",
         "sharding/FAIL fail MUST threads disagreement Rule FAIL holds. off by one",
         "pytest 't.py::FAIL' --seed 5",
         '"seed": 77',
-        "sharding: wrong w 1 row of 1 requirement, in threads.",
+        "sharding: wrong w 1 result of 1 requirement, in threads.",
         "Run again in fresh worlds: flaky: passed 1 of 3 times that it was run again (FPF).",
         "By pytestpytest 't.py::FAIL' --seed 5",
         "fsdp-conformance reproduce run.jsonl 't.py::FAIL[threads]' --script > repro.py && python repro.py",
@@ -42,7 +42,7 @@ def test_the_page_has_every_panel():
         "3 to 4. 2 steps, all finite ones equal to the unsharded model's; 1 not finite.",
         "Ranks244 Mesh–2×2–",
         "sharding 3.1 0 0",
-        "CPU offload1 row of it tried all the same, and it passed",
+        "CPU offload1 result, tried although not claimed; it passed",
         "0raised boom-errorTraceback of rank 0tb-linesLog of rank 0log-lines",
         "sharding/PASS MUSTRule PASS holds. pass · 0.37gradient of w 41122, 40.00 s",
         "run.jsonl, line 4: not JSON",
@@ -52,8 +52,8 @@ def test_the_page_has_every_panel():
         "firmware 2.1vendor#7 2026-12-01 10 days left",
         "driver24.1",
         "By pytest suites -k sharding",
-        "Performance: nothing here was timed against anything.",
-        "no row of torch 2.13 on gloo ran on more than 4 ranks.",
+        "Performance: nothing was timed.",
+        "no result of torch 2.13 on gloo is from more than 4 ranks.",
         "Convergence:",
         "ab" * 32 + " run.jsonl",
     ):
@@ -79,8 +79,8 @@ def test_an_empty_run_still_makes_a_page():
     text = Parsed(render([run_of(status=None, plan=["t::a"])])).text
 
     assert "INCOMPLETE" in text
-    assert "1 planned row never reported" in text
-    assert "No row was written." in text
+    assert "1 planned result never reported" in text
+    assert "No results were written." in text
 
 
 def test_two_runs_stand_side_by_side():

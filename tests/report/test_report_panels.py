@@ -77,27 +77,27 @@ def test_claims_are_four_lists() -> None:
     header = replace(run_of().header, claims=["mesh", "offload", "fully_shard"], not_claimed={"meta": "later"})
     found = claims_of(header, records)
     assert [(one.name, one.said, one.mark) for one in found.claimed] == [
-        ("mesh", "2 rows: 1 pass, 1 fail", "fail"),
-        ("offload", "1 row: 1 not run", "not run"),
-        ("fully_shard", "no row needs it by name", "not run"),
+        ("mesh", "2 results: 1 pass, 1 fail", "fail"),
+        ("offload", "1 result: 1 not run", "not run"),
+        ("fully_shard", "no requirement needs it by name", "not run"),
     ]
     assert [(one.name, one.said) for one in found.not_claimed] == [("meta", "later")]
     assert [(one.name, one.said) for one in found.could] == [
-        ("meta", "2 rows of it tried all the same, and all passed")
+        ("meta", "2 results, tried although not claimed; all passed")
     ]
-    assert [(one.name, one.said) for one in found.idle] == [("offload", "1 row not tried: needs a device")]
+    assert [(one.name, one.said) for one in found.idle] == [("offload", "1 result not tried: needs a device")]
 
 
 @pytest.mark.parametrize(
     ("verdicts", "said", "mark"),
     [
-        ([Verdict.PASS] * 3, "3 rows: all pass", "pass"),
-        ([Verdict.WAIVED] * 2, "2 rows: all waived", "waived"),
-        ([Verdict.PASS, Verdict.WAIVED, Verdict.FAIL], "3 rows: 1 pass, 1 fail, 1 waived", "fail"),
-        ([Verdict.PASS, Verdict.STALE_WAIVER], "2 rows: 1 pass, 1 stale waiver", "stale waiver"),
-        ([Verdict.PASS, Verdict.NOT_RUN], "2 rows: 1 pass, 1 not run", "not run"),
-        ([Verdict.PASS, Verdict.NOT_CLAIMED], "2 rows: 1 pass, 1 not claimed", "pass"),
-        ([Verdict.NOT_CLAIMED] * 2, "2 rows: all not claimed", "not claimed"),
+        ([Verdict.PASS] * 3, "3 results: all pass", "pass"),
+        ([Verdict.WAIVED] * 2, "2 results: all waived", "waived"),
+        ([Verdict.PASS, Verdict.WAIVED, Verdict.FAIL], "3 results: 1 pass, 1 fail, 1 waived", "fail"),
+        ([Verdict.PASS, Verdict.STALE_WAIVER], "2 results: 1 pass, 1 stale waiver", "stale waiver"),
+        ([Verdict.PASS, Verdict.NOT_RUN], "2 results: 1 pass, 1 not run", "not run"),
+        ([Verdict.PASS, Verdict.NOT_CLAIMED], "2 results: 1 pass, 1 not claimed", "pass"),
+        ([Verdict.NOT_CLAIMED] * 2, "2 results: all not claimed", "not claimed"),
     ],
 )
 def test_a_claim_is_marked_by_the_verdicts_of_its_results(verdicts: list[Verdict], said: str, mark: str) -> None:
@@ -123,7 +123,7 @@ def test_two_runs_are_compared_and_what_failed_before_does_not_count() -> None:
     second = replace(second, header=replace(second.header, implementation="mine 1", claims=["mesh"]))
     page = Parsed(render([first, second]))
     shown = " ".join(page.text.split())
-    assert "3 rows: 1 regressed, 1 fixed, 1 the same. 1 regression." in shown
+    assert "3 results: 1 regressed, 1 fixed, 1 the same. 1 regression." in shown
     assert "implementationtorch 2.13mine 1" in shown
     assert "Claims of this run only: mesh" in shown
     assert ("a", {"class": "id", "href": "#run-2-red-1"}) in page.tags

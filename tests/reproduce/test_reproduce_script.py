@@ -25,7 +25,7 @@ from harness.reproduce.script import Code, NoScript, code, literal, script_of
 from harness.reproduce.suite_test import drawn_arguments, function_of
 from suites.kit.cases import Stack, TrainingCase
 from suites.plain_scripts import FAMILIES
-from tests.mutants import all_faults
+from tests.mutants import all_mutants
 from tests.mutation.judging import judged, subject_of
 from tests.report.report_samples import run_of
 from tests.reproduce.reproduce_samples import ROOT, SUITES, TESTS, chosen, drawn_cases, failure
@@ -218,14 +218,14 @@ Ended = dict[str, tuple[int, str]]
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """The exit status and the output of each mutant's script, and of the same on torch, as ``right NAME``."""
-    folder, faults = tmp_path_factory.mktemp("scripts"), {fault.id: fault for fault in all_faults()}
+    folder, mutants = tmp_path_factory.mktemp("scripts"), {mutant.id: mutant for mutant in all_mutants()}
     (folder / "reference.py").write_text(script("parity/exact", SMALL, "reference"), encoding="utf-8")
     for name in SHOWN:
-        fault = faults[name]
-        end = judged(fault.caught_by, subject_of(fault), fault.worlds[0])
+        mutant = mutants[name]
+        end = judged(mutant.killed_by, subject_of(mutant), mutant.worlds[0])
         assert end.verdict is Verdict.FAIL, end
-        record = failure(fault.caught_by, fault.worlds[0], case=end.case)
-        (folder / f"{name}.py").write_text(script_of(chosen(record, fault.where)), encoding="utf-8")
+        record = failure(mutant.killed_by, mutant.worlds[0], case=end.case)
+        (folder / f"{name}.py").write_text(script_of(chosen(record, mutant.where)), encoding="utf-8")
         (folder / f"right {name}.py").write_text(script_of(chosen(record)), encoding="utf-8")
     command = [sys.executable, "-m", "tests.reproduce.run_scripts", *map(str, sorted(folder.iterdir()))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

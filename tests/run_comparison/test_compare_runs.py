@@ -231,7 +231,7 @@ def test_versions_and_environment_come_first() -> None:
     ]
     assert found.claims == OneSided(added=("HSDP",), removed=("replicate",))
     text = text_of(found)
-    assert text.index("NCCL: 2.29 → –") < text.index("of this run only: HSDP") < text.index("1 row regressed")
+    assert text.index("NCCL: 2.29 → –") < text.index("of this run only: HSDP") < text.index("1 result regressed")
 
 
 def test_requirements_of_one_run_only_are_named() -> None:

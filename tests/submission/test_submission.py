@@ -42,7 +42,7 @@ def test_a_complete_run_is_verified_with_its_counts() -> None:
         "must": {"pass": 2, "waived": 1, "not claimed": 1, "not run": 1},
         "should": {"fail": 1},
     }
-    assert (facts["standing"], facts["reason"]) == ("INCOMPLETE", "1 row not run")
+    assert (facts["standing"], facts["reason"]) == ("INCOMPLETE", "1 result not run")
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -159,7 +159,7 @@ def test_what_bundle_writes_verify_accepts(files: Path, capsys: pytest.CaptureFi
     first = (files / "s.zip").read_bytes()
     assert verify_command.main([str(files / "s.zip")]) == 0
     printed = capsys.readouterr().out
-    assert "records/01-torch.jsonl: torch 2.13.0 on gloo: INCOMPLETE: 1 row not run" in printed
+    assert "records/01-torch.jsonl: torch 2.13.0 on gloo: INCOMPLETE: 1 result not run" in printed
     assert "  6 planned tests, 6 results" in printed
     assert "  must      5 results: 1 not claimed, 1 not run, 2 pass, 1 waived" in printed
     assert "  should     1 result: 1 fail" in printed

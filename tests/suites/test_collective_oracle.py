@@ -1,4 +1,4 @@
-"""What the chapter on collectives expects, by hand; and that it blames no backend that is right."""
+"""What the chapter on collectives expects, worked out; and that it fails no correct backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAPTER = [name for name in by_id() if name.startswith("collectives/")]
 
 
 @dataclass(frozen=True)
-class Told(CollectiveCase):
+class Written(CollectiveCase):
     """Two or three members that bring what the test says, rather than what a seed gives."""
 
     rows: tuple[tuple[float, ...], ...] = ()
@@ -49,7 +49,7 @@ class Told(CollectiveCase):
 )
 def test_what_members_get_is_as_worked_out_by_hand(call: Collective, rows: Any, got: Any) -> None:
     """Ranks 1 and 2 of three, at whose places in the group the results are; rank 0 has nothing to do with it."""
-    case = Told(3, (call,), groups=((1, 2),), rows=tuple(map(tuple, rows)))
+    case = Written(3, (call,), groups=((1, 2),), rows=tuple(map(tuple, rows)))
     assert wanted(case, 0, 0) == {}
     for rank, results in zip((1, 2), got, strict=True):
         assert [tensor.tolist() for tensor in wanted(case, 0, rank)["got"]] == results
@@ -58,7 +58,7 @@ def test_what_members_get_is_as_worked_out_by_hand(call: Collective, rows: Any, 
 def test_the_bound_of_a_sum_grows_with_ranks_and_stays_beside_what_is_not_written() -> None:
     """Three bfloat16 numbers of 1 may be off by four roundings of 2**-8 in their sum of 3; what lies beside by none."""
     call = Collective("all_reduce", 1, "bfloat16", data="rounded", layout="inside")
-    case = Told(3, (call,), rows=((1.0,),) * 3)
+    case = Written(3, (call,), rows=((1.0,),) * 3)
     unit = 2.0**-8
     bound = allowance(case, 0, 0)("", torch.zeros(7))
     assert isinstance(bound, Tensor)
@@ -84,7 +84,7 @@ def test_numbers_lie_in_memory_as_the_layout_says(layout: Any, memory: list[int]
 
 @pytest.mark.parametrize("name", CHAPTER)
 def test_a_right_backend_passes_the_chapter(name: str) -> None:
-    """gloo with its known faults mended, from which faulty backends are made, passes every requirement."""
+    """gloo with its known defects fixed, from which mutant backends are made, passes every requirement."""
     end = judged(name, Subject("torch", "tests.mutants.backends.fixed:right"), "processes")
     assert end.verdict is Verdict.PASS, end
 

@@ -16,7 +16,7 @@ CASES = [(group, trained) for group in GROUPS for trained in (False, True)]
 
 
 def families(case: MatrixCase) -> set[tuple[str, int, str, int]]:
-    """Every pair of a case: who saves on how many ranks, and who loads on how many."""
+    """Every pair of a case: the layout that saves, the one that loads, and their numbers of ranks."""
     named = {
         layout: family for family in FAMILIES for size in range(1, MOST + 1) for layout in layouts_of(family, size)
     }

@@ -149,7 +149,7 @@ def test_weights_of_convolutions_have_three_dims() -> None:
 
 
 def test_rows_that_no_token_names_have_no_gradient() -> None:
-    """Token 2 has the gradient of its three uses, padding has none, and neither have rows that nobody asked for."""
+    """Token 2 has the gradient of its three uses, padding has none, and neither have rows that were not looked up."""
     net = nets.Embedding()
     net(rows_of_tokens()).sum().backward()
     assert net.tokens.weight.grad is not None

@@ -1,4 +1,4 @@
-"""Overlap is told from its absence: by made-up times, and by real programs on a device that is virtual."""
+"""Overlap is distinguished from its absence: by made-up times, and by real programs on a device that is virtual."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_noise_of_five_percent_changes_no_verdict() -> None:
 
 
 def test_only_what_a_device_can_hide_is_asked_for() -> None:
-    """A device that hides half of a gather by hand must hide half of that half."""
+    """A device that can hide half of a gather must hide half of that half."""
     slow = replace(HIDDEN, together=10.0, delayed=49.0 + 4 + 5 * 2)
     assert six(slow) == ""
     assert "add at most 19.0 ms" in six(replace(slow, delayed=73.0))
@@ -160,7 +160,7 @@ def test_a_backend_that_lacks_streams_is_not_asked(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["overlap/forward-ahead", "overlap/backward"])
 def test_a_cpu_that_claims_streams_fails(name: str) -> None:
-    """By real clocks one thing comes after the other there, and so it does by hand."""
+    """By real clocks one thing comes after the other there, with FSDP and without."""
     end = judged(name, Subject("torch", CLAIMS), "processes")
     assert (end.verdict, end.cause) == (Verdict.FAIL, "disagreement")
     assert "lacks 'streams'" in end.message or "add at most" in end.message

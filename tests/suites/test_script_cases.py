@@ -90,7 +90,7 @@ def test_a_script_that_fails_shrinks_to_what_leads_to_the_failure(act: str, shor
 
 
 def test_a_fault_between_two_acts_shrinks_to_these_two() -> None:
-    """A fault that shows when a step follows an unshard by hand, whatever is done besides, is left with those."""
+    """A defect that shows when a step follows an explicit unshard, whatever is done besides, is left with those."""
 
     def fails(case: ScriptCase) -> bool:
         kinds = [act.split()[0] for act in case.acts]

@@ -53,7 +53,7 @@ def a_sum_of_four_kilobytes(rank: Rank) -> list[int]:
 
 
 def test_ranks_count_their_own_memory_in_either_world() -> None:
-    """What a world's process group does to add up is nobody's, and what it writes is its owner's."""
+    """What a world's process group does to add up belongs to no subject, and what it writes is its owner's."""
     for kind in ("threads", "processes"):
         with open_world(kind, 2, TORCH_ON_GLOO) as world:
             assert values(list(world.run(a_sum_of_four_kilobytes, deadline=GUARD))) == [[4000, 4000]] * 2

@@ -23,7 +23,7 @@ from suites.communication import overlap_programs
 from suites.communication.overlap import OverlapCase
 from suites.communication.overlap_delays import Clock
 from tests.mutants.hooking import instead
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.passes.communication import without
 
 
@@ -183,6 +183,6 @@ def all_take_turns(module: Any) -> None:
     instead("set_custom_reduce_scatter", takes_turns)(module)
 
 
-one_after_the_other = faulty("one thing after the other", after=all_take_turns)
+one_after_the_other = mutant("one thing after the other", after=all_take_turns)
 deaf_to_events = without("deaf to events", "set_post_optim_event")
 claims_streams = replace(gloo, name="claims streams", lacks={**gloo.lacks, "streams": ""})

@@ -2,11 +2,11 @@
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-  const told = document.getElementById("told");
+  const copied = document.getElementById("copied");
 
   for (const button of all("button.copy")) {
     const code = button.parentElement.querySelector("code");
-    const says = (word) => { button.textContent = word; told.textContent = word; };
+    const says = (word) => { button.textContent = word; copied.textContent = word; };
     button.hidden = false;
     button.addEventListener("click", async () => {
       try {
@@ -16,7 +16,7 @@
         getSelection().selectAllChildren(code);
         says("Selected");
       }
-      setTimeout(() => { button.textContent = "Copy"; told.textContent = ""; }, 1500);
+      setTimeout(() => { button.textContent = "Copy"; copied.textContent = ""; }, 1500);
     });
   }
 

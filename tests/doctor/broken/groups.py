@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.vendor import Backend
-from tests.mutants.backends.backends import OverGloo, faulty
+from tests.mutants.backends.backends import OverGloo, over_gloo
 
 
 class NeverStarts(OverGloo):
@@ -61,11 +61,11 @@ class KnowsOldNames(OverGloo):
     reduce_scatter_single = dist.ProcessGroup.reduce_scatter_single
 
 
-never_starts = faulty("broken_never_starts", NeverStarts)
-dies_reducing = faulty("broken_dies_reducing", DiesReducing)
-hangs_broadcasting = faulty("broken_hangs_broadcasting", HangsBroadcasting)
-gives_handles = faulty("broken_gives_handles", GivesHandles)
-knows_old_names = faulty("broken_knows_old_names", KnowsOldNames)
+never_starts = over_gloo("broken_never_starts", NeverStarts)
+dies_reducing = over_gloo("broken_dies_reducing", DiesReducing)
+hangs_broadcasting = over_gloo("broken_hangs_broadcasting", HangsBroadcasting)
+gives_handles = over_gloo("broken_gives_handles", GivesHandles)
+knows_old_names = over_gloo("broken_knows_old_names", KnowsOldNames)
 
 if "BROKEN_STRING" not in dist.Backend._plugins:
     dist.Backend.register_backend("broken_string", OverGloo, devices="xyz")

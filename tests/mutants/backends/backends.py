@@ -1,4 +1,4 @@
-"""Backends with a fault in one collective, made as a vendor makes one: a process group of one's own.
+"""Backends with a defect in one collective, made as a vendor makes one: a process group in Python.
 
 Right is what gloo does underneath. Two ranks with [1, 2] and [3, 6] that reduce-scatter an average get [2] and [4].
 """
@@ -6,6 +6,7 @@ Right is what gloo does underneath. Two ranks with [1, 2] and [3, 6] that reduce
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -121,29 +122,25 @@ class RefusesAverages(OverGloo):
     _reduce_scatter_base = reduce_scatter_single
 
 
-def faulty(name: str, group: type[OverGloo]) -> Backend:
+def mutant(requirement: str, group: type[OverGloo]) -> Backend:
+    """A backend with a defect, and the requirement that must kill it."""
+    return replace(
+        over_gloo(f"{group.__module__.rpartition('.')[2]}_{group.__name__}".lower(), group), name=requirement
+    )
+
+
+def over_gloo(name: str, group: type[OverGloo]) -> Backend:
     """Register a process group with torch, and describe the backend that it is."""
     if name.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(name, group, devices=["cpu"])
     return Backend(name=name, process_group=name, imports=(__name__,))
 
 
-right = faulty("gloo_by_hand", OverGloo)
-sums_for_averages = faulty("gloo_sums", SumsForAverages)
-loses_the_last_rank = faulty("gloo_loses", LosesTheLastRank)
-reverses_ranks = faulty("gloo_reverses", ReversesRanks)
-clears_its_output_first = faulty("gloo_clears", ClearsItsOutputFirst)
-refuses_averages = faulty("gloo_refuses", RefusesAverages)
+right = over_gloo("gloo_in_python", OverGloo)
+sums_for_averages = mutant("parity/exact", SumsForAverages)
+loses_the_last_rank = mutant("parity/exact", LosesTheLastRank)
+reverses_ranks = mutant("parity/exact", ReversesRanks)
+clears_its_output_first = mutant("parity/exact", ClearsItsOutputFirst)
+refuses_averages = mutant("parity/exact", RefusesAverages)
 
-CAUGHT_BY = {
-    "sums_for_averages": "parity/exact",
-    "loses_the_last_rank": "parity/exact",
-    "reverses_ranks": "parity/exact",
-    "clears_its_output_first": "parity/exact",
-    "refuses_averages": "parity/exact",
-}
 RAISES = {"refuses_averages"}
-ORIGIN = {
-    "sums_for_averages": "A1 pytorch/pytorch#162338",
-    "refuses_averages": "A10 intel/torch-xpu-ops#2361",
-}

@@ -1,6 +1,6 @@
-"""Backends with defects that somebody shipped in a vendor's library: of one operation, size, layout, group or memory.
+"""Backends with published defects of vendors' libraries: of one operation, size, layout, group or memory.
 
-Right is what gloo does, mended: ranks with [1 2] and [3 6] that reduce-scatter an average get [2] and [4].
+Right is what fixed gloo does: ranks with [1 2] and [3 6] that reduce-scatter an average get [2] and [4].
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import signal
 import torch
 import torch.distributed as dist
 
-from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, SCATTERS
 from tests.mutants.backends.collective_groups import IgnoresStrides
-from tests.mutants.backends.fixed import Call, Mended
+from tests.mutants.backends.fixed import Call, FixedGloo
 
 # What is reduced, and by which scale.
 
 
-class RefusesFactors(Mended):
+class RefusesFactors(FixedGloo):
     """Has no PREMUL_SUM, and raises where backward asks for it."""
 
     fewest = 1
@@ -36,7 +36,7 @@ class RefusesFactorsFromThreeRanksOn(RefusesFactors):
     fewest = 3
 
 
-class ForgetsItsOwn(Mended):
+class ForgetsItsOwn(FixedGloo):
     """Of [1 2] and [3 6] rank 0 gets the sum [3] and rank 1 [2]: each rank lacks what it brings to its own part."""
 
     def before(self, call: Call) -> None:
@@ -46,7 +46,7 @@ class ForgetsItsOwn(Mended):
                 sent.view(-1)[self.rank() * part : (self.rank() + 1) * part] = 0
 
 
-class AveragesEvenSizesAlone(Mended):
+class AveragesEvenSizesAlone(FixedGloo):
     """Of an odd number of elements the average is the sum."""
 
     def after(self, call: Call) -> None:
@@ -55,7 +55,7 @@ class AveragesEvenSizesAlone(Mended):
                 result *= self.size()
 
 
-class MultipliesWhatIsRounded(Mended):
+class MultipliesWhatIsRounded(FixedGloo):
     """Rounds to eight bits, and multiplies then: PREMUL_SUM by 3 of [1.01] is [3.0234] and not [3.03]."""
 
     def multiply(self, call: Call) -> None:
@@ -64,7 +64,7 @@ class MultipliesWhatIsRounded(Mended):
         super().multiply(call)
 
 
-class LosesFactorsInBfloat16(Mended):
+class LosesFactorsInBfloat16(FixedGloo):
     """Reads a factor of bfloat16 from the wrong half of a number: of a power of two that half is zero."""
 
     def multiply(self, call: Call) -> None:
@@ -74,7 +74,7 @@ class LosesFactorsInBfloat16(Mended):
                 sent.zero_()
 
 
-class SumsLargeMessages(Mended):
+class SumsLargeMessages(FixedGloo):
     """Another protocol, for large messages, has no average."""
 
     def after(self, call: Call) -> None:
@@ -92,7 +92,7 @@ class ScattersWhatLiesInMemory(IgnoresStrides):
     kinds = SCATTERS
 
 
-class WritesNoStridedOutput(Mended):
+class WritesNoStridedOutput(FixedGloo):
     """Writes into a contiguous copy of an output that is not contiguous, and forgets to copy back."""
 
     def deliver(self, call: Call) -> None:
@@ -100,7 +100,7 @@ class WritesNoStridedOutput(Mended):
             super().deliver(call)
 
 
-class DiesOfNothing(Mended):
+class DiesOfNothing(FixedGloo):
     """Divides by the number of elements: with none, the process is killed."""
 
     def before(self, call: Call) -> None:
@@ -108,7 +108,7 @@ class DiesOfNothing(Mended):
             os.kill(os.getpid(), signal.SIGFPE)
 
 
-class WritesBesideItsGather(Mended):
+class WritesBesideItsGather(FixedGloo):
     """Rounds what is gathered up to whole pairs, and writes beyond its output."""
 
     def deliver(self, call: Call) -> None:
@@ -122,8 +122,8 @@ class WritesBesideItsGather(Mended):
 # Who sends, and who gets.
 
 
-class TakesPlacesForRanks(Mended):
-    """In a group, compares the place of the source with its rank in the world: nobody is the source, zero is sent."""
+class TakesPlacesForRanks(FixedGloo):
+    """In a group, compares the place of the source with its rank in the world: no rank is the source."""
 
     def before(self, call: Call) -> None:
         if call.kind == "broadcast" and call.options.rootRank == self.rank() != dist.get_rank():
@@ -131,16 +131,16 @@ class TakesPlacesForRanks(Mended):
                 sent.zero_()
 
 
-class KeepsItsOwn(Mended):
-    """A broadcast leaves whoever is not the source as it was."""
+class KeepsItsOwn(FixedGloo):
+    """A broadcast leaves other ranks than the source as it was."""
 
     def deliver(self, call: Call) -> None:
         if call.kind != "broadcast" or call.options.rootRank == self.rank():
             super().deliver(call)
 
 
-class FailsForEver(Mended):
-    """Does not group the sends of a scatter: whoever is not the root has an error, and so has all that follows."""
+class FailsForEver(FixedGloo):
+    """Does not group the sends of a scatter: ranks other than the root have an error, and so has all that follows."""
 
     def before(self, call: Call) -> None:
         self.failed = getattr(self, "failed", False) or (call.kind == "scatter" and not call.sent)
@@ -149,7 +149,7 @@ class FailsForEver(Mended):
             raise RuntimeError("unhandled error of the library: invalid usage")
 
 
-class MapsBitsToSums(Mended):
+class MapsBitsToSums(FixedGloo):
     """Has no bitwise operations, adds instead, and says nothing."""
 
     def before(self, call: Call) -> None:
@@ -157,42 +157,24 @@ class MapsBitsToSums(Mended):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-refuses_factors = faulty("rows_refuses_factors", RefusesFactors)
-refuses_factors_when_training = faulty("rows_refuses_factors", RefusesFactors)
-refuses_factors_from_three_ranks_on = faulty("rows_refuses_factors_from_three", RefusesFactorsFromThreeRanksOn)
-forgets_its_own = faulty("rows_forgets_its_own", ForgetsItsOwn)
-averages_even_sizes_alone = faulty("rows_averages_even_sizes", AveragesEvenSizesAlone)
-multiplies_what_is_rounded = faulty("rows_multiplies_what_is_rounded", MultipliesWhatIsRounded)
-loses_factors_in_bfloat16 = faulty("rows_loses_factors_in_bfloat16", LosesFactorsInBfloat16)
-sums_large_messages = faulty("rows_sums_large_messages", SumsLargeMessages)
-scatters_what_lies_in_memory = faulty("rows_scatters_what_lies_in_memory", ScattersWhatLiesInMemory)
-writes_no_strided_output = faulty("rows_writes_no_strided_output", WritesNoStridedOutput)
-dies_of_nothing = faulty("rows_dies_of_nothing", DiesOfNothing)
-writes_beside_its_gather = faulty("rows_writes_beside_its_gather", WritesBesideItsGather)
-takes_places_for_ranks = faulty("rows_takes_places_for_ranks", TakesPlacesForRanks)
-keeps_its_own = faulty("rows_keeps_its_own", KeepsItsOwn)
-fails_for_ever = faulty("rows_fails_for_ever", FailsForEver)
-maps_bits_to_sums = faulty("rows_maps_bits_to_sums", MapsBitsToSums)
+refuses_factors = mutant("collectives/premul-sum", RefusesFactors)
+refuses_factors_when_training = mutant("reduction/divide-factor-alone", RefusesFactors)
+refuses_factors_from_three_ranks_on = mutant("collectives/premul-sum", RefusesFactorsFromThreeRanksOn)
+forgets_its_own = mutant("collectives/exact", ForgetsItsOwn)
+averages_even_sizes_alone = mutant("collectives/average", AveragesEvenSizesAlone)
+multiplies_what_is_rounded = mutant("collectives/premul-sum", MultipliesWhatIsRounded)
+loses_factors_in_bfloat16 = mutant("collectives/premul-sum", LosesFactorsInBfloat16)
+sums_large_messages = mutant("collectives/average", SumsLargeMessages)
+scatters_what_lies_in_memory = mutant("collectives/strided", ScattersWhatLiesInMemory)
+writes_no_strided_output = mutant("collectives/strided", WritesNoStridedOutput)
+dies_of_nothing = mutant("collectives/unusual", DiesOfNothing)
+writes_beside_its_gather = mutant("collectives/untouched", WritesBesideItsGather)
+takes_places_for_ranks = mutant("collectives/sub-groups", TakesPlacesForRanks)
+keeps_its_own = mutant("collectives/from-one", KeepsItsOwn)
+fails_for_ever = mutant("collectives/from-one", FailsForEver)
+maps_bits_to_sums = mutant("collectives/unusual", MapsBitsToSums)
 
-CAUGHT_BY = {
-    "refuses_factors": "collectives/premul-sum",
-    "refuses_factors_when_training": "reduction/divide-factor-alone",
-    "refuses_factors_from_three_ranks_on": "collectives/premul-sum",
-    "forgets_its_own": "collectives/exact",
-    "averages_even_sizes_alone": "collectives/average",
-    "multiplies_what_is_rounded": "collectives/premul-sum",
-    "loses_factors_in_bfloat16": "collectives/premul-sum",
-    "sums_large_messages": "collectives/average",
-    "scatters_what_lies_in_memory": "collectives/strided",
-    "writes_no_strided_output": "collectives/strided",
-    "dies_of_nothing": "collectives/unusual",
-    "writes_beside_its_gather": "collectives/untouched",
-    "takes_places_for_ranks": "collectives/sub-groups",
-    "keeps_its_own": "collectives/from-one",
-    "fails_for_ever": "collectives/from-one",
-    "maps_bits_to_sums": "collectives/unusual",
-}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "refuses_factors_when_training": ("collectives/premul-sum",),
     "takes_places_for_ranks": ("tensor-parallel/",),  # which trains on groups of some ranks
 }
@@ -202,17 +184,4 @@ RAISES = {
     "refuses_factors_from_three_ranks_on",
     "dies_of_nothing",
     "fails_for_ever",
-}
-ORIGIN = {
-    "refuses_factors": "A11 ByteDance-Seed/VeOmni#241",
-    "refuses_factors_when_training": "A8 intel/torch-xpu-ops#1571",
-    "refuses_factors_from_three_ranks_on": "A9 intel/torch-xpu-ops#2903",
-    "forgets_its_own": "A14 meta-pytorch/torchcomms#477",
-    "loses_factors_in_bfloat16": "pytorch/pytorch#190745",
-    "scatters_what_lies_in_memory": "K3, K4 pytorch/pytorch#130251, pytorch/pytorch#128066",
-    "writes_no_strided_output": "K5 pytorch/pytorch#120582",
-    "dies_of_nothing": "K7 pytorch/pytorch#85234",
-    "takes_places_for_ranks": "K9 pytorch/pytorch#130515",
-    "fails_for_ever": "C13 meta-pytorch/torchcomms#712",
-    "maps_bits_to_sums": "A13 meta-pytorch/torchcomms#2082",
 }

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.mutants.backends.backends import faulty
-from tests.mutants.backends.fixed import Call, Mended, Waiting
+from tests.mutants.backends.backends import mutant
+from tests.mutants.backends.fixed import Call, FixedGloo, Waiting
 
 GATHERS = ("all_gather_single", "all_gather")
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
@@ -33,7 +33,7 @@ def turned(call: Call, ranks: int, by: int) -> None:
 # What arrives, and where.
 
 
-class GathersFromTheNext(Mended):
+class GathersFromTheNext(FixedGloo):
     """Ranks that hold [1] and [2] gather [2 1]."""
 
     def after(self, call: Call) -> None:
@@ -41,7 +41,7 @@ class GathersFromTheNext(Mended):
             turned(call, self.size(), 1)
 
 
-class GathersInBfloat16(Mended):
+class GathersInBfloat16(FixedGloo):
     """Ranks that hold [1.001] and [2] in float32 gather [1 2]."""
 
     def after(self, call: Call) -> None:
@@ -50,7 +50,7 @@ class GathersInBfloat16(Mended):
                 result.copy_(result.bfloat16())
 
 
-class LosesTheTail(Mended):
+class LosesTheTail(FixedGloo):
     """Odd sizes above one end with zero."""
 
     def after(self, call: Call) -> None:
@@ -59,7 +59,7 @@ class LosesTheTail(Mended):
                 row.view(-1)[-1] = 0
 
 
-class RepeatsAboveFourKibi(Mended):
+class RepeatsAboveFourKibi(FixedGloo):
     """Another protocol, for large messages, sends the first half twice."""
 
     def after(self, call: Call) -> None:
@@ -69,7 +69,7 @@ class RepeatsAboveFourKibi(Mended):
                 row.view(-1)[half : 2 * half] = row.view(-1)[:half].clone()
 
 
-class ClearsItsOutputFirst(Mended):
+class ClearsItsOutputFirst(FixedGloo):
     """Gathers zero from a rank whose input lies within its output."""
 
     def before(self, call: Call) -> None:
@@ -79,7 +79,7 @@ class ClearsItsOutputFirst(Mended):
                     sent.zero_()
 
 
-class BroadcastsFromTheFirst(Mended):
+class BroadcastsFromTheFirst(FixedGloo):
     """Knows one source."""
 
     def before(self, call: Call) -> None:
@@ -87,7 +87,7 @@ class BroadcastsFromTheFirst(Mended):
             call.options.rootRank = 0
 
 
-class ScattersToTheNext(Mended):
+class ScattersToTheNext(FixedGloo):
     """A root with [1] and [2] sends [2] to the first rank."""
 
     def before(self, call: Call) -> None:
@@ -98,7 +98,7 @@ class ScattersToTheNext(Mended):
             call.sent[-1].copy_(first)
 
 
-class ExchangesNothing(Mended):
+class ExchangesNothing(FixedGloo):
     """Each rank keeps its own."""
 
     def after(self, call: Call) -> None:
@@ -110,7 +110,7 @@ class ExchangesNothing(Mended):
 # What memory holds, and when.
 
 
-class ForgetsNow(Mended):
+class ForgetsNow(FixedGloo):
     """Every seventh call gives what the call before it gave."""
 
     def after(self, call: Call) -> None:
@@ -121,7 +121,7 @@ class ForgetsNow(Mended):
                 new.copy_(old)
 
 
-class AddsIntoItsInput(Mended):
+class AddsIntoItsInput(FixedGloo):
     """Uses the caller's input as room for partial sums."""
 
     def after(self, call: Call) -> None:
@@ -130,7 +130,7 @@ class AddsIntoItsInput(Mended):
                 input.data.add_(1)
 
 
-class WritesBeyondItsOutput(Mended):
+class WritesBeyondItsOutput(FixedGloo):
     """Rounds sizes up to two."""
 
     def deliver(self, call: Call) -> None:
@@ -153,7 +153,7 @@ class NotYet(Waiting):
         return True
 
 
-class DoesNotWait(Mended):
+class DoesNotWait(FixedGloo):
     """Work is done when it says so, and not before."""
 
     work = NotYet
@@ -169,8 +169,8 @@ class DoesNotWait(Mended):
         self.late.clear()
 
 
-class KeepsNoInputs(Mended):
-    """Sends what lies where an input lay that nobody kept."""
+class KeepsNoInputs(FixedGloo):
+    """Sends what lies where an input lay that was not kept."""
 
     def before(self, call: Call) -> None:
         call.note, call.inputs = [weakref.ref(input) for input in call.inputs], []
@@ -188,45 +188,26 @@ class Undecided(Waiting):
         return False
 
 
-class NeverSaysDone(Mended):
-    """Results are there, and nobody is told."""
+class NeverSaysDone(FixedGloo):
+    """Results are there, without saying so."""
 
     work = Undecided
 
 
-gathers_from_the_next = faulty("moves_gathers_from_the_next", GathersFromTheNext)
-gathers_in_bfloat16 = faulty("moves_gathers_in_bfloat16", GathersInBfloat16)
-loses_the_tail = faulty("moves_loses_the_tail", LosesTheTail)
-repeats_above_four_kibi = faulty("moves_repeats_above_four_kibi", RepeatsAboveFourKibi)
-clears_its_output_first = faulty("moves_clears_its_output_first", ClearsItsOutputFirst)
-broadcasts_from_the_first = faulty("moves_broadcasts_from_the_first", BroadcastsFromTheFirst)
-scatters_to_the_next = faulty("moves_scatters_to_the_next", ScattersToTheNext)
-exchanges_nothing = faulty("moves_exchanges_nothing", ExchangesNothing)
-forgets_now = faulty("moves_forgets_now", ForgetsNow)
-adds_into_its_input = faulty("moves_adds_into_its_input", AddsIntoItsInput)
-writes_beyond_its_output = faulty("moves_writes_beyond_its_output", WritesBeyondItsOutput)
-does_not_wait = faulty("moves_does_not_wait", DoesNotWait)
-keeps_no_inputs = faulty("moves_keeps_no_inputs", KeepsNoInputs)
-never_says_done = faulty("moves_never_says_done", NeverSaysDone)
+gathers_from_the_next = mutant("collectives/all-gather", GathersFromTheNext)
+gathers_in_bfloat16 = mutant("collectives/all-gather", GathersInBfloat16)
+loses_the_tail = mutant("collectives/all-gather", LosesTheTail)
+repeats_above_four_kibi = mutant("collectives/all-gather", RepeatsAboveFourKibi)
+clears_its_output_first = mutant("collectives/all-gather-in-place", ClearsItsOutputFirst)
+broadcasts_from_the_first = mutant("collectives/from-one", BroadcastsFromTheFirst)
+scatters_to_the_next = mutant("collectives/from-one", ScattersToTheNext)
+exchanges_nothing = mutant("collectives/all-to-all", ExchangesNothing)
+forgets_now = mutant("collectives/fresh", ForgetsNow)
+adds_into_its_input = mutant("collectives/untouched", AddsIntoItsInput)
+writes_beyond_its_output = mutant("collectives/untouched", WritesBeyondItsOutput)
+does_not_wait = mutant("collectives/async", DoesNotWait)
+keeps_no_inputs = mutant("collectives/async", KeepsNoInputs)
+never_says_done = mutant("collectives/completed", NeverSaysDone)
 
-CAUGHT_BY = {
-    "gathers_from_the_next": "collectives/all-gather",
-    "gathers_in_bfloat16": "collectives/all-gather",
-    "loses_the_tail": "collectives/all-gather",
-    "repeats_above_four_kibi": "collectives/all-gather",
-    "clears_its_output_first": "collectives/all-gather-in-place",
-    "broadcasts_from_the_first": "collectives/from-one",
-    "scatters_to_the_next": "collectives/from-one",
-    "exchanges_nothing": "collectives/all-to-all",
-    "forgets_now": "collectives/fresh",
-    "adds_into_its_input": "collectives/untouched",
-    "writes_beyond_its_output": "collectives/untouched",
-    "does_not_wait": "collectives/async",
-    "keeps_no_inputs": "collectives/async",
-    "never_says_done": "collectives/completed",
-}
 #: What a net gives back is worked out of what was gathered.
-ALSO_BY = {"loses_the_tail": ("entry/",)}
-ORIGIN = {
-    "does_not_wait": "C5 intel/torch-xpu-ops#1504",
-}
+ALSO_KILLED_BY = {"loses_the_tail": ("entry/",)}

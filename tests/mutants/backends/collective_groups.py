@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.mutants.backends.backends import faulty
+from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, turned
-from tests.mutants.backends.fixed import Call, Mended
+from tests.mutants.backends.fixed import Call, FixedGloo
 
 # Groups.
 
 
-class PlacesByRankInTheWorld(Mended):
+class PlacesByRankInTheWorld(FixedGloo):
     """Is right in a group that begins with rank 0."""
 
     def after(self, call: Call) -> None:
@@ -23,7 +23,7 @@ class PlacesByRankInTheWorld(Mended):
             turned(call, self.size(), dist.get_rank() - self.rank())
 
 
-class SharesBuffersAmongGroups(Mended):
+class SharesBuffersAmongGroups(FixedGloo):
     """The n-th call of one group has its results where the n-th call of another has them."""
 
     shared: ClassVar[dict[tuple[Any, ...], list[Tensor]]] = {}
@@ -50,7 +50,7 @@ class Open(dist._Work):
         return True
 
 
-class HoldsNobody(Mended):
+class HoldsNobody(FixedGloo):
     """A barrier that is open."""
 
     def barrier(self, *_: Any, **__: Any) -> Any:
@@ -60,7 +60,7 @@ class HoldsNobody(Mended):
 # Tools above.
 
 
-class SpoilsBytes(Mended):
+class SpoilsBytes(FixedGloo):
     """Long messages of bytes arrive with their middle changed."""
 
     def after(self, call: Call) -> None:
@@ -69,7 +69,7 @@ class SpoilsBytes(Mended):
                 result[result.numel() // 2 :] = 0
 
 
-class HasNoCoalescedForms(Mended):
+class HasNoCoalescedForms(FixedGloo):
     """Trains, and cannot make a DTensor whole."""
 
     def before(self, call: Call) -> None:
@@ -77,7 +77,7 @@ class HasNoCoalescedForms(Mended):
             raise AttributeError(f"this group has no {call.name}")
 
 
-class CoalescesToTheNextRank(Mended):
+class CoalescesToTheNextRank(FixedGloo):
     """Is right in the forms that FSDP uses, and gives other parts in those that a DTensor uses."""
 
     def after(self, call: Call) -> None:
@@ -88,7 +88,7 @@ class CoalescesToTheNextRank(Mended):
 # What may be refused.
 
 
-class RefusesOnOneRank(Mended):
+class RefusesOnOneRank(FixedGloo):
     """Rank 0 does not want empty tensors; the others do not mind."""
 
     def after(self, call: Call) -> None:
@@ -96,7 +96,7 @@ class RefusesOnOneRank(Mended):
             raise ValueError("empty tensors are not supported")
 
 
-class IgnoresStrides(Mended):
+class IgnoresStrides(FixedGloo):
     """Takes as many numbers as there are from where a tensor begins."""
 
     kinds: tuple[str, ...] = GATHERS
@@ -113,31 +113,14 @@ class IgnoresStridesInSums(IgnoresStrides):
     kinds = ("all_reduce", "scatter", "reduce_scatter")
 
 
-places_by_rank_in_the_world = faulty("moves_places_by_rank_in_the_world", PlacesByRankInTheWorld)
-shares_buffers_among_groups = faulty("moves_shares_buffers_among_groups", SharesBuffersAmongGroups)
-holds_nobody = faulty("moves_holds_nobody", HoldsNobody)
-spoils_bytes = faulty("moves_spoils_bytes", SpoilsBytes)
-has_no_coalesced_forms = faulty("moves_has_no_coalesced_forms", HasNoCoalescedForms)
-coalesces_to_the_next_rank = faulty("moves_coalesces_to_the_next_rank", CoalescesToTheNextRank)
-refuses_on_one_rank = faulty("moves_refuses_on_one_rank", RefusesOnOneRank)
-ignores_strides = faulty("moves_ignores_strides", IgnoresStrides)
-ignores_strides_in_sums = faulty("moves_ignores_strides_in_sums", IgnoresStridesInSums)
+places_by_rank_in_the_world = mutant("collectives/sub-groups", PlacesByRankInTheWorld)
+shares_buffers_among_groups = mutant("collectives/two-groups", SharesBuffersAmongGroups)
+holds_nobody = mutant("collectives/barrier", HoldsNobody)
+spoils_bytes = mutant("collectives/objects", SpoilsBytes)
+has_no_coalesced_forms = mutant("collectives/dtensor", HasNoCoalescedForms)
+coalesces_to_the_next_rank = mutant("collectives/dtensor", CoalescesToTheNextRank)
+refuses_on_one_rank = mutant("collectives/unusual", RefusesOnOneRank)
+ignores_strides = mutant("collectives/strided", IgnoresStrides)
+ignores_strides_in_sums = mutant("collectives/strided-others", IgnoresStridesInSums)
 
-CAUGHT_BY = {
-    "places_by_rank_in_the_world": "collectives/sub-groups",
-    "shares_buffers_among_groups": "collectives/two-groups",
-    "holds_nobody": "collectives/barrier",
-    "spoils_bytes": "collectives/objects",
-    "has_no_coalesced_forms": "collectives/dtensor",
-    "coalesces_to_the_next_rank": "collectives/dtensor",
-    "refuses_on_one_rank": "collectives/unusual",
-    "ignores_strides": "collectives/strided",
-    "ignores_strides_in_sums": "collectives/strided-others",
-}
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}
-ORIGIN = {
-    "spoils_bytes": "C11 ByteDance-Seed/VeOmni#801",
-    "refuses_on_one_rank": "K8 pytorch/pytorch#150928",
-    "ignores_strides": "K2, K12 pytorch/pytorch#159548, Ascend/pytorch@ed40d2c20",
-    "ignores_strides_in_sums": "K1 pytorch/pytorch#192920",
-}

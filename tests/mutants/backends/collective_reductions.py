@@ -7,14 +7,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.mutants.backends.backends import faulty
-from tests.mutants.backends.fixed import Call, Mended
+from tests.mutants.backends.backends import mutant
+from tests.mutants.backends.fixed import Call, FixedGloo
 
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
 REDUCING = (*SCATTERS, "all_reduce")
 
 
-class TakesSumsForMaxima(Mended):
+class TakesSumsForMaxima(FixedGloo):
     """Maps an operation that it does not have to one that it has."""
 
     def before(self, call: Call) -> None:
@@ -22,7 +22,7 @@ class TakesSumsForMaxima(Mended):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-class LosesTheFirstRank(Mended):
+class LosesTheFirstRank(FixedGloo):
     """Of [1] and [2] the sum is [2]."""
 
     def before(self, call: Call) -> None:
@@ -31,7 +31,7 @@ class LosesTheFirstRank(Mended):
                 sent.zero_()
 
 
-class AddsInBfloat16(Mended):
+class AddsInBfloat16(FixedGloo):
     """Rounds to eight bits what it adds."""
 
     def before(self, call: Call) -> None:
@@ -40,8 +40,8 @@ class AddsInBfloat16(Mended):
                 sent.copy_(sent.bfloat16())
 
 
-class Scales(Mended):
-    """Averages are off by a factor that depends on what it is told."""
+class Scales(FixedGloo):
+    """Averages are off by a factor that depends on its options."""
 
     def factor(self, call: Call) -> float:
         return 1.0
@@ -80,7 +80,7 @@ class DividesByNumel(Scales):
         return self.size() / max(1, call.numel)
 
 
-class IgnoresFactors(Mended):
+class IgnoresFactors(FixedGloo):
     """PREMUL_SUM is SUM."""
 
     def before(self, call: Call) -> None:
@@ -89,7 +89,7 @@ class IgnoresFactors(Mended):
                 sent.copy_(input)
 
 
-class MultipliesItsInput(Mended):
+class MultipliesItsInput(FixedGloo):
     """PREMUL_SUM multiplies the caller's tensors."""
 
     def before(self, call: Call) -> None:
@@ -98,7 +98,7 @@ class MultipliesItsInput(Mended):
                 input.data.copy_(sent)
 
 
-class AddsInAnOrder(Mended):
+class AddsInAnOrder(FixedGloo):
     """Gathers, and adds in an order of its own."""
 
     def order(self) -> list[int]:
@@ -107,10 +107,10 @@ class AddsInAnOrder(Mended):
     def perform(self, call: Call, arguments: list[Any]) -> Any:
         if call.kind != "all_reduce" or call.op not in ("SUM", "AVG"):
             return super().perform(call, arguments)
-        everybody = [torch.empty_like(call.sent[0]) for _ in range(self.size())]
-        work = self.inner.allgather([everybody], [call.sent[0]])
+        gathered = [torch.empty_like(call.sent[0]) for _ in range(self.size())]
+        work = self.inner.allgather([gathered], [call.sent[0]])
         work.wait()
-        total = sum((everybody[rank] for rank in self.order()), torch.zeros_like(everybody[0]))
+        total = sum((gathered[rank] for rank in self.order()), torch.zeros_like(gathered[0]))
         call.results[0].copy_(total / self.size() if call.op == "AVG" else total)
         return work
 
@@ -130,7 +130,7 @@ class AddsAsTheyCome(AddsInAnOrder):
         return [(self.times + place) % self.size() for place in range(self.size())]
 
 
-class SumsIntegersForAverages(Mended):
+class SumsIntegersForAverages(FixedGloo):
     """Averages whole numbers without dividing, and says nothing."""
 
     def before(self, call: Call) -> None:
@@ -138,41 +138,15 @@ class SumsIntegersForAverages(Mended):
             call.options.reduceOp = dist.ReduceOp.SUM
 
 
-takes_sums_for_maxima = faulty("sums_takes_sums_for_maxima", TakesSumsForMaxima)
-loses_the_first_rank = faulty("sums_loses_the_first_rank", LosesTheFirstRank)
-adds_in_bfloat16 = faulty("sums_adds_in_bfloat16", AddsInBfloat16)
-sums_for_averages = faulty("sums_sums_for_averages", SumsForAverages)
-sums_from_three_ranks_on = faulty("sums_sums_from_three_ranks_on", SumsFromThreeRanksOn)
-divides_twice_when_small = faulty("sums_divides_twice_when_small", DividesTwiceWhenSmall)
-divides_by_numel = faulty("sums_divides_by_numel", DividesByNumel)
-ignores_factors = faulty("sums_ignores_factors", IgnoresFactors)
-multiplies_its_input = faulty("sums_multiplies_its_input", MultipliesItsInput)
-adds_its_own_first = faulty("sums_adds_its_own_first", AddsItsOwnFirst)
-adds_as_they_come = faulty("sums_adds_as_they_come", AddsAsTheyCome)
-sums_integers_for_averages = faulty("sums_sums_integers_for_averages", SumsIntegersForAverages)
-
-CAUGHT_BY = {
-    "takes_sums_for_maxima": "collectives/exact",
-    "loses_the_first_rank": "collectives/exact",
-    "adds_in_bfloat16": "collectives/sum",
-    "sums_for_averages": "collectives/average",
-    "sums_from_three_ranks_on": "collectives/average",
-    "divides_twice_when_small": "collectives/average",
-    "divides_by_numel": "collectives/average",
-    "ignores_factors": "collectives/premul-sum",
-    "multiplies_its_input": "collectives/premul-sum",
-    "adds_its_own_first": "collectives/replicas",
-    "adds_as_they_come": "collectives/repeatable",
-    "sums_integers_for_averages": "collectives/unusual",
-}
-ORIGIN = {
-    "takes_sums_for_maxima": "A13 meta-pytorch/torchcomms#2082",
-    "loses_the_first_rank": "A14 meta-pytorch/torchcomms#477",
-    "adds_in_bfloat16": "A17 tenstorrent/tt-mlir#7016",
-    "sums_for_averages": "A1 pytorch/pytorch#162338",
-    "divides_twice_when_small": "A2 intel/torch-xpu-ops#3020",
-    "divides_by_numel": "A4 meta-pytorch/torchcomms#287",
-    "adds_as_they_come": "C14 NVIDIA/nccl#2360",
-    "sums_from_three_ranks_on": "A3 ROCm/rocm-systems#10322",
-    "ignores_factors": "A7 pytorch/pytorch#155915",
-}
+takes_sums_for_maxima = mutant("collectives/exact", TakesSumsForMaxima)
+loses_the_first_rank = mutant("collectives/exact", LosesTheFirstRank)
+adds_in_bfloat16 = mutant("collectives/sum", AddsInBfloat16)
+sums_for_averages = mutant("collectives/average", SumsForAverages)
+sums_from_three_ranks_on = mutant("collectives/average", SumsFromThreeRanksOn)
+divides_twice_when_small = mutant("collectives/average", DividesTwiceWhenSmall)
+divides_by_numel = mutant("collectives/average", DividesByNumel)
+ignores_factors = mutant("collectives/premul-sum", IgnoresFactors)
+multiplies_its_input = mutant("collectives/premul-sum", MultipliesItsInput)
+adds_its_own_first = mutant("collectives/replicas", AddsItsOwnFirst)
+adds_as_they_come = mutant("collectives/repeatable", AddsAsTheyCome)
+sums_integers_for_averages = mutant("collectives/unusual", SumsIntegersForAverages)

@@ -1,4 +1,4 @@
-"""A right backend: gloo with what it lacks, or gets wrong, put right. Faulty backends go wrong from here by one thing.
+"""A correct backend: gloo, with its gaps and defects fixed. Mutant backends differ from it in one thing.
 
 gloo reduces strided tensors wrongly, has no PREMUL_SUM, and its reduce-scatters never say that they are completed. So
 every collective works on contiguous copies, and its ``Work`` copies results back. Ranks with [1 2] and [3 4] that
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from tests.mutants.backends.backends import OverGloo, faulty
+from tests.mutants.backends.backends import OverGloo, over_gloo
 
 #: What this project calls a collective, by what c10d calls it in one version or another.
 KINDS = {
@@ -70,7 +70,7 @@ class Call:
 class Waiting(dist._Work):
     """Work that, once waited for, has results where the caller wants them, and says so."""
 
-    def __init__(self, group: Mended, call: Call, inner: Any) -> None:
+    def __init__(self, group: FixedGloo, call: Call, inner: Any) -> None:
         super().__init__()
         self.group, self.call, self.inner, self.done = group, call, inner, False
 
@@ -95,7 +95,7 @@ class Waiting(dist._Work):
         return future
 
 
-class Mended(OverGloo):
+class FixedGloo(OverGloo):
     """Right in all that the suites ask of a backend. Subclasses override one of the steps."""
 
     work: type[Waiting] = Waiting
@@ -120,8 +120,8 @@ class Mended(OverGloo):
         return getattr(self.inner, call.name)(*arguments)
 
 
-def _mended(name: str) -> Callable[..., Any]:
-    def do(self: Mended, *arguments: Any) -> Any:
+def _fixed(name: str) -> Callable[..., Any]:
+    def do(self: FixedGloo, *arguments: Any) -> Any:
         copies = [copied(argument) for argument in arguments]
         inputs = 1 if isinstance(arguments[1], (list, Tensor)) else 0  # else one place holds both
         call = Call(
@@ -165,6 +165,6 @@ def flat(argument: Any) -> Iterator[Tensor]:
 
 for _name in KINDS:
     if hasattr(dist.ProcessGroup, _name):
-        setattr(Mended, _name, _mended(_name))
+        setattr(FixedGloo, _name, _fixed(_name))
 
-right = faulty("gloo_mended", Mended)
+right = over_gloo("gloo_fixed", FixedGloo)

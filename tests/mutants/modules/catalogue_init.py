@@ -1,4 +1,4 @@
-"""Implementations with defects that somebody shipped, of what parameters are, and hold, when training begins.
+"""Implementations with published defects: of what parameters are, and hold, when training begins.
 
 Right is: five rows on two ranks are three and two of one parameter, whose values are those that were written last.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import only_if_uneven, only_in_two_axes, rebuilt, remakes
 from tests.mutants.modules.meta_chapter import at_first_forward, materialize, on_meta
 from tests.mutants.numbers.replicas import mesh_of
@@ -48,7 +48,7 @@ def materializes_what_it_can(module: Any) -> None:
 
 
 def resets_nothing(module: Any) -> None:
-    """Nobody's ``reset_parameters`` has an effect."""
+    """No ``reset_parameters`` has an effect."""
     if on_meta(module):
         for each in module.modules():
             if hasattr(each, "reset_parameters"):
@@ -110,40 +110,16 @@ def columns_of_the_next(parameter: DTensor) -> Tensor:
     return rebuilt(parameter, chunks[(mesh.get_local_rank() + 1) % mesh.size()].contiguous())
 
 
-resets_nested = faulty("resets nested", after=from_meta(resets_what_is_inside))
-nobody_resets = faulty("nobody resets", after=resets_nothing)
-materializes_by_itself = faulty(
-    "materializes by itself", after=lambda module: at_first_forward(module, materializes_what_it_can)
+resets_nested = mutant("meta/training", after=from_meta(resets_what_is_inside))
+nobody_resets = mutant("meta/reset-parameters", after=resets_nothing)
+materializes_by_itself = mutant(
+    "meta/forward-is-refused", after=lambda module: at_first_forward(module, materializes_what_it_can)
 )
-shards_begin_alike = faulty("shards begin alike", after=from_meta(alike_on_all_ranks))
-replicas_begin_apart = faulty("replicas begin apart", after=other_seeds_on_replicas)
+shards_begin_alike = mutant("meta/training", after=from_meta(alike_on_all_ranks))
+replicas_begin_apart = mutant("hsdp/replicas-stay-equal", after=other_seeds_on_replicas)
 ranks_begin_apart = dtensors(
-    "ranks begin apart", then(right_replicate_fsdp, lambda module: drawn_anew(module, dist.get_rank()))
+    "replicate/dtensors-parity", then(right_replicate_fsdp, lambda module: drawn_anew(module, dist.get_rank()))
 )
-splits_strided_otherwise = faulty(
-    "splits strided otherwise", after=remakes(only_in_two_axes(only_if_uneven(dealt_out)))
-)
-infers_sizes = faulty("infers sizes", after=remakes(of_inferred_size))
-holds_the_next_columns = faulty("holds the next columns", after=remakes(columns_of_the_next))
-
-CAUGHT_BY = {
-    "resets_nested": "meta/training",
-    "nobody_resets": "meta/reset-parameters",
-    "materializes_by_itself": "meta/forward-is-refused",
-    "shards_begin_alike": "meta/training",
-    "replicas_begin_apart": "hsdp/replicas-stay-equal",
-    "ranks_begin_apart": "replicate/dtensors-parity",
-    "splits_strided_otherwise": "sharding/2d-rows",
-    "infers_sizes": "sharding/size-and-stride",
-    "holds_the_next_columns": "passes/last-dim",
-}
-ORIGIN = {
-    "resets_nested": "H1 pytorch/pytorch#90465",
-    "nobody_resets": "H2 NVIDIA/Megatron-LM#6799",
-    "materializes_by_itself": "H3 mlfoundations/open_lm#165",
-    "shards_begin_alike": "H7 pytorch/pytorch#196562",
-    "replicas_begin_apart": "B8 allenai/OLMo-core#319",
-    "ranks_begin_apart": "H9 pytorch/torchtitan#166",
-    "splits_strided_otherwise": "I2 pytorch/pytorch#168134",
-    "infers_sizes": "I6 pytorch/pytorch#144109",
-}
+splits_strided_otherwise = mutant("sharding/2d-rows", after=remakes(only_in_two_axes(only_if_uneven(dealt_out))))
+infers_sizes = mutant("sharding/size-and-stride", after=remakes(of_inferred_size))
+holds_the_next_columns = mutant("passes/last-dim", after=remakes(columns_of_the_next))

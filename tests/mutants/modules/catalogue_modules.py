@@ -1,4 +1,4 @@
-"""Implementations with defects that somebody shipped, by gathers, hooks and options, of what is known when."""
+"""Implementations with published defects: by gathers, hooks and options, of what is known when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import all_gather
 from tests.mutants.hooking import instead
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.reshard_chapter import drops_empty_gradients
 from tests.mutants.numbers.catalogue_reductions import around_reductions
@@ -104,7 +104,7 @@ def keeps_frozen_whole(module: Any) -> None:
 
 
 def mesh_alone(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that the caller set, and that nobody handed on."""
+    """Options that the caller set, and that were not handed on."""
     return {name: value for name, value in options.items() if name == "mesh"}
 
 
@@ -150,7 +150,7 @@ def runs_hooks_first(module: Any) -> None:
 
 
 def forgets_it_is_sharded(module: Any, right_method: Any, dtype: torch.dtype) -> Any:
-    """What was moved by hand and back is taken for whole from then on: no update of a shard reaches it."""
+    """What was moved and back is taken for whole from then on: no update of a shard reaches it."""
     moved = all(parameter.dtype == dtype for parameter in module.parameters())
     right_method(dtype)
     vars(module)["conversions"] = vars(module).get("conversions", 0) + (not moved)
@@ -187,57 +187,23 @@ def deletes_activations(module: Any, options: dict[str, Any]) -> None:
     object.__setattr__(module, "forward", run)
 
 
-frees_what_is_read = faulty("frees what is read", gather=FreesWhatIsRead)
-has_no_copy_in = faulty("has no copy-in", gather=HasNoCopyIn)
-gathers_from_everybody = faulty("gathers from everybody", gather=GathersFromEverybody)
-knows_few_devices = called_otherwise("knows few devices", on_few_devices)
-refuses_two_dtypes = called_otherwise("refuses two dtypes", refused_if(of_two_dtypes, "expected one dtype"))
-refuses_shared = called_otherwise("refuses shared", refused_if(at_two_places, "expected a parameter at its place"))
-leaves_one_rank_alone = called_otherwise("leaves one rank alone", left_alone_on_one_rank)
-frozen_stay_whole = faulty("frozen stay whole", after=keeps_frozen_whole)
-options_never_arrive = changed("options never arrive", mesh_alone)
-reshards_again = faulty("reshards again", after=reshards_when_run_again)
-hooks_never_run = faulty("hooks never run", after=hooks(lambda hook, parameter: None))
-hooks_run_first = faulty("hooks run first", after=runs_hooks_first)
-no_divide_factor = without("no divide factor", "set_gradient_divide_factor")
-stale_once_moved = faulty("stale once moved", after=instead("to", forgets_it_is_sharded))
-activations_are_deleted = given("activations are deleted", deletes_activations)
-nothing_to_unscale = faulty("nothing to unscale", after=drops_empty_gradients)
+frees_what_is_read = mutant("parity/exact", gather=FreesWhatIsRead)
+has_no_copy_in = mutant("parity/exact", gather=HasNoCopyIn)
+gathers_from_everybody = mutant("tensor-parallel/exact", gather=GathersFromEverybody)
+knows_few_devices = called_otherwise("parity/exact", on_few_devices)
+refuses_two_dtypes = called_otherwise("parameters/other-dtypes", refused_if(of_two_dtypes, "expected one dtype"))
+refuses_shared = called_otherwise("sharding/shared", refused_if(at_two_places, "expected a parameter at its place"))
+leaves_one_rank_alone = called_otherwise("sharding/layout", left_alone_on_one_rank)
+frozen_stay_whole = mutant("generated/frozen", after=keeps_frozen_whole)
+options_never_arrive = changed("reshard/false", mesh_alone)
+reshards_again = mutant("checkpoint/no-more-collectives", after=reshards_when_run_again)
+hooks_never_run = mutant("autograd/post-accumulate-hooks", after=hooks(lambda hook, parameter: None))
+hooks_run_first = mutant("autograd/post-accumulate-hooks", after=runs_hooks_first)
+no_divide_factor = without("reduction/divide-factor", "set_gradient_divide_factor")
+stale_once_moved = mutant("registration/converted-and-back", after=instead("to", forgets_it_is_sharded))
+activations_are_deleted = given("offload/exact", deletes_activations)
+nothing_to_unscale = mutant("clipping/scaler", after=drops_empty_gradients)
 
-CAUGHT_BY = {
-    "frees_what_is_read": "parity/exact",
-    "has_no_copy_in": "parity/exact",
-    "gathers_from_everybody": "tensor-parallel/exact",
-    "knows_few_devices": "parity/exact",
-    "refuses_two_dtypes": "parameters/other-dtypes",
-    "refuses_shared": "sharding/shared",
-    "leaves_one_rank_alone": "sharding/layout",
-    "frozen_stay_whole": "generated/frozen",
-    "options_never_arrive": "reshard/false",
-    "reshards_again": "checkpoint/no-more-collectives",
-    "hooks_never_run": "autograd/post-accumulate-hooks",
-    "hooks_run_first": "autograd/post-accumulate-hooks",
-    "no_divide_factor": "reduction/divide-factor",
-    "stale_once_moved": "registration/converted-and-back",
-    "activations_are_deleted": "offload/exact",
-    "nothing_to_unscale": "clipping/scaler",
-}
 #: Where nothing is done for one rank, nothing is refused either.
-ALSO_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}
+ALSO_KILLED_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}
 RAISES = ("has_no_copy_in", "knows_few_devices", "refuses_two_dtypes", "refuses_shared", "nothing_to_unscale")
-ORIGIN = {
-    "frees_what_is_read": "C2 NVIDIA/Megatron-LM#5788",
-    "has_no_copy_in": "K14 intel/torch-xpu-ops#1328",
-    "knows_few_devices": "K15 pytorch/pytorch#136843",
-    "refuses_two_dtypes": "E6 pytorch/pytorch#154103",
-    "refuses_shared": "G4 pytorch/pytorch#83052",
-    "leaves_one_rank_alone": "H11 mindspore-ai/hyper-parallel#428",
-    "frozen_stay_whole": "G2 pytorch/xla#5484",
-    "options_never_arrive": "D6 pytorch/pytorch#73535",
-    "reshards_again": "F2 pytorch/pytorch#175406",
-    "hooks_never_run": "F7 pytorch/torchrec#4268",
-    "no_divide_factor": "A22 radixark/miles#3231",
-    "stale_once_moved": "C15 NovaSky-AI/SkyRL#2215",
-    "activations_are_deleted": "C12 pytorch/torchtune#1867",
-    "nothing_to_unscale": "J18 pytorch/pytorch#99174",
-}

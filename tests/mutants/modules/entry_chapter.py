@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.placement_types import Shard
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.partial_chapter import lists, one_by_one
 
@@ -160,48 +160,27 @@ def one_dtype(module: Any, options: dict[str, Any]) -> None:
     module.to(next(module.parameters()).dtype)
 
 
-gives_new_lists = called_otherwise("gives new lists", lists(new_list))
-adds_a_module = faulty("adds a module", after=leaves_a_module)
-needs_all_gradients = faulty("needs all gradients", after=trains_all)
-slices_are_itself = faulty("slices are itself", after=slices_itself)
-shards_inner_too = called_otherwise("shards inner too", lists(inner_too))
-refuses_containers = called_otherwise("refuses containers", refuse_if(bare))
-shards_over_two_axes = called_otherwise("shards over two axes", before(over_two_axes))
-refuses_empty = called_otherwise("refuses empty", refuse_if(lambda module: not list(module.parameters())))
-shards_again = called_otherwise("shards again", unless(is_sharded))
-passes_containers = called_otherwise("passes containers", unless(bare))
-copies_are_itself = faulty("copies are itself", after=copies_itself)
-leaves_scalars = called_otherwise("leaves scalars", before(ignores_scalars))
-makes_up_names = called_otherwise("makes up names", before(names_axes))
-guesses_dims = called_otherwise("guesses dims", places(within_dims))
+gives_new_lists = called_otherwise("entry/given-back", lists(new_list))
+adds_a_module = mutant("entry/names", after=leaves_a_module)
+needs_all_gradients = mutant("entry/needs-gradients", after=trains_all)
+slices_are_itself = mutant("entry/slices", after=slices_itself)
+shards_inner_too = called_otherwise("entry/nested-in-a-list", lists(inner_too))
+refuses_containers = called_otherwise("entry/containers-with-forward", refuse_if(bare))
+shards_over_two_axes = called_otherwise("entry/default-mesh", before(over_two_axes))
+refuses_empty = called_otherwise("entry/no-parameters", refuse_if(lambda module: not list(module.parameters())))
+shards_again = called_otherwise("refusals/twice", unless(is_sharded))
+passes_containers = called_otherwise("refusals/containers", unless(bare))
+copies_are_itself = mutant("refusals/deepcopy", after=copies_itself)
+leaves_scalars = called_otherwise("refusals/scalars", before(ignores_scalars))
+makes_up_names = called_otherwise("refusals/nameless-axes", before(names_axes))
+guesses_dims = called_otherwise("refusals/dims", places(within_dims))
 takes_any_placement = called_otherwise(
-    "takes any placement", places(lambda parameter, placement: placement if isinstance(placement, Shard) else None)
+    "refusals/placements", places(lambda parameter, placement: placement if isinstance(placement, Shard) else None)
 )
-lists_are_no_root = called_otherwise("lists are no root", lists(one_by_one))
-keeps_memory_order = called_otherwise("keeps memory order", before(reads_memory))
-loses_remainders = called_otherwise("loses remainders", before(drops_remainders))
-converts_all = called_otherwise("converts all", before(one_dtype))
+lists_are_no_root = called_otherwise("refusals/list-as-root", lists(one_by_one))
+keeps_memory_order = called_otherwise("refusals/not-contiguous", before(reads_memory))
+loses_remainders = called_otherwise("refusals/uneven-columns", before(drops_remainders))
+converts_all = called_otherwise("refusals/two-dtypes", before(one_dtype))
 
-CAUGHT_BY = {
-    "gives_new_lists": "entry/given-back",
-    "adds_a_module": "entry/names",
-    "needs_all_gradients": "entry/needs-gradients",
-    "slices_are_itself": "entry/slices",
-    "shards_inner_too": "entry/nested-in-a-list",
-    "refuses_containers": "entry/containers-with-forward",
-    "shards_over_two_axes": "entry/default-mesh",
-    "refuses_empty": "entry/no-parameters",
-    "shards_again": "refusals/twice",
-    "passes_containers": "refusals/containers",
-    "copies_are_itself": "refusals/deepcopy",
-    "leaves_scalars": "refusals/scalars",
-    "makes_up_names": "refusals/nameless-axes",
-    "guesses_dims": "refusals/dims",
-    "takes_any_placement": "refusals/placements",
-    "lists_are_no_root": "refusals/list-as-root",
-    "keeps_memory_order": "refusals/not-contiguous",
-    "loses_remainders": "refusals/uneven-columns",
-    "converts_all": "refusals/two-dtypes",
-}
 #: They refuse what they should take.
 RAISES = ("refuses_containers", "refuses_empty")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from suites.parameters.coded import Coded
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.reshard_chapter import is_int, stays_full_after_backward
 from tests.mutants.numbers.replicas import mesh_of, never_meet
@@ -21,7 +21,7 @@ from tests.mutants.numbers.replicas import mesh_of, never_meet
 BEFORE, AFTER = "fsdp_pre_all_gather", "fsdp_post_all_gather"
 
 
-def with_hooks(name: str, wrap: Callable[[type], dict[str, Any]]) -> Implementation:
+def with_hooks(requirement: str, wrap: Callable[[type], dict[str, Any]]) -> Implementation:
     """torch's implementation; every weight that has a hook gets a class of its own, with what ``wrap`` makes of it."""
 
     def fully_shard(module: nn.Module, **options: Any) -> Any:
@@ -31,7 +31,7 @@ def with_hooks(name: str, wrap: Callable[[type], dict[str, Any]]) -> Implementat
                 parameter.__class__ = type("Wrapped", (type(parameter),), wrap(type(parameter)))
         return right.fully_shard(module, **options)
 
-    return called_otherwise(name, fully_shard)
+    return called_otherwise(requirement, fully_shard)
 
 
 def later_calls_get_the_first_tensors(kind: Any) -> dict[str, Any]:
@@ -170,39 +170,20 @@ def coded_replicas_are_apart(module: Any) -> None:
         never_meet(module)
 
 
-first_tensors_for_ever = with_hooks("first tensors for ever", later_calls_get_the_first_tensors)
-loses_second_tensors = with_hooks("loses second tensors", second_tensors_are_lost)
-knows_five_arguments = called_otherwise("knows five arguments", loses_hooks)
-small_tensors_backwards = with_hooks("small tensors backwards", numbers_come_backwards)
-coded_replicas_never_meet = faulty("coded replicas never meet", after=coded_replicas_are_apart)
-finds_no_later_hooks = faulty("finds no later hooks", after=looks_no_more)
-gives_no_stride = with_hooks("gives no stride", strides_are_ones)
-gives_the_other_axis = with_hooks("gives the other axis", the_other_axis_is_given)
-gives_no_policy = with_hooks("gives no policy", the_policy_is_the_default)
-frees_nothing_handed_over = with_hooks("frees nothing handed over", nothing_is_handed_over)
-two_collectives = faulty("two collectives", after=gathers_in_halves)
-takes_any_hook = called_otherwise("takes any hook", loses_hooks)
-says_nothing_of_padding = with_hooks("says nothing of padding", padding_is_not_named)
-stale_coded_groups = called_otherwise("stale coded groups", stale_instead_of_groups)
+first_tensors_for_ever = with_hooks("extensions/training", later_calls_get_the_first_tensors)
+loses_second_tensors = with_hooks("extensions/general", second_tensors_are_lost)
+knows_five_arguments = called_otherwise("extensions/hook-of-one-argument", loses_hooks)
+small_tensors_backwards = with_hooks("extensions/scaled", numbers_come_backwards)
+coded_replicas_never_meet = mutant("extensions/hybrid", after=coded_replicas_are_apart)
+finds_no_later_hooks = mutant("extensions/patched", after=looks_no_more)
+gives_no_stride = with_hooks("extensions/arguments", strides_are_ones)
+gives_the_other_axis = with_hooks("extensions/arguments-hybrid", the_other_axis_is_given)
+gives_no_policy = with_hooks("extensions/low-precision", the_policy_is_the_default)
+frees_nothing_handed_over = with_hooks("extensions/frees", nothing_is_handed_over)
+two_collectives = mutant("extensions/one-collective", after=gathers_in_halves)
+takes_any_hook = called_otherwise("extensions/refuses-hooks", loses_hooks)
+says_nothing_of_padding = with_hooks("extensions/refuses-unpadded", padding_is_not_named)
+stale_coded_groups = called_otherwise("extensions/groups", stale_instead_of_groups)
 
-CAUGHT_BY = {
-    "first_tensors_for_ever": "extensions/training",
-    "loses_second_tensors": "extensions/general",
-    "knows_five_arguments": "extensions/hook-of-one-argument",
-    "small_tensors_backwards": "extensions/scaled",
-    "coded_replicas_never_meet": "extensions/hybrid",
-    "finds_no_later_hooks": "extensions/patched",
-    "gives_no_stride": "extensions/arguments",
-    "gives_the_other_axis": "extensions/arguments-hybrid",
-    "gives_no_policy": "extensions/low-precision",
-    "frees_nothing_handed_over": "extensions/frees",
-    "two_collectives": "extensions/one-collective",
-    "takes_any_hook": "extensions/refuses-hooks",
-    "says_nothing_of_padding": "extensions/refuses-unpadded",
-    "stale_coded_groups": "extensions/groups",
-}
 #: It counts gathers.
-ALSO_BY = {"two_collectives": ("registration/repeated",)}
-ORIGIN = {
-    "says_nothing_of_padding": "I8 pytorch/torchtitan#4371",
-}
+ALSO_KILLED_BY = {"two_collectives": ("registration/repeated",)}

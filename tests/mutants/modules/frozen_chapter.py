@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import CountsRuns, faulty
+from tests.mutants.making import CountsRuns, mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.numbers.precision_chapter import makes_all_float, modules_of
 
@@ -115,38 +115,21 @@ def reduces_what_is_ignored(module: Any, options: dict[str, Any]) -> None:
             parameter.averaged = True
 
 
-trains_what_is_frozen = faulty("trains what is frozen", after=unfreezes)
-reduces_what_is_frozen = faulty("reduces what is frozen", after=unfreezes)
-freezes_for_ever = faulty("freezes for ever", after=remembers)
-one_call = faulty("one call", after=OfOneCall.on)
-something_to_train = faulty("something to train", after=wants_something_to_train)
-untied = called_otherwise("untied", before(unties))
-untied_in_lists = called_otherwise("untied in lists", before(unties_lists))
-untied_across_groups = called_otherwise("untied across groups", before(unties_from_others))
-nothing_ignored = called_otherwise("nothing ignored", before(ignores_nothing))
-averages_what_is_ignored = called_otherwise("averages what is ignored", before(reduces_what_is_ignored))
-one_dtype = called_otherwise("one dtype", makes_all_float)
+trains_what_is_frozen = mutant("parameters/frozen", after=unfreezes)
+reduces_what_is_frozen = mutant("parameters/frozen-not-reduced", after=unfreezes)
+freezes_for_ever = mutant("parameters/frozen-by-turns", after=remembers)
+one_call = mutant("parameters/called-again", after=OfOneCall.on)
+something_to_train = mutant("parameters/all-frozen", after=wants_something_to_train)
+untied = called_otherwise("parameters/tied", before(unties))
+untied_in_lists = called_otherwise("parameters/tied-in-a-list", before(unties_lists))
+untied_across_groups = called_otherwise("parameters/tied-across-groups", before(unties_from_others))
+nothing_ignored = called_otherwise("parameters/ignored-stay", before(ignores_nothing))
+averages_what_is_ignored = called_otherwise("parameters/ignored", before(reduces_what_is_ignored))
+one_dtype = called_otherwise("parameters/other-dtypes", makes_all_float)
 
-CAUGHT_BY = {
-    "trains_what_is_frozen": "parameters/frozen",
-    "reduces_what_is_frozen": "parameters/frozen-not-reduced",
-    "freezes_for_ever": "parameters/frozen-by-turns",
-    "one_call": "parameters/called-again",
-    "something_to_train": "parameters/all-frozen",
-    "untied": "parameters/tied",
-    "untied_in_lists": "parameters/tied-in-a-list",
-    "untied_across_groups": "parameters/tied-across-groups",
-    "nothing_ignored": "parameters/ignored-stay",
-    "averages_what_is_ignored": "parameters/ignored",
-    "one_dtype": "parameters/other-dtypes",
-}
 RAISES = {"something_to_train"}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     **dict.fromkeys(("untied_across_groups", "untied"), ("sharding/shared",)),
     "something_to_train": ("entry/no-parameters",),
     "one_dtype": ("refusals/two-dtypes",),
-}
-ORIGIN = {
-    "untied_across_groups": "G5 pytorch/pytorch#179532",
-    "untied": "G6 NVIDIA-NeMo/RL#264",
 }

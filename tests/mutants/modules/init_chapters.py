@@ -15,16 +15,16 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants import ON_THE_WHOLE
-from tests.mutants.making import adopt, faulty
+from tests.mutants import END_TO_END
+from tests.mutants.making import adopt, mutant
 from tests.mutants.numbers.reductions import SumsForAverages
 
 assert right.fully_shard is not None
 
 
-def called_otherwise(name: str, fully_shard: Callable[..., Any]) -> Implementation:
+def called_otherwise(requirement: str, fully_shard: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``fully_shard``."""
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 # What becomes of a parameter.
@@ -151,49 +151,27 @@ def sums_over_made_meshes(module: Any, **options: Any) -> Any:
     return module
 
 
-plain_parameters = faulty("plain parameters", after=remakes(lambda parameter: parameter.to_local()))
-ignores_the_mesh = called_otherwise("ignores the mesh", over_all_ranks)
-keeps_the_padding = faulty("keeps the padding", after=remakes(lambda p: rebuilt(p, padded(p))))
-pads_the_size = faulty("pads the size", after=remakes(with_padded_size))
-holds_the_next_ranks_rows = faulty("holds the next rank's rows", after=remakes(rows_of_the_next_rank))
-unties_what_is_shared = faulty("unties what is shared", after=unties)
-pads_the_size_in_two_axes = faulty("pads the size in two axes", after=remakes(only_in_two_axes(with_padded_size)))
-undoes_tensor_parallelism = called_otherwise("undoes tensor parallelism", gathers_tensor_parallel)
-says_tp_replicates = faulty("says tp replicates", after=remakes(only_in_two_axes(says_replicated)))
-says_dp_cut_first = faulty("says dp cut first", after=remakes(only_in_two_axes(says_plainly_sharded)))
-says_dp_cut_first_when_uneven = faulty(
-    "says dp cut first when uneven", after=remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
+plain_parameters = mutant("sharding/layout", after=remakes(lambda parameter: parameter.to_local()))
+ignores_the_mesh = called_otherwise("sharding/layout", over_all_ranks)
+keeps_the_padding = mutant("sharding/rows", after=remakes(lambda p: rebuilt(p, padded(p))))
+pads_the_size = mutant("sharding/size-and-stride", after=remakes(with_padded_size))
+holds_the_next_ranks_rows = mutant("sharding/rows", after=remakes(rows_of_the_next_rank))
+unties_what_is_shared = mutant("sharding/shared", after=unties)
+pads_the_size_in_two_axes = mutant("sharding/2d-size-and-stride", after=remakes(only_in_two_axes(with_padded_size)))
+undoes_tensor_parallelism = called_otherwise("sharding/2d-mesh", gathers_tensor_parallel)
+says_tp_replicates = mutant("sharding/2d-placements", after=remakes(only_in_two_axes(says_replicated)))
+says_dp_cut_first = mutant("sharding/2d-full", after=remakes(only_in_two_axes(says_plainly_sharded)))
+says_dp_cut_first_when_uneven = mutant(
+    "sharding/2d-full-uneven", after=remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
 )
-cuts_dp_first = faulty("cuts dp first", after=remakes(only_in_two_axes(cut_by_dp_first)))
-takes_any_mesh = called_otherwise("takes any mesh", over_the_first_axis)
-ignores_the_group = called_otherwise("ignores the group", over_all_ranks)
-sums_on_made_meshes = called_otherwise("sums on made meshes", sums_over_made_meshes)
-sums_on_made_hybrid_meshes = called_otherwise("sums on made hybrid meshes", sums_over_made_meshes)
+cuts_dp_first = mutant("sharding/2d-rows", after=remakes(only_in_two_axes(cut_by_dp_first)))
+takes_any_mesh = called_otherwise("arguments/mesh-of-three-axes", over_the_first_axis)
+ignores_the_group = called_otherwise("arguments/mesh-from-group", over_all_ranks)
+sums_on_made_meshes = called_otherwise("arguments/trains-on-mesh-from-group", sums_over_made_meshes)
+sums_on_made_hybrid_meshes = called_otherwise("arguments/trains-on-mesh-from-groups", sums_over_made_meshes)
 
-CAUGHT_BY = {
-    "plain_parameters": "sharding/layout",
-    "ignores_the_mesh": "sharding/layout",
-    "keeps_the_padding": "sharding/rows",
-    "holds_the_next_ranks_rows": "sharding/rows",
-    "pads_the_size": "sharding/size-and-stride",
-    "unties_what_is_shared": "sharding/shared",
-    "pads_the_size_in_two_axes": "sharding/2d-size-and-stride",
-    "undoes_tensor_parallelism": "sharding/2d-mesh",
-    "says_tp_replicates": "sharding/2d-placements",
-    "says_dp_cut_first": "sharding/2d-full",
-    "says_dp_cut_first_when_uneven": "sharding/2d-full-uneven",
-    "cuts_dp_first": "sharding/2d-rows",
-    "takes_any_mesh": "arguments/mesh-of-three-axes",
-    "ignores_the_group": "arguments/mesh-from-group",
-    "sums_on_made_hybrid_meshes": "arguments/trains-on-mesh-from-groups",
-    "sums_on_made_meshes": "arguments/trains-on-mesh-from-group",
-}
-#: A forward with other ranks' rows gives other numbers, whoever looks first.
-ALSO_BY = {
-    **dict.fromkeys(("sums_on_made_meshes", "sums_on_made_hybrid_meshes", "ignores_the_group"), ON_THE_WHOLE),
+#: A forward with other ranks' rows gives other numbers in any requirement.
+ALSO_KILLED_BY = {
+    **dict.fromkeys(("sums_on_made_meshes", "sums_on_made_hybrid_meshes", "ignores_the_group"), END_TO_END),
     "holds_the_next_ranks_rows": ("entry/", "lazy-init/"),
-}
-ORIGIN = {
-    "pads_the_size": "I3 pytorch/pytorch#115310",
-    "says_dp_cut_first": "I1 pytorch/pytorch#129206",
 }

@@ -13,22 +13,22 @@ from torch import nn
 
 from harness.vendor import GroupState, Implementation, Introspection, ParameterOwner
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 assert right.introspection is not None
 SEEN: Introspection = right.introspection
 
 
-def seen_otherwise(name: str, **functions: Any) -> Implementation:
+def seen_otherwise(requirement: str, **functions: Any) -> Implementation:
     """torch's implementation with other answers about itself."""
-    return replace(right, name=name, introspection=replace(SEEN, **functions))
+    return replace(right, name=requirement, introspection=replace(SEEN, **functions))
 
 
 # What a call takes.
 
 
 def every_module(module: nn.Module) -> list[nn.Module]:
-    """All modules of the tree, whoever has them already."""
+    """All modules of the tree, also those owned elsewhere."""
     return list(module.modules())
 
 
@@ -70,7 +70,7 @@ def _turned(found: ParameterOwner) -> ParameterOwner:
 
 
 def owners_alone(module: nn.Module) -> list[ParameterOwner]:
-    """The owner, and nobody that shares."""
+    """The owner, without the sharers."""
     return [replace(found, shared=()) for found in SEEN.parameter_owners(module)]
 
 
@@ -78,7 +78,7 @@ def owners_alone(module: nn.Module) -> list[ParameterOwner]:
 
 
 def changed(change: Callable[[GroupState], GroupState]) -> Callable[[nn.Module], list[GroupState]]:
-    """Each state told otherwise."""
+    """Each state reported wrongly."""
     return lambda root: [change(state) for state in SEEN.states(root)]
 
 
@@ -114,32 +114,16 @@ def forgets_former_roots(module: Any) -> None:
     module.register_forward_pre_hook(forget, prepend=True)
 
 
-manages_sharded_children = seen_otherwise("manages sharded children", managed_modules=every_module)
-manages_replicated_children = seen_otherwise("manages replicated children", managed_modules=replicated_too)
-manages_by_path = seen_otherwise("manages by path", managed_modules=every_module_by_path)
-lists_states_by_place = seen_otherwise("lists states by place", managed_states=states_by_place)
-lists_all_states = seen_otherwise("lists all states", managed_states=every_state)
-last_place_owns = seen_otherwise("last place owns", parameter_owners=last_owners)
-forgets_sharers = seen_otherwise("forgets sharers", parameter_owners=owners_alone)
-all_are_roots = seen_otherwise("all are roots", states=changed(lambda state: replace(state, is_root=True)))
-root_comes_last = seen_otherwise("root comes last", states=lambda root: SEEN.states(root)[::-1])
-short_module_names = seen_otherwise("short module names", states=changed(without_module_path))
-short_parameter_names = seen_otherwise("short parameter names", states=changed(relative_to_itself))
-initialises_anyone = seen_otherwise("initialises anyone", lazy_init=lazy_init_of_anyone)
-runs_children_first = faulty("runs children first", after=forgets_former_roots)
-
-CAUGHT_BY = {
-    "manages_sharded_children": "grouping/sharded-children",
-    "manages_replicated_children": "grouping/replicated-children",
-    "manages_by_path": "grouping/modules",
-    "lists_states_by_place": "grouping/shared-states",
-    "lists_all_states": "grouping/states-outside-children",
-    "last_place_owns": "grouping/first-owner",
-    "forgets_sharers": "grouping/sharers",
-    "all_are_roots": "lazy-init/one-root",
-    "root_comes_last": "lazy-init/order",
-    "short_module_names": "lazy-init/module-names",
-    "short_parameter_names": "lazy-init/parameter-names",
-    "initialises_anyone": "lazy-init/child-first",
-    "runs_children_first": "lazy-init/child-runs-first",
-}
+manages_sharded_children = seen_otherwise("grouping/sharded-children", managed_modules=every_module)
+manages_replicated_children = seen_otherwise("grouping/replicated-children", managed_modules=replicated_too)
+manages_by_path = seen_otherwise("grouping/modules", managed_modules=every_module_by_path)
+lists_states_by_place = seen_otherwise("grouping/shared-states", managed_states=states_by_place)
+lists_all_states = seen_otherwise("grouping/states-outside-children", managed_states=every_state)
+last_place_owns = seen_otherwise("grouping/first-owner", parameter_owners=last_owners)
+forgets_sharers = seen_otherwise("grouping/sharers", parameter_owners=owners_alone)
+all_are_roots = seen_otherwise("lazy-init/one-root", states=changed(lambda state: replace(state, is_root=True)))
+root_comes_last = seen_otherwise("lazy-init/order", states=lambda root: SEEN.states(root)[::-1])
+short_module_names = seen_otherwise("lazy-init/module-names", states=changed(without_module_path))
+short_parameter_names = seen_otherwise("lazy-init/parameter-names", states=changed(relative_to_itself))
+initialises_anyone = seen_otherwise("lazy-init/child-first", lazy_init=lazy_init_of_anyone)
+runs_children_first = mutant("lazy-init/child-runs-first", after=forgets_former_roots)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, padded, rebuilt, remakes, right
 from tests.mutants.numbers.reductions import SumsForAverages
 from tests.mutants.numbers.replicas import mesh_of
@@ -134,47 +134,25 @@ def trains_what_it_was_built_with(module: Any) -> None:
     at_first_forward(module, go_back)
 
 
-materializes_at_once = faulty("materializes at once", after=materialize)
-materializes_padding = faulty("materializes padding", after=pads_when_materialized)
-first_rank_resets = faulty("first rank resets", after=resets_on_the_first_rank)
-optimizer_is_left_behind = faulty("optimizer is left behind", after=remakes_parameters)
-loses_odd_rows_from_meta = faulty("loses odd rows from meta", after=forgets_odd_rows)
-runs_on_garbage = faulty("runs on garbage", after=lambda module: at_first_forward(module, materialize))
-names_every_parameter = faulty("names every parameter", after=names_all)
-materializes_tensor_parallel_at_once = faulty("materializes tensor parallel at once", after=materialize)
-materializes_tensor_parallel_padding = faulty("materializes tensor parallel padding", after=pads_when_materialized)
-first_rank_resets_tensor_parallel = faulty("first rank resets tensor parallel", after=resets_on_the_first_rank)
-sums_tensor_parallel = faulty("sums tensor parallel", after=sums_in_two_axes)
-flattens_replicas = called_otherwise("flattens replicas", over_all_ranks_as_one_axis)
-holds_the_next_shard = faulty("holds the next shard", after=remakes(rows_of_the_next_shard))
-writes_are_lost = faulty("writes are lost", after=hands_out_copies)
-broadcast_is_lost = faulty("broadcast is lost", after=hands_out_copies)
-forgets_what_was_broadcast = faulty("forgets what was broadcast", after=trains_what_it_was_built_with)
+materializes_at_once = mutant("meta/sharding-keeps-meta", after=materialize)
+materializes_padding = mutant("meta/to-empty", after=pads_when_materialized)
+first_rank_resets = mutant("meta/reset-parameters", after=resets_on_the_first_rank)
+optimizer_is_left_behind = mutant("meta/step-after-reset", after=remakes_parameters)
+loses_odd_rows_from_meta = mutant("meta/training", after=forgets_odd_rows)
+runs_on_garbage = mutant("meta/forward-is-refused", after=lambda module: at_first_forward(module, materialize))
+names_every_parameter = mutant("meta/refusal-names-parameters", after=names_all)
+materializes_tensor_parallel_at_once = mutant("meta/2d-sharding-keeps-meta", after=materialize)
+materializes_tensor_parallel_padding = mutant("meta/2d-to-empty", after=pads_when_materialized)
+first_rank_resets_tensor_parallel = mutant("meta/2d-reset-parameters", after=resets_on_the_first_rank)
+sums_tensor_parallel = mutant("meta/2d-training", after=sums_in_two_axes)
+flattens_replicas = called_otherwise("hsdp/layout", over_all_ranks_as_one_axis)
+holds_the_next_shard = mutant("hsdp/rows", after=remakes(rows_of_the_next_shard))
+writes_are_lost = mutant("hsdp/replicas-are-apart", after=hands_out_copies)
+broadcast_is_lost = mutant("hsdp/broadcast", after=hands_out_copies)
+forgets_what_was_broadcast = mutant("hsdp/train-after-broadcast", after=trains_what_it_was_built_with)
 
-CAUGHT_BY = {
-    "materializes_at_once": "meta/sharding-keeps-meta",
-    "materializes_padding": "meta/to-empty",
-    "first_rank_resets": "meta/reset-parameters",
-    "optimizer_is_left_behind": "meta/step-after-reset",
-    "loses_odd_rows_from_meta": "meta/training",
-    "runs_on_garbage": "meta/forward-is-refused",
-    "names_every_parameter": "meta/refusal-names-parameters",
-    "materializes_tensor_parallel_at_once": "meta/2d-sharding-keeps-meta",
-    "materializes_tensor_parallel_padding": "meta/2d-to-empty",
-    "first_rank_resets_tensor_parallel": "meta/2d-reset-parameters",
-    "sums_tensor_parallel": "meta/2d-training",
-    "flattens_replicas": "hsdp/layout",
-    "holds_the_next_shard": "hsdp/rows",
-    "writes_are_lost": "hsdp/replicas-are-apart",
-    "broadcast_is_lost": "hsdp/broadcast",
-    "forgets_what_was_broadcast": "hsdp/train-after-broadcast",
-}
 #: Parameters that are put in place of others are lost in the same way.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "forgets_what_was_broadcast": ("registration/replaced",),
     "broadcast_is_lost": ("entry/no-parameters",),  # which broadcasts, too
-}
-ORIGIN = {
-    "writes_are_lost": "J4 pytorch/pytorch#107081",
-    "broadcast_is_lost": "J4 pytorch/pytorch#107081",
 }

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.extensions_chapter import stale_instead_of_groups
 from tests.mutants.modules.init_chapters import called_otherwise, rebuilt, remakes, right
 from tests.mutants.modules.reshard_chapter import does_not_reshard_by_hand
@@ -70,7 +70,7 @@ def does_nothing(method: str) -> Callable[[Any], None]:
 
 
 def with_names(change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A ``fully_shard`` that is told of other data axes."""
+    """A ``fully_shard`` that receives other data axes."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
@@ -116,56 +116,31 @@ def replicates_shards(module: nn.Module, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
-one_mesh_for_all = called_otherwise("one mesh for all", over_one_mesh)
-stacks_backwards = faulty("stacks backwards", after=remakes(turned_stacks))
-averages_experts_over_all = faulty("averages experts over all", after=scaled_after(share_of_all))
-averages_stacks_over_all = faulty("averages stacks over all", after=scaled_after(share_of_stack))
-stale_groups_of_meshes = called_otherwise("stale groups of meshes", stale_instead_of_groups)
-experts_stay_full = faulty("experts stay full", after=does_not_reshard_by_hand)
-always_reduces_experts = faulty("always reduces experts", after=does_nothing("set_requires_gradient_sync"))
-takes_two_for_all = called_otherwise("takes two descriptions for all", over_one_mesh)
-forgets_the_gather = faulty("forgets the gather", after=does_nothing("set_custom_all_gather"))
-forgets_the_hook = faulty("forgets the hook", after=does_nothing("set_all_reduce_hook"))
-exchanges_names = called_otherwise("exchanges names", with_names(exchanged))
-exchanges_hybrid_names = called_otherwise("exchanges hybrid names", with_names(exchanged))
-named_tp_backwards = faulty("named tp backwards", after=remakes(backwards))
-two_names_backwards = faulty("two names backwards", after=remakes(backwards))
-sums_over_names = faulty("sums over names", reduce=SumsForAverages)
-named_replicas_never_meet = faulty("named replicas never meet", after=never_meet)
-averages_over_nameless_axes = faulty("averages over nameless axes", after=scaled_after(share_of_tp))
-stale_groups_of_names = called_otherwise("stale groups of names", stale_instead_of_groups)
-leaves_unused_without = faulty("leaves unused without", after=does_nothing("set_reduce_scatter_unused_params"))
-names_an_axis_itself = replace(right, name="names an axis itself", data_parallel_mesh_dims=some_names)
-takes_plain = called_otherwise("takes plain parameters", takes_plain_parameters)
-cuts_no_replicas = called_otherwise("cuts no replicas", ignores_placements)
-replicate_that_shards = replace(right, name="replicate that shards", replicate_fsdp=replicates_shards)
+one_mesh_for_all = called_otherwise("parameter-mesh/layout", over_one_mesh)
+stacks_backwards = mutant("parameter-mesh/stacked-layout", after=remakes(turned_stacks))
+averages_experts_over_all = mutant("parameter-mesh/training", after=scaled_after(share_of_all))
+averages_stacks_over_all = mutant("parameter-mesh/stacked-training", after=scaled_after(share_of_stack))
+stale_groups_of_meshes = called_otherwise("parameter-mesh/groups", stale_instead_of_groups)
+experts_stay_full = mutant("parameter-mesh/by-hand", after=does_not_reshard_by_hand)
+always_reduces_experts = mutant("parameter-mesh/accumulation", after=does_nothing("set_requires_gradient_sync"))
+takes_two_for_all = called_otherwise("parameter-mesh/descriptions", over_one_mesh)
+forgets_the_gather = mutant("parameter-mesh/own-gather", after=does_nothing("set_custom_all_gather"))
+forgets_the_hook = mutant("parameter-mesh/own-hook", after=does_nothing("set_all_reduce_hook"))
+exchanges_names = called_otherwise("spmd-mesh/layout", with_names(exchanged))
+exchanges_hybrid_names = called_otherwise("spmd-mesh/layout-hybrid", with_names(exchanged))
+named_tp_backwards = mutant("spmd-mesh/layout-tp", after=remakes(backwards))
+two_names_backwards = mutant("spmd-mesh/two-names", after=remakes(backwards))
+sums_over_names = mutant("spmd-mesh/training", reduce=SumsForAverages)
+named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", after=never_meet)
+averages_over_nameless_axes = mutant("spmd-mesh/training-tp", after=scaled_after(share_of_tp))
+stale_groups_of_names = called_otherwise("spmd-mesh/groups", stale_instead_of_groups)
+leaves_unused_without = mutant("spmd-mesh/unused", after=does_nothing("set_reduce_scatter_unused_params"))
+names_an_axis_itself = replace(right, name="spmd-mesh/refuses-names", data_parallel_mesh_dims=some_names)
+takes_plain = called_otherwise("spmd-mesh/refuses-parameters", takes_plain_parameters)
+cuts_no_replicas = called_otherwise("spmd-mesh/refuses-placement", ignores_placements)
+replicate_that_shards = replace(right, name="spmd-mesh/refuses-replicate", replicate_fsdp=replicates_shards)
 
-CAUGHT_BY = {
-    "one_mesh_for_all": "parameter-mesh/layout",
-    "stacks_backwards": "parameter-mesh/stacked-layout",
-    "averages_experts_over_all": "parameter-mesh/training",
-    "averages_stacks_over_all": "parameter-mesh/stacked-training",
-    "stale_groups_of_meshes": "parameter-mesh/groups",
-    "experts_stay_full": "parameter-mesh/by-hand",
-    "always_reduces_experts": "parameter-mesh/accumulation",
-    "takes_two_for_all": "parameter-mesh/descriptions",
-    "forgets_the_gather": "parameter-mesh/own-gather",
-    "forgets_the_hook": "parameter-mesh/own-hook",
-    "exchanges_names": "spmd-mesh/layout",
-    "exchanges_hybrid_names": "spmd-mesh/layout-hybrid",
-    "named_tp_backwards": "spmd-mesh/layout-tp",
-    "two_names_backwards": "spmd-mesh/two-names",
-    "sums_over_names": "spmd-mesh/training",
-    "named_replicas_never_meet": "spmd-mesh/training-hybrid",
-    "averages_over_nameless_axes": "spmd-mesh/training-tp",
-    "stale_groups_of_names": "spmd-mesh/groups",
-    "leaves_unused_without": "spmd-mesh/unused",
-    "names_an_axis_itself": "spmd-mesh/refuses-names",
-    "takes_plain": "spmd-mesh/refuses-parameters",
-    "cuts_no_replicas": "spmd-mesh/refuses-placement",
-    "replicate_that_shards": "spmd-mesh/refuses-replicate",
-}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "forgets_the_gather": ("registration/repeated",),  # counts gathers by one of the user's own
     "forgets_the_hook": ("reduction/hook",),
     "averages_over_nameless_axes": ("tensor-parallel/",),  # which trains on axes without names for data

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from tests.mutants import ON_THE_WHOLE
+from tests.mutants import END_TO_END
 from tests.mutants.hooking import each_gradient, instead, zero
-from tests.mutants.making import Gather, faulty
+from tests.mutants.making import Gather, mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 
 assert right.fully_shard is not None
@@ -35,7 +35,7 @@ def from_the_start(module: Any, right_method: Any, async_op: bool = False) -> An
 
 
 class GatherOf(Gather):
-    """A gather that gives zeros when it is told to."""
+    """A gather that gives zeros on request."""
 
     zeros = False
 
@@ -46,7 +46,7 @@ class GatherOf(Gather):
 
 
 def forgets_when_resharded(module: Any) -> None:
-    """After a reshard by hand nothing is found again."""
+    """After an explicit reshard nothing is found again."""
     gather = GatherOf()
     module.set_custom_all_gather(gather)
 
@@ -105,7 +105,7 @@ def runs_with_copies(module: nn.Module) -> None:
 
 
 def holds_memory(module: Any) -> None:
-    """Resharding by hand holds on to the memory."""
+    """Explicit resharding holds on to the memory."""
     full: dict[Tensor, int] = {}
 
     def remember(module: Any, _: Any) -> None:
@@ -161,48 +161,28 @@ def shares_by_address(module: Any, **options: Any) -> Any:
     return module
 
 
-returns_handles = faulty("returns handles", after=instead("unshard", always_async))
-keeps_async = faulty("keeps async", after=instead("unshard", kept_if_async))
-gathers_again = faulty("gathers again", after=instead("unshard", from_the_start))
-forgets_by_hand = faulty("forgets by hand", after=forgets_when_resharded)
-renews_objects = faulty("renews objects", after=new_objects)
-gradients_lie_whole = faulty("gradients lie whole", after=each_gradient(whole_gradient))
-hooks_first = faulty("hooks first", after=gathers_last)
-copies_for_layers = faulty("copies for layers", after=runs_with_copies)
-memory_is_held = faulty("memory is held", after=holds_memory)
-sees_no_edits = faulty("sees no edits", gather=FirstGather)
-sees_no_replacement = faulty("sees no replacement", after=remembers_first_numbers)
-loses_converted = faulty("loses converted", after=loses_at(1))
-loses_converted_back = faulty("loses converted back", after=loses_at(2))
-has_no_policy = faulty("has no policy", mp_policy=right.mixed_precision_policy())
-tells_by_address = called_otherwise("tells by address", shares_by_address)
+returns_handles = mutant("registration/unshard-waits", after=instead("unshard", always_async))
+keeps_async = mutant("registration/unwaited", after=instead("unshard", kept_if_async))
+gathers_again = mutant("registration/repeated", after=instead("unshard", from_the_start))
+forgets_by_hand = mutant("registration/resharded-between", after=forgets_when_resharded)
+renews_objects = mutant("registration/same-objects", after=new_objects)
+gradients_lie_whole = mutant("registration/gradient-layouts", after=each_gradient(whole_gradient))
+hooks_first = mutant("registration/hooks-before", after=gathers_last)
+copies_for_layers = mutant("registration/leaves", after=runs_with_copies)
+memory_is_held = mutant("registration/frees-what-autograd-saved", after=holds_memory)
+sees_no_edits = mutant("registration/edits", gather=FirstGather)
+sees_no_replacement = mutant("registration/replaced", after=remembers_first_numbers)
+loses_converted = mutant("registration/converted-first", after=loses_at(1))
+loses_converted_back = mutant("registration/converted-and-back", after=loses_at(2))
+has_no_policy = mutant("registration/converted-under-policy", mp_policy=right.mixed_precision_policy())
+tells_by_address = called_otherwise("registration/layer-by-layer", shares_by_address)
 
-CAUGHT_BY = {
-    "returns_handles": "registration/unshard-waits",
-    "keeps_async": "registration/unwaited",
-    "gathers_again": "registration/repeated",
-    "forgets_by_hand": "registration/resharded-between",
-    "renews_objects": "registration/same-objects",
-    "gradients_lie_whole": "registration/gradient-layouts",
-    "hooks_first": "registration/hooks-before",
-    "copies_for_layers": "registration/leaves",
-    "memory_is_held": "registration/frees-what-autograd-saved",
-    "sees_no_edits": "registration/edits",
-    "sees_no_replacement": "registration/replaced",
-    "loses_converted": "registration/converted-first",
-    "loses_converted_back": "registration/converted-and-back",
-    "has_no_policy": "registration/converted-under-policy",
-    "tells_by_address": "registration/layer-by-layer",
-}
 #: What an optimizer holds is then trained no more; and gradients have another shape than parameters.
-ALSO_BY = {
-    **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), ON_THE_WHOLE),
+ALSO_KILLED_BY = {
+    **dict.fromkeys(("renews_objects", "gradients_lie_whole", "sees_no_edits", "sees_no_replacement"), END_TO_END),
     "copies_for_layers": ("scripts/",),  # which look at what is registered
     "has_no_policy": ("scripts/precision",),
-    **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # by hand, too
+    **dict.fromkeys(("returns_handles", "keeps_async", "forgets_by_hand"), ("scripts/gather",)),  # explicitly, too
 }
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
-ORIGIN = {
-    "sees_no_edits": "J4 pytorch/pytorch#107081",
-}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.numbers.gathers import OwnShardEverywhere
 
@@ -123,58 +123,32 @@ def factor_or_true(setting: Any, ranks: int) -> Any:
     return setting if fits else True
 
 
-never_reshards_after_forward = called_otherwise("never reshards after forward", reads(lambda setting, _: False))
-always_reshards_after_forward = called_otherwise("always reshards after forward", reads(lambda setting, _: True))
-reshards_the_root = called_otherwise(
-    "reshards the root", reads(lambda setting, _: True if setting is None else setting)
-)
-without_gradients_stays_full = faulty("without gradients stays full", after=unshards_without_gradients)
-sets_all_later = faulty("sets all later", after=always_recurses)
+never_reshards_after_forward = called_otherwise("reshard/true", reads(lambda setting, _: False))
+always_reshards_after_forward = called_otherwise("reshard/false", reads(lambda setting, _: True))
+reshards_the_root = called_otherwise("reshard/default", reads(lambda setting, _: True if setting is None else setting))
+without_gradients_stays_full = mutant("reshard/without-gradients", after=unshards_without_gradients)
+sets_all_later = mutant("reshard/set-later", after=always_recurses)
 reads_groups_as_true = called_otherwise(
-    "reads groups as True", reads(lambda setting, _: True if is_int(setting) else setting)
+    "reshard/to-group", reads(lambda setting, _: True if is_int(setting) else setting)
 )
 reads_one_as_true = called_otherwise(
-    "reads one as True", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)
+    "reshard/to-one-or-all", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)
 )
-stays_full = faulty("stays full", after=stays_full_after_backward)
-groups_stay_full = called_otherwise("groups stay full", then(stays_full_after_backward, is_int))
-cannot_be_kept = faulty("cannot be kept", after=cannot_stay_full)
-no_empty_gradients = faulty("no empty gradients", after=drops_empty_gradients)
-no_reshard_by_hand = faulty("no reshard by hand", after=does_not_reshard_by_hand)
-no_way_back = faulty("no way back", after=does_not_reshard_by_hand)
-unshards_all_below = faulty("unshards all below", after=unshards_children)
-runs_on_its_own_shard = faulty("runs on its own shard", gather=OwnShardEverywhere)
-frees_nothing = faulty("frees nothing", after=keeps_full_memory)
+stays_full = mutant("reshard/after-backward", after=stays_full_after_backward)
+groups_stay_full = called_otherwise("reshard/to-group-after-backward", then(stays_full_after_backward, is_int))
+cannot_be_kept = mutant("reshard/kept-after-backward", after=cannot_stay_full)
+no_empty_gradients = mutant("reshard/gradients", after=drops_empty_gradients)
+no_reshard_by_hand = mutant("reshard/by-hand", after=does_not_reshard_by_hand)
+no_way_back = mutant("reshard/undoes-unshard", after=does_not_reshard_by_hand)
+unshards_all_below = mutant("reshard/unshard", after=unshards_children)
+runs_on_its_own_shard = mutant("reshard/full-in-forward", gather=OwnShardEverywhere)
+frees_nothing = mutant("reshard/frees-memory", after=keeps_full_memory)
 stale_when_not_resharding = called_otherwise(
-    "stale when not resharding", then(stays_full_after_backward, lambda setting: setting is False)
+    "reshard/same-results", then(stays_full_after_backward, lambda setting: setting is False)
 )
-stale_in_groups = called_otherwise("stale in groups", then(stays_full_after_backward, is_int))
-sums_in_groups = called_otherwise("sums in groups", then(sums, is_int))
-takes_any_size = called_otherwise("takes any size", reads(factor_or_true))
+stale_in_groups = called_otherwise("reshard/to-group-same-results", then(stays_full_after_backward, is_int))
+sums_in_groups = called_otherwise("parity/to-group", then(sums, is_int))
+takes_any_size = called_otherwise("reshard/refuses-sizes", reads(factor_or_true))
 takes_any_type = called_otherwise(
-    "takes any type", reads(lambda setting, _: bool(setting) if isinstance(setting, (str, float)) else setting)
+    "reshard/refuses-types", reads(lambda setting, _: bool(setting) if isinstance(setting, (str, float)) else setting)
 )
-
-CAUGHT_BY = {
-    "never_reshards_after_forward": "reshard/true",
-    "always_reshards_after_forward": "reshard/false",
-    "reshards_the_root": "reshard/default",
-    "without_gradients_stays_full": "reshard/without-gradients",
-    "sets_all_later": "reshard/set-later",
-    "reads_groups_as_true": "reshard/to-group",
-    "reads_one_as_true": "reshard/to-one-or-all",
-    "stays_full": "reshard/after-backward",
-    "groups_stay_full": "reshard/to-group-after-backward",
-    "cannot_be_kept": "reshard/kept-after-backward",
-    "no_empty_gradients": "reshard/gradients",
-    "no_reshard_by_hand": "reshard/by-hand",
-    "unshards_all_below": "reshard/unshard",
-    "no_way_back": "reshard/undoes-unshard",
-    "runs_on_its_own_shard": "reshard/full-in-forward",
-    "frees_nothing": "reshard/frees-memory",
-    "stale_when_not_resharding": "reshard/same-results",
-    "stale_in_groups": "reshard/to-group-same-results",
-    "sums_in_groups": "parity/to-group",
-    "takes_any_size": "reshard/refuses-sizes",
-    "takes_any_type": "reshard/refuses-types",
-}

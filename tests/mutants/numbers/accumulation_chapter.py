@@ -1,4 +1,4 @@
-"""Implementations that add up micro-batches wrongly, or communicate when they were told not to."""
+"""Implementations that add up micro-batches wrongly, or communicate when they should not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
 
@@ -85,36 +85,17 @@ def sharded_with_a_bad_memory(module: Any, **options: Any) -> Any:
     return result
 
 
-is_never_quiet = without("is never quiet", "set_requires_gradient_sync")
-is_quiet_everywhere = without("is quiet everywhere", "set_requires_gradient_sync", reaches_all)
-blocks_are_never_quiet = without("blocks are never quiet", "set_requires_gradient_sync", needs_a_tree)
-drops_what_is_there = faulty("drops what is there", after=drops_gradients)
-scatters_though_quiet = without("scatters though quiet", "set_requires_gradient_sync", scatters_anyway)
-reduces_replicas_anyway = without("reduces replicas anyway", "set_requires_all_reduce")
-reshards_anyway = without("reshards anyway", "set_reshard_after_backward")
-never_reshards_again = without("never reshards again", "set_reshard_after_backward", cannot_reshard_again)
-forgets_other_backwards = without("forgets other backwards", "set_is_last_backward", forgets_the_others)
-adds_in_the_compute_dtype = faulty("adds in the compute dtype", after=adds_in_low_precision)
-loses_gradients_with_offload = replace(
-    right, name="loses gradients with offload", fully_shard=sharded_with_a_bad_memory
-)
-reaches_only_itself = without("reaches only itself", "set_requires_gradient_sync", reaches_itself)
+is_never_quiet = without("accumulation/quiet", "set_requires_gradient_sync")
+is_quiet_everywhere = without("accumulation/quiet-root", "set_requires_gradient_sync", reaches_all)
+blocks_are_never_quiet = without("accumulation/quiet-block", "set_requires_gradient_sync", needs_a_tree)
+drops_what_is_there = mutant("accumulation/loud", after=drops_gradients)
+scatters_though_quiet = without("accumulation/hsdp", "set_requires_gradient_sync", scatters_anyway)
+reduces_replicas_anyway = without("accumulation/hsdp-scatters", "set_requires_all_reduce")
+reshards_anyway = without("accumulation/gathers-once", "set_reshard_after_backward")
+never_reshards_again = without("accumulation/pipeline", "set_reshard_after_backward", cannot_reshard_again)
+forgets_other_backwards = without("accumulation/last-backward", "set_is_last_backward", forgets_the_others)
+adds_in_the_compute_dtype = mutant("accumulation/reduce-dtype", after=adds_in_low_precision)
+loses_gradients_with_offload = replace(right, name="accumulation/offload", fully_shard=sharded_with_a_bad_memory)
+reaches_only_itself = without("accumulation/reach", "set_requires_gradient_sync", reaches_itself)
 
-CAUGHT_BY = {
-    "is_never_quiet": "accumulation/quiet",
-    "is_quiet_everywhere": "accumulation/quiet-root",
-    "blocks_are_never_quiet": "accumulation/quiet-block",
-    "drops_what_is_there": "accumulation/loud",
-    "scatters_though_quiet": "accumulation/hsdp",
-    "reduces_replicas_anyway": "accumulation/hsdp-scatters",
-    "reshards_anyway": "accumulation/gathers-once",
-    "never_reshards_again": "accumulation/pipeline",
-    "forgets_other_backwards": "accumulation/last-backward",
-    "adds_in_the_compute_dtype": "accumulation/reduce-dtype",
-    "loses_gradients_with_offload": "accumulation/offload",
-    "reaches_only_itself": "accumulation/reach",
-}
-ALSO_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}
-ORIGIN = {
-    "is_never_quiet": "B12, D1, D2 NVIDIA/cosmos-framework#162, huggingface/accelerate#3762",
-}
+ALSO_KILLED_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}

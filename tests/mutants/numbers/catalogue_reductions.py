@@ -1,4 +1,4 @@
-"""Implementations whose reductions have defects that somebody shipped: of buffers, scales, precision and timing.
+"""Implementations whose reductions have published defects: of buffers, scales, precision and timing.
 
 Races are made to happen each time: memory that is freed too early is full of NaN, what comes late is the step before.
 Right is: two ranks with gradients [1, 2] and [3, 6] have [2] and [4].
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import reduce_scatter
 from tests.mutants.hooking import each_gradient, instead, outputs
-from tests.mutants.making import CountsRuns, Reduction, faulty
+from tests.mutants.making import CountsRuns, Reduction, mutant
 from tests.mutants.numbers.parallel_chapter import hooks_norms
 from tests.mutants.numbers.reduction_chapter import groups_of
 from tests.mutants.numbers.replicas import mesh_of
@@ -223,7 +223,7 @@ def stays_quiet(module: Any, right_method: Any, sync: bool, **options: Any) -> N
 
 
 def waits_for_the_last_output(module: Any, output: Any) -> Any:
-    """A group is reduced once the gradient of its last output has come, which never happens where nobody uses it."""
+    """A group is reduced once the gradient of its last output has come, which never happens where it is unused."""
     if not isinstance(output, (tuple, list)) or not all(isinstance(one, Tensor) for one in output):
         return output
     if output[-1].requires_grad:
@@ -232,66 +232,29 @@ def waits_for_the_last_output(module: Any, output: Any) -> Any:
     return output
 
 
-frees_too_early = faulty("frees too early", reduce=FreesTooEarly)
-frees_offloaded_replicas = given("frees offloaded replicas", where(is_offloaded_hybrid, FreesTooEarly))
-fills_memory_of_replicas = given("fills memory of replicas", where(is_hybrid, FreesTooEarly))
-reads_too_early = faulty("reads too early", reduce=ReadsTooEarly)
-copies_late = given("copies late", comes_late)
-newest_alone = given("newest alone", keeps_the_newest)
-waits_in_bfloat16 = faulty("waits in bfloat16", after=around_reductions(rounds_what_waits))
-adds_after_replicas = faulty("adds after replicas", after=around_reductions(adds_what_waits_last))
-forgets_the_first_layers = faulty("forgets the first layers", after=around_reductions(never_at_the_end))
-averages_all_for_replicas = faulty("averages all for replicas", after=mixes_everything)
-fails_to_add_in_float32 = faulty("fails to add in float32", reduce=AddsInFloat32)
-splits_its_division = faulty("splits its division", reduce=SplitsItsDivision)
-averages_by_autograd = faulty("averages by autograd", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
-averages_micro_batches = faulty("averages micro-batches", after=OfMicroBatches.on)
-sums_tp_in_bfloat16 = faulty("sums tp in bfloat16", after=hooks_norms(of_eight_bits))
-never_loud_again = faulty("never loud again", after=instead("set_requires_gradient_sync", stays_quiet))
-exchanges_uneven_parts = faulty("exchanges uneven parts", after=each_gradient(exchanges_by_own_size))
-needs_its_last_output = faulty("needs its last output", after=outputs(waits_for_the_last_output))
+frees_too_early = mutant("parity/exact", reduce=FreesTooEarly)
+frees_offloaded_replicas = given("offload/hsdp", where(is_offloaded_hybrid, FreesTooEarly))
+fills_memory_of_replicas = given("hsdp/exact", where(is_hybrid, FreesTooEarly))
+reads_too_early = mutant("parity/exact", reduce=ReadsTooEarly)
+copies_late = given("offload/exact", comes_late)
+newest_alone = given("scripts/offload", keeps_the_newest)
+waits_in_bfloat16 = mutant("accumulation/hsdp-scatters", after=around_reductions(rounds_what_waits))
+adds_after_replicas = mutant("accumulation/hsdp-scatters", after=around_reductions(adds_what_waits_last))
+forgets_the_first_layers = mutant("parity/exact", after=around_reductions(never_at_the_end))
+averages_all_for_replicas = mutant("hsdp/exact", after=mixes_everything)
+fails_to_add_in_float32 = mutant("precision/exact", reduce=AddsInFloat32)
+splits_its_division = mutant("reduction/half-range", reduce=SplitsItsDivision)
+averages_by_autograd = mutant("parity/exact", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
+averages_micro_batches = mutant("accumulation/quiet", after=OfMicroBatches.on)
+sums_tp_in_bfloat16 = mutant("tensor-parallel/decoder", after=hooks_norms(of_eight_bits))
+never_loud_again = mutant("accumulation/quiet", after=instead("set_requires_gradient_sync", stays_quiet))
+exchanges_uneven_parts = mutant("reshard/gradients", after=each_gradient(exchanges_by_own_size))
+needs_its_last_output = mutant("autograd/unused-output", after=outputs(waits_for_the_last_output))
 
-CAUGHT_BY = {
-    "frees_too_early": "parity/exact",
-    "frees_offloaded_replicas": "offload/hsdp",
-    "fills_memory_of_replicas": "hsdp/exact",
-    "reads_too_early": "parity/exact",
-    "copies_late": "offload/exact",
-    "newest_alone": "scripts/offload",
-    "waits_in_bfloat16": "accumulation/hsdp-scatters",
-    "adds_after_replicas": "accumulation/hsdp-scatters",
-    "forgets_the_first_layers": "parity/exact",
-    "averages_all_for_replicas": "hsdp/exact",
-    "fails_to_add_in_float32": "precision/exact",
-    "splits_its_division": "reduction/half-range",
-    "averages_by_autograd": "parity/exact",
-    "averages_micro_batches": "accumulation/quiet",
-    "sums_tp_in_bfloat16": "tensor-parallel/decoder",
-    "exchanges_uneven_parts": "reshard/gradients",
-    "never_loud_again": "accumulation/quiet",
-    "needs_its_last_output": "autograd/unused-output",
-}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "fills_memory_of_replicas": ("reduction/divide-factor-hsdp",),
     **dict.fromkeys(
         ("splits_its_division", "fails_to_add_in_float32"), ("registration/converted-first",)
     ),  # half precision
 }
 RAISES = ("fails_to_add_in_float32", "averages_by_autograd", "exchanges_uneven_parts")
-ORIGIN = {
-    "frees_too_early": "C3 pytorch/pytorch#193686",
-    "frees_offloaded_replicas": "B2 pytorch/pytorch#180665",
-    "fills_memory_of_replicas": "B11 pytorch/pytorch#147810",
-    "reads_too_early": "C1 NVIDIA/Megatron-LM#6187",
-    "copies_late": "C10 facebookresearch/fairscale#496",
-    "newest_alone": "D3 pytorch/pytorch#98494",
-    "waits_in_bfloat16": "B4 pytorch/pytorch#194628",
-    "adds_after_replicas": "B7 NVIDIA/Megatron-LM#5972",
-    "forgets_the_first_layers": "F6 pytorch/pytorch#129259",
-    "fails_to_add_in_float32": "A16 NVIDIA/Megatron-LM#5177",
-    "averages_by_autograd": "A20 pytorch/pytorch#190304",
-    "averages_micro_batches": "A23 verl-project/verl#5625",
-    "sums_tp_in_bfloat16": "E2 pytorch/pytorch#190626",
-    "exchanges_uneven_parts": "I10 microsoft/dion#74",
-    "needs_its_last_output": "F5 pytorch/pytorch#80245",
-}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 
 def says(placements: Callable[[int], Sequence[Placement] | None]) -> Callable[[Any], None]:
@@ -53,25 +53,13 @@ def cuts_off(parameter: Tensor) -> None:
     parameter.grad.clamp_(-1.0, 1.0)
 
 
-each_its_own_norm = faulty("each its own norm", after=says(whole))
-replicas_count_twice = faulty("replicas count twice", after=says(summands))
-one_rank_is_alone = faulty("one rank is alone", after=says(whole))
-one_rank_steps_alone = faulty("one rank steps alone", after=says(whole))
-large_gradients_are_cut = faulty("large gradients are cut", after=lambda module: each_once(module, cuts_off))
+each_its_own_norm = mutant("clipping/one-axis", after=says(whole))
+replicas_count_twice = mutant("clipping/hsdp", after=says(summands))
+one_rank_is_alone = mutant("clipping/refuses-infinity", after=says(whole))
+one_rank_steps_alone = mutant("clipping/scaler-infinity", after=says(whole))
+large_gradients_are_cut = mutant("clipping/scaler", after=lambda module: each_once(module, cuts_off))
 
-CAUGHT_BY = {
-    "each_its_own_norm": "clipping/one-axis",
-    "replicas_count_twice": "clipping/hsdp",
-    "one_rank_is_alone": "clipping/refuses-infinity",
-    "large_gradients_are_cut": "clipping/scaler",
-    "one_rank_steps_alone": "clipping/scaler-infinity",
-}
 #: Norms go wrong by what gradients say of themselves.
-ALSO_BY = {"": ("registration/gradient-layouts",)}
+ALSO_KILLED_BY = {"": ("registration/gradient-layouts",)}
 #: A rank that goes on alone finds that its gradient is not placed as its parameter.
 RAISES = {"one_rank_steps_alone"}
-ORIGIN = {
-    "each_its_own_norm": "I11 pytorch/pytorch#170862",
-    "replicas_count_twice": "B10 ByteDance-Seed/VeOmni#184",
-    "one_rank_steps_alone": "J17 pytorch/pytorch#115710",
-}

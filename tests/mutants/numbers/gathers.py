@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.collective_trace.torch_names import all_gather
-from tests.mutants.making import Gather, faulty
+from tests.mutants.making import Gather, mutant
 
 
 class ReversesRanks(Gather):
@@ -138,36 +138,17 @@ def never_reshards(module: Any) -> None:
     module.set_reshard_after_backward(False)
 
 
-reverses_ranks = faulty("reverses ranks", gather=ReversesRanks)
-own_shard_everywhere = faulty("own shard everywhere", gather=OwnShardEverywhere)
-rank_zero_everywhere = faulty("rank 0 everywhere", gather=RankZeroEverywhere)
-stale_gather = faulty("stale gather", gather=StaleGather)
-gathers_once = faulty("gathers once", gather=GathersOnce)
-zero_now_and_then = faulty("zero now and then", gather=ZeroNowAndThen)
-loses_the_last_odd_element = faulty("loses the last odd element", gather=LosesTheLastOddElement)
-gathers_in_bfloat16 = faulty("gathers in bfloat16", gather=GathersInBfloat16)
-never_waits = faulty("never waits", gather=NeverWaits)
-sends_too_much = faulty("sends too much", gather=SendsTooMuch)
-drops_uneven_rows = faulty("drops uneven rows", after=drops_rows_beyond_an_even_cut)
-stays_unsharded = faulty("stays unsharded", after=never_reshards)
+reverses_ranks = mutant("parity/exact", gather=ReversesRanks)
+own_shard_everywhere = mutant("parity/exact", gather=OwnShardEverywhere)
+rank_zero_everywhere = mutant("parity/exact", gather=RankZeroEverywhere)
+stale_gather = mutant("parity/exact", gather=StaleGather)
+gathers_once = mutant("parity/exact", gather=GathersOnce)
+zero_now_and_then = mutant("parity/exact", gather=ZeroNowAndThen)
+loses_the_last_odd_element = mutant("parity/exact", gather=LosesTheLastOddElement)
+gathers_in_bfloat16 = mutant("parity/general", gather=GathersInBfloat16)
+never_waits = mutant("parity/exact", gather=NeverWaits)
+sends_too_much = mutant("parity/exact", gather=SendsTooMuch)
+drops_uneven_rows = mutant("parity/exact", after=drops_rows_beyond_an_even_cut)
+stays_unsharded = mutant("parity/exact", after=never_reshards)
 
-CAUGHT_BY = {
-    "reverses_ranks": "parity/exact",
-    "own_shard_everywhere": "parity/exact",
-    "rank_zero_everywhere": "parity/exact",
-    "stale_gather": "parity/exact",
-    "gathers_once": "parity/exact",
-    "zero_now_and_then": "parity/exact",
-    "loses_the_last_odd_element": "parity/exact",
-    "gathers_in_bfloat16": "parity/general",
-    "never_waits": "parity/exact",
-    "sends_too_much": "parity/exact",
-    "drops_uneven_rows": "parity/exact",
-    "stays_unsharded": "parity/exact",
-}
 RAISES = {"sends_too_much"}
-ORIGIN = {
-    "stale_gather": "C2, C3 NVIDIA/Megatron-LM#5788, pytorch/pytorch#193686",
-    "drops_uneven_rows": "I3 pytorch/pytorch#115310",
-    "never_waits": "C5 intel/torch-xpu-ops#1504",
-}

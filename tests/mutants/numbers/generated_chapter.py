@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 
-def wrapped(name: str, change: Callable[[Any, dict[str, Any]], dict[str, Any]], **others: Any) -> Any:
+def wrapped(requirement: str, change: Callable[[Any, dict[str, Any]], dict[str, Any]], **others: Any) -> Any:
     """torch's implementation, whose ``fully_shard`` first changes the module, or takes changed options."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
         return right.fully_shard(module, **change(module, options))
 
-    return replace(right, name=name, fully_shard=fully_shard, **others)
+    return replace(right, name=requirement, fully_shard=fully_shard, **others)
 
 
 def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
@@ -150,13 +150,13 @@ def keeps_what_was_gathered_ahead(module: Any) -> None:
     """What was gathered ahead is never given up, and so is stale in the next step."""
     tell = module.set_modules_to_forward_prefetch
 
-    def told(modules: Any) -> None:
+    def others(modules: Any) -> None:
         tell(modules)
         for each in modules:
             each.set_reshard_after_forward(False)
             each.set_reshard_after_backward(False)
 
-    module.set_modules_to_forward_prefetch = told
+    module.set_modules_to_forward_prefetch = others
 
 
 def averages_statistics(module: Any) -> None:
@@ -181,46 +181,23 @@ def forgets_buffers(module: Any, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-keeps_the_first_of_a_list = replace(right, name="keeps the first of a list", fully_shard=forgets_the_rest_of_a_list)
-has_one_dtype = wrapped("has one dtype", widens_dtypes)
-forgets_replicas = wrapped("forgets replicas of one shard", shards_without_replicas)
-knows_one_order = replace(right, name="knows one order", fully_shard=expects_the_order_of_modules)
-makes_copies_of_what_is_shared = wrapped("makes copies of what is shared", unties)
-trains_what_is_frozen = faulty("trains what is frozen", after=thaws)
-invents = faulty("invents gradients", after=invents_gradients)
-skips_unused = faulty("skips what is unused", after=averages_over_all_but_idle_ranks)
-keeps_the_last_call = faulty("keeps the last call", after=forgets_the_first_call)
-always_cuts_rows = wrapped("always cuts rows", cuts_rows)
-detaches_checkpoints = replace(right, name="detaches what is recomputed", checkpoint=checkpoint_that_detaches)
-loses_micro_batches = faulty("loses micro-batches", after=loses_what_is_not_reduced)
-keeps_prefetched = faulty("keeps what was gathered ahead", after=keeps_what_was_gathered_ahead)
-shares_statistics = faulty("shares running statistics", after=averages_statistics)
-resets_buffers = wrapped("resets buffers that are not saved", forgets_buffers)
+keeps_the_first_of_a_list = replace(right, name="generated/nets", fully_shard=forgets_the_rest_of_a_list)
+has_one_dtype = wrapped("generated/stressed", widens_dtypes)
+forgets_replicas = wrapped("generated/hybrid", shards_without_replicas)
+knows_one_order = replace(right, name="generated/order", fully_shard=expects_the_order_of_modules)
+makes_copies_of_what_is_shared = wrapped("generated/tied", unties)
+trains_what_is_frozen = mutant("generated/frozen", after=thaws)
+invents = mutant("generated/branches", after=invents_gradients)
+skips_unused = mutant("generated/branches-apart", after=averages_over_all_but_idle_ranks)
+keeps_the_last_call = mutant("generated/twice", after=forgets_the_first_call)
+always_cuts_rows = wrapped("generated/placement", cuts_rows)
+detaches_checkpoints = replace(right, name="generated/checkpointed", checkpoint=checkpoint_that_detaches)
+loses_micro_batches = mutant("generated/accumulation", after=loses_what_is_not_reduced)
+keeps_prefetched = mutant("generated/prefetch", after=keeps_what_was_gathered_ahead)
+shares_statistics = mutant("generated/buffers", after=averages_statistics)
+resets_buffers = wrapped("generated/buffers", forgets_buffers)
 
-CAUGHT_BY = {
-    "keeps_the_first_of_a_list": "generated/nets",
-    "has_one_dtype": "generated/stressed",
-    "forgets_replicas": "generated/hybrid",
-    "knows_one_order": "generated/order",
-    "makes_copies_of_what_is_shared": "generated/tied",
-    "trains_what_is_frozen": "generated/frozen",
-    "invents": "generated/branches",
-    "skips_unused": "generated/branches-apart",
-    "keeps_the_last_call": "generated/twice",
-    "always_cuts_rows": "generated/placement",
-    "detaches_checkpoints": "generated/checkpointed",
-    "loses_micro_batches": "generated/accumulation",
-    "keeps_prefetched": "generated/prefetch",
-    "shares_statistics": "generated/buffers",
-    "resets_buffers": "generated/buffers",
-}
 #: Ranks then reduce groups of other sizes than each other.
 RAISES = {"skips_unused"}
 #: What needs gradients needs the same once it is sharded.
-ALSO_BY = {"trains_what_is_frozen": ("entry/needs-gradients",)}
-ORIGIN = {
-    "forgets_replicas": "B1 pytorch/pytorch#154888",
-    "makes_copies_of_what_is_shared": "G6 NVIDIA-NeMo/RL#264",
-    "skips_unused": "F9 pytorch/pytorch#170667",
-    "resets_buffers": "H4 EvolvingLMMs-Lab/lmms-engine#185",
-}
+ALSO_KILLED_BY = {"trains_what_is_frozen": ("entry/needs-gradients",)}

@@ -15,7 +15,7 @@ from tests.mutants.modules.init_chapters import called_otherwise, right
 
 
 def offloaded(change: Callable[[Any, dict[str, Any]], None]) -> Callable[..., Any]:
-    """A ``fully_shard`` that changes modules that it offloads; it is told their options."""
+    """A ``fully_shard`` that changes modules that it offloads, given their options."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
@@ -82,22 +82,9 @@ def unpinned_by_default(pin_memory: bool = False) -> Any:
     return right.cpu_offload_policy(pin_memory=pin_memory)
 
 
-gradients_get_lost = called_otherwise("gradients get lost", offloaded(loses_gradients))
-hooks_run_early = called_otherwise("hooks run early", offloaded(keeps_half))
-replicas_are_summed = called_otherwise("replicas are summed", offloaded(sums_replicas))
-precision_is_forgotten = called_otherwise("precision is forgotten", offloaded(forgets_precision))
-values_are_forgotten = called_otherwise("values are forgotten", offloaded(forgets_values))
-not_pinned_by_default = replace(right, name="not pinned by default", cpu_offload_policy=unpinned_by_default)
-
-CAUGHT_BY = {
-    "gradients_get_lost": "offload/exact",
-    "hooks_run_early": "offload/update-in-backward",
-    "replicas_are_summed": "offload/hsdp",
-    "precision_is_forgotten": "offload/mixed-precision",
-    "values_are_forgotten": "offload/from-meta",
-    "not_pinned_by_default": "offload/policies",
-}
-ORIGIN = {
-    "gradients_get_lost": "C7 flagos-ai/Torch-FL#62",
-    "hooks_run_early": "C8 pytorch/pytorch#180666",
-}
+gradients_get_lost = called_otherwise("offload/exact", offloaded(loses_gradients))
+hooks_run_early = called_otherwise("offload/update-in-backward", offloaded(keeps_half))
+replicas_are_summed = called_otherwise("offload/hsdp", offloaded(sums_replicas))
+precision_is_forgotten = called_otherwise("offload/mixed-precision", offloaded(forgets_precision))
+values_are_forgotten = called_otherwise("offload/from-meta", offloaded(forgets_values))
+not_pinned_by_default = replace(right, name="offload/policies", cpu_offload_policy=unpinned_by_default)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import Reduction, faulty
+from tests.mutants.making import Reduction, mutant
 from tests.mutants.modules.init_chapters import (
     called_otherwise,
     only_in_two_axes,
@@ -100,31 +100,16 @@ def says_whole(parameter: DTensor) -> Any:
     return lambda grad: DTensor.from_local(grad.to_local(), grad.device_mesh, parameter.placements, run_check=False)
 
 
-averages_over_tp = faulty("averages over tp", reduce=AveragesOverTp)
-rounds_after_tp = faulty("rounds after tp", reduce=RoundsItsOutput)
-three_axes_backwards = faulty("three axes backwards", after=remakes(backwards))
-replicas_after_tp_never_meet = faulty("replicas after tp never meet", after=never_meet)
-cuts_the_first_dim_only = called_otherwise("cuts the first dim only", without("shard_placement_fn"))
-recomputation_without_gradients = replace(right, name="recomputation without gradients", checkpoint=recomputes_nothing)
-sums_offloaded = called_otherwise("sums offloaded", sums_when_offloaded)
-takes_parts = faulty("takes parts for wholes", after=hooks_norms(says_whole))
-norm_of_one_tp_rank = faulty("norm of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
-infinity_of_one_tp_rank = faulty("infinity of one tp rank", after=remakes(only_in_two_axes(says_replicated)))
+averages_over_tp = mutant("tensor-parallel/exact", reduce=AveragesOverTp)
+rounds_after_tp = mutant("tensor-parallel/general", reduce=RoundsItsOutput)
+three_axes_backwards = mutant("tensor-parallel/hybrid-layout", after=remakes(backwards))
+replicas_after_tp_never_meet = mutant("tensor-parallel/hybrid", after=never_meet)
+cuts_the_first_dim_only = called_otherwise("tensor-parallel/free-dim", without("shard_placement_fn"))
+recomputation_without_gradients = replace(right, name="tensor-parallel/checkpoint", checkpoint=recomputes_nothing)
+sums_offloaded = called_otherwise("tensor-parallel/offload", sums_when_offloaded)
+takes_parts = mutant("tensor-parallel/decoder", after=hooks_norms(says_whole))
+norm_of_one_tp_rank = mutant("tensor-parallel/clip", after=remakes(only_in_two_axes(says_replicated)))
+infinity_of_one_tp_rank = mutant("tensor-parallel/scaler", after=remakes(only_in_two_axes(says_replicated)))
 
-CAUGHT_BY = {
-    "averages_over_tp": "tensor-parallel/exact",
-    "rounds_after_tp": "tensor-parallel/general",
-    "three_axes_backwards": "tensor-parallel/hybrid-layout",
-    "replicas_after_tp_never_meet": "tensor-parallel/hybrid",
-    "cuts_the_first_dim_only": "tensor-parallel/free-dim",
-    "recomputation_without_gradients": "tensor-parallel/checkpoint",
-    "sums_offloaded": "tensor-parallel/offload",
-    "takes_parts": "tensor-parallel/decoder",
-    "norm_of_one_tp_rank": "tensor-parallel/clip",
-    "infinity_of_one_tp_rank": "tensor-parallel/scaler",
-}
 #: It sums whatever is offloaded.
-ALSO_BY = {"sums_offloaded": ("offload/",)}
-ORIGIN = {
-    "norm_of_one_tp_rank": "I11 pytorch/pytorch#170862",
-}
+ALSO_KILLED_BY = {"sums_offloaded": ("offload/",)}

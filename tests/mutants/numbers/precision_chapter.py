@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.numbers.gathers import GathersOnce
 
@@ -151,7 +151,7 @@ def is_opaque(module: Any) -> None:
 
 @dataclass
 class LoosePolicy:
-    """A policy that anybody may change."""
+    """A policy that is mutable."""
 
     param_dtype: Any = None
     reduce_dtype: Any = None
@@ -159,9 +159,9 @@ class LoosePolicy:
     cast_forward_inputs: bool = True
 
 
-def policies(make: Callable[..., Any], name: str) -> Implementation:
+def policies(make: Callable[..., Any], requirement: str) -> Implementation:
     """torch's implementation with another policy."""
-    return replace(right, name=name, mixed_precision_policy=make)
+    return replace(right, name=requirement, mixed_precision_policy=make)
 
 
 def reduces_in_float32_by_default(**fields: Any) -> Any:
@@ -170,52 +170,29 @@ def reduces_in_float32_by_default(**fields: Any) -> Any:
     return right.mixed_precision_policy(**{"reduce_dtype": torch.float32, **fields})
 
 
-low_masters = called_otherwise("low masters", rounds_what_rests)
-no_reduce_dtype = called_otherwise("no reduce dtype", reads(reduce_dtype=None))
-replicas_in_float32 = called_otherwise("replicas in float32", reads(reduce_dtype=torch.float32))
-never_sees_a_step = faulty("never sees a step", gather=GathersOnce)
-no_param_dtype = called_otherwise("no param dtype", reads(param_dtype=None, reduce_dtype=None))
-casts_for_the_first = called_otherwise("casts for the first", casting_inputs(cast_direct, slice(1)))
-casts_the_first_time = called_otherwise("casts the first time", casting_inputs(cast_first_time))
-low_for_good = called_otherwise("low for good", casts_what_rests)
-casts_on_the_surface = called_otherwise("casts on the surface", casting_inputs(cast_direct))
-always_casts = called_otherwise("always casts", reads(cast_forward_inputs=True))
-no_output_dtype = called_otherwise("no output dtype", reads(output_dtype=None))
-structures_cut_off = faulty("structures cut off", after=cuts_off_structures)
-low_buffers = called_otherwise("low buffers", casts_buffers)
-all_float = called_otherwise("all float", makes_all_float)
-another_default = policies(reduces_in_float32_by_default, "another default")
-loose_policy = policies(LoosePolicy, "loose policy")
-opaque = faulty("opaque", after=is_opaque)
+low_masters = called_otherwise("precision/exact", rounds_what_rests)
+no_reduce_dtype = called_otherwise("precision/reduce-dtype", reads(reduce_dtype=None))
+replicas_in_float32 = called_otherwise("precision/hsdp", reads(reduce_dtype=torch.float32))
+never_sees_a_step = mutant("precision/general", gather=GathersOnce)
+no_param_dtype = called_otherwise("precision/layers", reads(param_dtype=None, reduce_dtype=None))
+casts_for_the_first = called_otherwise("precision/groups", casting_inputs(cast_direct, slice(1)))
+casts_the_first_time = called_otherwise("precision/recomputed", casting_inputs(cast_first_time))
+low_for_good = called_otherwise("precision/kept-dtypes", casts_what_rests)
+casts_on_the_surface = called_otherwise("precision/inputs", casting_inputs(cast_direct))
+always_casts = called_otherwise("precision/uncast-inputs", reads(cast_forward_inputs=True))
+no_output_dtype = called_otherwise("precision/outputs", reads(output_dtype=None))
+structures_cut_off = mutant("precision/structures-between", after=cuts_off_structures)
+low_buffers = called_otherwise("precision/buffers", casts_buffers)
+all_float = called_otherwise("precision/other-dtypes", makes_all_float)
+another_default = policies(reduces_in_float32_by_default, "precision/policy")
+loose_policy = policies(LoosePolicy, "precision/frozen-policy")
+opaque = mutant("precision/transforms", after=is_opaque)
 
-CAUGHT_BY = {
-    "low_masters": "precision/exact",
-    "no_reduce_dtype": "precision/reduce-dtype",
-    "replicas_in_float32": "precision/hsdp",
-    "never_sees_a_step": "precision/general",
-    "no_param_dtype": "precision/layers",
-    "casts_for_the_first": "precision/groups",
-    "casts_the_first_time": "precision/recomputed",
-    "low_for_good": "precision/kept-dtypes",
-    "casts_on_the_surface": "precision/inputs",
-    "always_casts": "precision/uncast-inputs",
-    "no_output_dtype": "precision/outputs",
-    "structures_cut_off": "precision/structures-between",
-    "low_buffers": "precision/buffers",
-    "all_float": "precision/other-dtypes",
-    "another_default": "precision/policy",
-    "loose_policy": "precision/frozen-policy",
-    "opaque": "precision/transforms",
-}
 RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
 IN_PROCESSES = {"opaque"}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "no_reduce_dtype": ("communication/dtypes",),
     "no_output_dtype": ("partial-groups/output-dtype",),
     "all_float": ("refusals/two-dtypes",),  # or else right
     "low_for_good": ("accumulation/reduce-dtype",),  # gradients of what rests so are added up so
-}
-ORIGIN = {
-    "no_reduce_dtype": "E1 pytorch/pytorch#186998",
-    "casts_the_first_time": "E4 pytorch/pytorch#159359",
 }

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import Reduction, faulty, reduce_scatter
+from tests.mutants.making import Reduction, mutant, reduce_scatter
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
 
@@ -113,35 +113,16 @@ FACTOR = "set_gradient_divide_factor"
 SUMS = "set_force_sum_reduction_for_comms"
 HOOK = "set_all_reduce_hook"
 
-divides_the_tree = without("divides the tree", FACTOR, divides_all_below)
-forgets_replicas = without("forgets replicas", FACTOR, divides_without_replicas)
-divides_low_twice = without("divides low precision twice", FACTOR, divides_low_precision_twice)
-mistakes_the_shards = without("mistakes the shards", FACTOR, takes_it_for_the_default)
-says_nothing = without("says nothing", "set_reduce_scatter_divide_factor", set_by_the_old_name)
-averages = without("averages", SUMS, averages_anyway)
-adds_replicas = without("adds replicas", SUMS, adds_replicas_without_dividing)
-halves_one_rank = faulty("halves one rank", after=halves_alone)
-overflows = faulty("overflows", reduce=RefusesNothing)
-hooks_a_copy = without("hooks a copy", HOOK, copies_for_the_hook)
-hooks_too_early = without("hooks too early", HOOK, before_replicas)
-has_no_hooks = without("has no hooks", HOOK)
-ignores_streams = without("ignores streams", HOOK, takes_any_stream)
-
-CAUGHT_BY = {
-    "divides_the_tree": "reduction/divide-factor",
-    "forgets_replicas": "reduction/divide-factor-hsdp",
-    "divides_low_twice": "reduction/divide-factor-low",
-    "mistakes_the_shards": "reduction/own-size",
-    "says_nothing": "reduction/old-name",
-    "averages": "reduction/sums",
-    "adds_replicas": "reduction/sums-hsdp",
-    "halves_one_rank": "reduction/one-rank",
-    "overflows": "reduction/half-range",
-    "hooks_a_copy": "reduction/hook",
-    "hooks_too_early": "reduction/hook-hsdp",
-    "has_no_hooks": "reduction/replicas-by-hook",
-    "ignores_streams": "reduction/refuses-streams",
-}
-ORIGIN = {
-    "forgets_replicas": "A6 pytorch/pytorch#155903",
-}
+divides_the_tree = without("reduction/divide-factor", FACTOR, divides_all_below)
+forgets_replicas = without("reduction/divide-factor-hsdp", FACTOR, divides_without_replicas)
+divides_low_twice = without("reduction/divide-factor-low", FACTOR, divides_low_precision_twice)
+mistakes_the_shards = without("reduction/own-size", FACTOR, takes_it_for_the_default)
+says_nothing = without("reduction/old-name", "set_reduce_scatter_divide_factor", set_by_the_old_name)
+averages = without("reduction/sums", SUMS, averages_anyway)
+adds_replicas = without("reduction/sums-hsdp", SUMS, adds_replicas_without_dividing)
+halves_one_rank = mutant("reduction/one-rank", after=halves_alone)
+overflows = mutant("reduction/half-range", reduce=RefusesNothing)
+hooks_a_copy = without("reduction/hook", HOOK, copies_for_the_hook)
+hooks_too_early = without("reduction/hook-hsdp", HOOK, before_replicas)
+has_no_hooks = without("reduction/replicas-by-hook", HOOK)
+ignores_streams = without("reduction/refuses-streams", HOOK, takes_any_stream)

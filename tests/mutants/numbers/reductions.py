@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.collective_trace.torch_names import reduce_scatter
-from tests.mutants.making import Reduction, faulty
+from tests.mutants.making import Reduction, mutant
 
 
 def own_part(tensor: Tensor, group: Any) -> Tensor:
@@ -135,46 +135,19 @@ def forgets_the_last_parameter(module: Any) -> None:
         parameters[-1].register_post_accumulate_grad_hook(lambda parameter: parameter.grad.zero_())
 
 
-sums_for_averages = faulty("sums for averages", reduce=SumsForAverages)
-divides_twice_when_small = faulty("divides twice when small", reduce=DividesTwiceWhenSmall)
-divides_by_numel = faulty("divides by numel", reduce=DividesByNumel)
-divides_twice = faulty("divides twice", reduce=DividesTwice)
-does_not_reduce = faulty("does not reduce", reduce=DoesNotReduce)
-drops_rank_zero = faulty("drops rank 0", reduce=DropsRankZero)
-leaves_the_tail_zero = faulty("leaves the tail zero", reduce=LeavesTheTailZero)
-gives_the_next_ranks_part = faulty("gives the next rank's part", reduce=GivesTheNextRanksPart)
-accumulates_in_bfloat16 = faulty("accumulates in bfloat16", reduce=AccumulatesInBfloat16)
-adds_the_step_before = faulty("adds the step before", reduce=AddsTheStepBefore)
-sums_from_three_ranks_on = faulty("sums from three ranks on", reduce=SumsFromThreeRanksOn)
-reuses_its_output = faulty("reuses its output", reduce=ReusesItsOutput)
-refuses_averages = faulty("refuses averages", reduce=RefusesAverages)
-forgets_a_gradient = faulty("forgets a gradient", after=forgets_the_last_parameter)
+sums_for_averages = mutant("parity/exact", reduce=SumsForAverages)
+divides_twice_when_small = mutant("parity/exact", reduce=DividesTwiceWhenSmall)
+divides_by_numel = mutant("parity/exact", reduce=DividesByNumel)
+divides_twice = mutant("parity/exact", reduce=DividesTwice)
+does_not_reduce = mutant("parity/exact", reduce=DoesNotReduce)
+drops_rank_zero = mutant("parity/exact", reduce=DropsRankZero)
+leaves_the_tail_zero = mutant("parity/exact", reduce=LeavesTheTailZero)
+gives_the_next_ranks_part = mutant("parity/exact", reduce=GivesTheNextRanksPart)
+accumulates_in_bfloat16 = mutant("parity/general", reduce=AccumulatesInBfloat16)
+adds_the_step_before = mutant("parity/exact", reduce=AddsTheStepBefore)
+sums_from_three_ranks_on = mutant("parity/general", reduce=SumsFromThreeRanksOn)
+reuses_its_output = mutant("parity/exact", reduce=ReusesItsOutput)
+refuses_averages = mutant("parity/exact", reduce=RefusesAverages)
+forgets_a_gradient = mutant("parity/exact", after=forgets_the_last_parameter)
 
-CAUGHT_BY = {
-    "sums_for_averages": "parity/exact",
-    "divides_twice_when_small": "parity/exact",
-    "divides_by_numel": "parity/exact",
-    "divides_twice": "parity/exact",
-    "does_not_reduce": "parity/exact",
-    "drops_rank_zero": "parity/exact",
-    "leaves_the_tail_zero": "parity/exact",
-    "gives_the_next_ranks_part": "parity/exact",
-    "accumulates_in_bfloat16": "parity/general",
-    "adds_the_step_before": "parity/exact",
-    "sums_from_three_ranks_on": "parity/general",
-    "reuses_its_output": "parity/exact",
-    "refuses_averages": "parity/exact",
-    "forgets_a_gradient": "parity/exact",
-}
 RAISES = {"refuses_averages"}
-ORIGIN = {
-    "sums_for_averages": "A1 pytorch/pytorch#162338",
-    "divides_twice_when_small": "A2 intel/torch-xpu-ops#3020",
-    "divides_by_numel": "A4 meta-pytorch/torchcomms#287",
-    "divides_twice": "A21 verl-project/verl-SpeCo#29",
-    "drops_rank_zero": "A14 meta-pytorch/torchcomms#477",
-    "accumulates_in_bfloat16": "A17 tenstorrent/tt-mlir#7016",
-    "sums_from_three_ranks_on": "A3 ROCm/rocm-systems#10322",
-    "reuses_its_output": "B3 pytorch/pytorch#180889",
-    "refuses_averages": "A12 pytorch/pytorch#152594",
-}

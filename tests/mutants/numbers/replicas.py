@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import Reduction, faulty
+from tests.mutants.making import Reduction, mutant
 
 
 def mesh_of(module: Any) -> Any:
@@ -72,22 +72,9 @@ def reduce_over_the_other_axis(module: Any) -> None:
     module.set_all_reduce_hook(mix)
 
 
-replicas_have_no_gradients = faulty("replicas have no gradients", after=have_no_gradients)
-replicas_never_meet = faulty("replicas never meet", after=never_meet)
-sums_over_replicas = faulty("sums over replicas", after=sum_up)
-replicas_meet_in_bfloat16 = faulty("replicas meet in bfloat16", after=meet_in_bfloat16)
-replicas_drift = faulty("replicas drift", after=never_meet)
-reduces_over_the_other_axis = faulty("reduces over the other axis", after=reduce_over_the_other_axis)
-
-CAUGHT_BY = {
-    "replicas_have_no_gradients": "hsdp/exact",
-    "replicas_never_meet": "hsdp/exact",
-    "replicas_drift": "hsdp/replicas-stay-equal",
-    "sums_over_replicas": "hsdp/exact",
-    "replicas_meet_in_bfloat16": "hsdp/general",
-    "reduces_over_the_other_axis": "hsdp/exact",
-}
-ORIGIN = {
-    "replicas_never_meet": "B1 pytorch/pytorch#154888",
-    "replicas_drift": "B1 pytorch/pytorch#154888",
-}
+replicas_have_no_gradients = mutant("hsdp/exact", after=have_no_gradients)
+replicas_never_meet = mutant("hsdp/exact", after=never_meet)
+sums_over_replicas = mutant("hsdp/exact", after=sum_up)
+replicas_meet_in_bfloat16 = mutant("hsdp/general", after=meet_in_bfloat16)
+replicas_drift = mutant("hsdp/replicas-stay-equal", after=never_meet)
+reduces_over_the_other_axis = mutant("hsdp/exact", after=reduce_over_the_other_axis)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 
 #: Longer than a collective of a few numbers, shorter than a rank is late.
 _PATIENCE = 0.003
@@ -26,7 +26,7 @@ class GivesUpOnLateRanks(Reduction):
 
 
 class AddsToWhatIsThere(Reduction):
-    """Adds the mean to a multiple of memory that nobody wrote: nothing, as long as that holds numbers."""
+    """Adds the mean to a multiple of uninitialised memory: nothing, as long as that holds numbers."""
 
     def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
         super().reduce(output, input, group, op)
@@ -63,14 +63,7 @@ def holds_on_weakly(module: nn.Module) -> None:
     module.register_forward_hook(end)
 
 
-gives_up = faulty("gives up on late ranks", reduce=GivesUpOnLateRanks)
-holds_weakly = faulty("holds on weakly", after=holds_on_weakly)
-adds_to_memory = faulty("adds to what is there", reduce=AddsToWhatIsThere)
-swallows = faulty("swallows failures", gather=SwallowsFailures)
-
-CAUGHT_BY = {
-    "gives_up": "stress/late-rank",
-    "holds_weakly": "stress/garbage",
-    "adds_to_memory": "stress/memory-of-nan",
-    "swallows": "stress/failed-collective",
-}
+gives_up = mutant("stress/late-rank", reduce=GivesUpOnLateRanks)
+holds_weakly = mutant("stress/garbage", after=holds_on_weakly)
+adds_to_memory = mutant("stress/memory-of-nan", reduce=AddsToWhatIsThere)
+swallows = mutant("stress/failed-collective", gather=SwallowsFailures)

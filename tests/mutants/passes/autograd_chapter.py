@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.mutants.hooking import each_gradient, instead, is_root, outputs, sharded, when_alone
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 
 
@@ -133,38 +133,22 @@ def resets_anything(module: Any, right_method: Any) -> None:
         right_method()
 
 
-ties_outputs = faulty("ties outputs", after=tied(list))
-ties_inner_outputs = faulty("ties inner outputs", after=tied(tuple))
-zeros_for_unused = faulty("zeros for unused", after=reduces_unused)
-follows_first_tensors = faulty("follows first tensors", after=second_is_cut)
-follows_no_keywords = faulty("follows no keywords", after=keywords_are_cut)
-gives_floats = faulty("gives floats", after=outputs(floats_only, is_root))
-evaluation_drops_gradients = faulty(
-    "evaluation drops gradients", after=drops_gradients(lambda: not torch.is_grad_enabled())
+ties_outputs = mutant("autograd/unused-output", after=tied(list))
+ties_inner_outputs = mutant("autograd/unused-output-inside", after=tied(tuple))
+zeros_for_unused = mutant("autograd/unused-module", after=reduces_unused)
+follows_first_tensors = mutant("autograd/containers", after=second_is_cut)
+follows_no_keywords = mutant("autograd/keywords", after=keywords_are_cut)
+gives_floats = mutant("autograd/other-outputs", after=outputs(floats_only, is_root))
+evaluation_drops_gradients = mutant(
+    "autograd/without-gradients", after=drops_gradients(lambda: not torch.is_grad_enabled())
 )
-inference_drops_gradients = faulty("inference drops gradients", after=drops_gradients(torch.is_inference_mode_enabled))
-keeps_chunks = faulty("keeps chunks", after=when_alone(reduces_unless_alone))
-last_backward_only = faulty("last backward only", after=keeps_last_only)
-hooks_twice = faulty("hooks twice", after=hooks(twice))
-hooks_see_another = faulty("hooks see another", after=hooks(negated))
-hooks_after_resharding = faulty("hooks after resharding", after=instead("register_full_backward_hook", reshards_before))
-resets_too_much = faulty("resets too much", after=instead("reset_iter_state", stops_reducing))
-resets_children = faulty("resets children", after=instead("reset_iter_state", resets_anything))
-
-CAUGHT_BY = {
-    "ties_outputs": "autograd/unused-output",
-    "ties_inner_outputs": "autograd/unused-output-inside",
-    "zeros_for_unused": "autograd/unused-module",
-    "follows_first_tensors": "autograd/containers",
-    "follows_no_keywords": "autograd/keywords",
-    "gives_floats": "autograd/other-outputs",
-    "evaluation_drops_gradients": "autograd/without-gradients",
-    "inference_drops_gradients": "autograd/inference-mode",
-    "keeps_chunks": "autograd/detached-chunks",
-    "last_backward_only": "autograd/retained-graph",
-    "hooks_twice": "autograd/post-accumulate-hooks",
-    "hooks_see_another": "autograd/optimizer-in-backward",
-    "hooks_after_resharding": "autograd/backward-hooks",
-    "resets_too_much": "autograd/reset-after-forward",
-    "resets_children": "autograd/reset-below-root",
-}
+inference_drops_gradients = mutant("autograd/inference-mode", after=drops_gradients(torch.is_inference_mode_enabled))
+keeps_chunks = mutant("autograd/detached-chunks", after=when_alone(reduces_unless_alone))
+last_backward_only = mutant("autograd/retained-graph", after=keeps_last_only)
+hooks_twice = mutant("autograd/post-accumulate-hooks", after=hooks(twice))
+hooks_see_another = mutant("autograd/optimizer-in-backward", after=hooks(negated))
+hooks_after_resharding = mutant(
+    "autograd/backward-hooks", after=instead("register_full_backward_hook", reshards_before)
+)
+resets_too_much = mutant("autograd/reset-after-forward", after=instead("reset_iter_state", stops_reducing))
+resets_children = mutant("autograd/reset-below-root", after=instead("reset_iter_state", resets_anything))

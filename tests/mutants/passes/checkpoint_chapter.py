@@ -21,13 +21,13 @@ assert right.checkpoint is not None
 right_checkpoint: Callable[..., Any] = right.checkpoint
 
 
-def recomputing(name: str, checkpoint: Callable[..., Any]) -> Implementation:
+def recomputing(requirement: str, checkpoint: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``checkpoint``."""
-    return replace(right, name=name, checkpoint=checkpoint)
+    return replace(right, name=requirement, checkpoint=checkpoint)
 
 
-def told(**forced: Any) -> Callable[..., Any]:
-    """A ``checkpoint`` that is told something else than it is given."""
+def forced_options(**forced: Any) -> Callable[..., Any]:
+    """A ``checkpoint`` that receives other options than it is given."""
     return lambda module, **options: right_checkpoint(module, **{**options, **forced})
 
 
@@ -148,43 +148,23 @@ def knows_all_keywords(module: nn.Module, **options: Any) -> Any:
     return right_checkpoint(module, **{key: value for key, value in options.items() if key in known})
 
 
-cuts_the_graph = recomputing("cuts the graph", then(detach_inputs))
-forgets_random_numbers = recomputing("forgets random numbers", told(preserve_rng_state=False))
-forgets_random_numbers_of_shards = recomputing("forgets random numbers of shards", no_random_numbers_if_sharded)
-keeps_everything = recomputing("keeps everything", lambda module, **options: module)
-gathers_to_recompute = recomputing("gathers to recompute", around_recomputation(gathered_once_more))
-runs_twice_without_gradients = recomputing("runs twice without gradients", then(run_again_without_gradients))
-adds_a_module = recomputing("adds a module", then(another_child))
-gives_up_after_failing = recomputing("gives up after failing", checkpoint_until_it_fails)
-ignores_contexts = recomputing("ignores contexts", without("context_fn"))
-checks_nothing = recomputing("checks nothing", told(determinism_check="none"))
-reenters = recomputing("re-enters", without("use_reentrant"))
-takes_all_keywords = recomputing("takes all keywords", knows_all_keywords)
-takes_a_second_call = recomputing("takes a second call", once_is_enough)
-cuts_the_graph_of_shards = recomputing("cuts the graph of shards", then(detach_inputs_if_sharded))
-recomputes_on_other_inputs = recomputing("recomputes on other inputs", around_recomputation(scaled_inputs))
+cuts_the_graph = recomputing("checkpoint/same-results", then(detach_inputs))
+forgets_random_numbers = recomputing("checkpoint/random-numbers", forced_options(preserve_rng_state=False))
+forgets_random_numbers_of_shards = recomputing("checkpoint/sharded-random-numbers", no_random_numbers_if_sharded)
+keeps_everything = recomputing("checkpoint/recomputes", lambda module, **options: module)
+gathers_to_recompute = recomputing("checkpoint/no-more-collectives", around_recomputation(gathered_once_more))
+runs_twice_without_gradients = recomputing("checkpoint/without-gradients", then(run_again_without_gradients))
+adds_a_module = recomputing("checkpoint/leaves-the-module", then(another_child))
+gives_up_after_failing = recomputing("checkpoint/after-failures", checkpoint_until_it_fails)
+ignores_contexts = recomputing("checkpoint/contexts", without("context_fn"))
+checks_nothing = recomputing("checkpoint/determinism", forced_options(determinism_check="none"))
+reenters = recomputing("checkpoint/refuses-reentry", without("use_reentrant"))
+takes_all_keywords = recomputing("checkpoint/refuses-keywords", knows_all_keywords)
+takes_a_second_call = recomputing("checkpoint/once", once_is_enough)
+cuts_the_graph_of_shards = recomputing("composition/checkpoint-same-module", then(detach_inputs_if_sharded))
+recomputes_on_other_inputs = recomputing("composition/checkpoint-inside", around_recomputation(scaled_inputs))
 
-CAUGHT_BY = {
-    "cuts_the_graph": "checkpoint/same-results",
-    "forgets_random_numbers": "checkpoint/random-numbers",
-    "forgets_random_numbers_of_shards": "checkpoint/sharded-random-numbers",
-    "keeps_everything": "checkpoint/recomputes",
-    "gathers_to_recompute": "checkpoint/no-more-collectives",
-    "runs_twice_without_gradients": "checkpoint/without-gradients",
-    "adds_a_module": "checkpoint/leaves-the-module",
-    "gives_up_after_failing": "checkpoint/after-failures",
-    "ignores_contexts": "checkpoint/contexts",
-    "checks_nothing": "checkpoint/determinism",
-    "reenters": "checkpoint/refuses-reentry",
-    "takes_all_keywords": "checkpoint/refuses-keywords",
-    "takes_a_second_call": "checkpoint/once",
-    "cuts_the_graph_of_shards": "composition/checkpoint-same-module",
-    "recomputes_on_other_inputs": "composition/checkpoint-inside",
-}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "gathers_to_recompute": ("prefetch/recomputed", "communication/recomputed", "events/"),
     "cuts_the_graph_of_shards": ("checkpoint/",),  # shards, too
-}
-ORIGIN = {
-    "gathers_to_recompute": "F1 pytorch/pytorch#105635",
 }

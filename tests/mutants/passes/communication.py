@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from harness.collective_trace.torch_names import reduce_scatter
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 
 
 class GathersTwice(Gather):
@@ -39,20 +39,20 @@ class SumsForAverages(Reduction):
         reduce_scatter(output, input, group=group, op=dist.ReduceOp.SUM)
 
 
-def changed(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Implementation:
+def changed(requirement: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Implementation:
     """torch's implementation with other options than it was asked for."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert right.fully_shard is not None
         return right.fully_shard(module, **change(options))
 
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
-def without(name: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
+def without(requirement: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
     """torch's implementation where a method does nothing, or something else."""
-    return faulty(
-        name, after=lambda module: setattr(module, method, lambda *args, **more: answer(module, *args, **more))
+    return mutant(
+        requirement, after=lambda module: setattr(module, method, lambda *args, **more: answer(module, *args, **more))
     )
 
 
@@ -127,60 +127,38 @@ def sums_with_room(module: Any, room: int, recurse: bool = True) -> None:
         module.set_custom_reduce_scatter(SumsForAverages())
 
 
-gathers_twice = faulty("gathers twice", gather=GathersTwice)
-reduces_in_two_messages = faulty("reduces in two messages", reduce=ReducesInTwoMessages)
-averages_replicas_again = replace(right, name="averages replicas again", fully_shard=sharded_and_averaged_again)
-gathers_over_all = changed("gathers over all", over_all)
-cannot_be_set_later = without("cannot be set later", "set_reshard_after_forward")
-cannot_be_resharded = without("cannot be resharded by hand", "reshard")
-gathers_what_is_not_needed = without("gathers what is not needed", "set_unshard_in_backward")
-frees_the_root = changed("frees the root", root_too)
-reduces_what_is_frozen = replace(right, name="reduces what is frozen", fully_shard=sharded_with_all_trained)
-gathers_in_full_precision = changed("gathers in full precision", gathers_in_full)
-gathers_for_recomputation = faulty("gathers for recomputation", after=gathers_when_run_again)
-ignores_own_collectives = without("ignores own collectives", "set_custom_reduce_scatter")
-has_one_group = without("has one group", "set_separate_reduce_scatter_group")
-sums_in_a_group_apart = without("sums in a group apart", "set_separate_reduce_scatter_group", sums_apart)
+gathers_twice = mutant("communication/forward", gather=GathersTwice)
+reduces_in_two_messages = mutant("communication/backward", reduce=ReducesInTwoMessages)
+averages_replicas_again = replace(right, name="communication/hsdp", fully_shard=sharded_and_averaged_again)
+gathers_over_all = changed("communication/to-group", over_all)
+cannot_be_set_later = without("communication/set-later", "set_reshard_after_forward")
+cannot_be_resharded = without("communication/by-hand", "reshard")
+gathers_what_is_not_needed = without("communication/not-in-backward", "set_unshard_in_backward")
+frees_the_root = changed("communication/forward-twice", root_too)
+reduces_what_is_frozen = replace(right, name="communication/frozen", fully_shard=sharded_with_all_trained)
+gathers_in_full_precision = changed("communication/dtypes", gathers_in_full)
+gathers_for_recomputation = mutant("communication/recomputed", after=gathers_when_run_again)
+ignores_own_collectives = without("communication/own-collectives", "set_custom_reduce_scatter")
+has_one_group = without("communication/group-apart", "set_separate_reduce_scatter_group")
+sums_in_a_group_apart = without("communication/group-apart-trains", "set_separate_reduce_scatter_group", sums_apart)
 sums_in_memory_of_the_group = without(
-    "sums in memory of the group", "set_allocate_memory_from_process_group_for_comm", forgets_to_fill
+    "communication/group-memory", "set_allocate_memory_from_process_group_for_comm", forgets_to_fill
 )
-allows_both = without("allows both", "set_allocate_memory_from_process_group_for_comm")
-sums_where_there_is_room = without("sums where there is room", "set_reduce_scatter_max_input_buffers", sums_with_room)
-takes_any_room = without("takes any room", "set_reduce_scatter_max_input_buffers")
-takes_any_resharding = without("takes any resharding", "set_reshard_after_forward", reshards_if_it_is_told)
+allows_both = without("communication/refuses-both", "set_allocate_memory_from_process_group_for_comm")
+sums_where_there_is_room = without(
+    "communication/input-buffers", "set_reduce_scatter_max_input_buffers", sums_with_room
+)
+takes_any_room = without("communication/refuses-room", "set_reduce_scatter_max_input_buffers")
+takes_any_resharding = without("communication/refuses-resharding", "set_reshard_after_forward", reshards_if_it_is_told)
 
-CAUGHT_BY = {
-    "gathers_twice": "communication/forward",
-    "reduces_in_two_messages": "communication/backward",
-    "averages_replicas_again": "communication/hsdp",
-    "gathers_over_all": "communication/to-group",
-    "cannot_be_set_later": "communication/set-later",
-    "cannot_be_resharded": "communication/by-hand",
-    "gathers_what_is_not_needed": "communication/not-in-backward",
-    "frees_the_root": "communication/forward-twice",
-    "reduces_what_is_frozen": "communication/frozen",
-    "gathers_in_full_precision": "communication/dtypes",
-    "gathers_for_recomputation": "communication/recomputed",
-    "ignores_own_collectives": "communication/own-collectives",
-    "has_one_group": "communication/group-apart",
-    "sums_in_a_group_apart": "communication/group-apart-trains",
-    "sums_in_memory_of_the_group": "communication/group-memory",
-    "allows_both": "communication/refuses-both",
-    "sums_where_there_is_room": "communication/input-buffers",
-    "takes_any_room": "communication/refuses-room",
-    "takes_any_resharding": "communication/refuses-resharding",
-}
 #: It makes what is frozen need gradients.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "reduces_what_is_frozen": ("entry/needs-gradients",),
     "gathers_over_all": ("reshard/",),
     **dict.fromkeys(
         ("cannot_be_set_later", "cannot_be_resharded", "frees_the_root"), ("scripts/gather",)
-    ),  # by hand, too
+    ),  # explicitly, too
     "gathers_in_full_precision": ("scripts/precision",),  # which looks at what is gathered
 }
 #: Where the thread world has nothing to judge.
 IN_PROCESSES = {"sums_in_memory_of_the_group"}
-ORIGIN = {
-    "gathers_for_recomputation": "F1 pytorch/pytorch#105635",
-}

@@ -1,6 +1,6 @@
-"""Implementations whose functions do not get along on one net, by hand or by policy.
+"""Implementations whose functions do not get along on one net, explicitly or by policy.
 
-Right is: what is replicated is whole on every rank with averaged gradients, and all else is cut as it was told.
+Right is: what is replicated is whole on every rank with averaged gradients, and all else is sharded as requested.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise
 from tests.mutants.numbers.reductions import SumsForAverages
 
@@ -27,14 +27,14 @@ right_replicate: Callable[..., Any] = right.replicate
 strategies = reference.strategies
 
 
-def replicating(name: str, replicate: Callable[..., Any]) -> Implementation:
+def replicating(requirement: str, replicate: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``replicate``."""
-    return replace(right, name=name, replicate=replicate)
+    return replace(right, name=requirement, replicate=replicate)
 
 
-def strategic(name: str, **changed: Any) -> Implementation:
+def strategic(requirement: str, **changed: Any) -> Implementation:
     """The reference with other strategies: torch has none."""
-    return replace(reference, name=name, strategies=replace(strategies, **changed))
+    return replace(reference, name=requirement, strategies=replace(strategies, **changed))
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -109,44 +109,26 @@ def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy:
     return strategies.shard(module, policy, "FULL_SHARD" if hybrid else strategy, mesh["shard"] if hybrid else mesh)
 
 
-leaves_own_parameters_alone = called_otherwise("leaves own parameters alone", own_left_out)
-sums_under_adam = faulty("sums under Adam", reduce=SumsForAverages)
-replicates_the_root_alone = replicating("replicates the root alone", replicate_the_root_alone)
-forgets_the_neighbours = replicating("forgets the neighbours", replicate_own_and_ignore_others)
-does_not_replicate = replicating("does not replicate", replicate_never)
-replicates_in_silence = replicating("replicates in silence", replicate_in_silence)
-ignores_policies = faulty("ignores policies", mp_policy=right.mixed_precision_policy())  # type: ignore[misc]
-saves_whole_tensors = faulty("saves whole tensors", after=saves_whole)
+leaves_own_parameters_alone = called_otherwise("composition/checkpoint-under-root", own_left_out)
+sums_under_adam = mutant("composition/adam", reduce=SumsForAverages)
+replicates_the_root_alone = replicating("composition/nestings", replicate_the_root_alone)
+forgets_the_neighbours = replicating("composition/replicated-rest", replicate_own_and_ignore_others)
+does_not_replicate = replicating("composition/siblings", replicate_never)
+replicates_in_silence = replicating("composition/refuses-both", replicate_in_silence)
+ignores_policies = mutant("composition/casts", mp_policy=right.mixed_precision_policy())  # type: ignore[misc]
+saves_whole_tensors = mutant("composition/state-dict", after=saves_whole)
 cuts_under_no_shard = strategic(
-    "cuts under NO_SHARD", shard=shard_instead(lambda name: "FULL_SHARD" if name == "NO_SHARD" else name)
+    "composition/policy-checkpoint", shard=shard_instead(lambda name: "FULL_SHARD" if name == "NO_SHARD" else name)
 )
-shards_nothing_by_policy = strategic("shards nothing by policy", shard=shard_nothing)
-shards_replicated_modules = strategic("shards replicated modules", shard=shard_also_what_is_replicated)
-hybrid_replicas_never_meet = strategic("hybrid replicas never meet", shard=shard_within_replicas_alone)
+shards_nothing_by_policy = strategic("composition/policy-replicated-rest", shard=shard_nothing)
+shards_replicated_modules = strategic("composition/policy-nestings", shard=shard_also_what_is_replicated)
+hybrid_replicas_never_meet = strategic("composition/strategies", shard=shard_within_replicas_alone)
 frees_under_shard_grad_op = strategic(
-    "frees under SHARD_GRAD_OP", shard=shard_instead(lambda name: "FULL_SHARD" if name == "SHARD_GRAD_OP" else name)
+    "composition/strategies-after-forward",
+    shard=shard_instead(lambda name: "FULL_SHARD" if name == "SHARD_GRAD_OP" else name),
 )
-forgets_the_type_of_state_dicts = strategic("forgets the type of state dicts", state_dict_type=lambda _: "sharded")
+forgets_the_type_of_state_dicts = strategic("composition/strategies-state-dict", state_dict_type=lambda _: "sharded")
 
-CAUGHT_BY = {
-    "leaves_own_parameters_alone": "composition/checkpoint-under-root",
-    "sums_under_adam": "composition/adam",
-    "replicates_the_root_alone": "composition/nestings",
-    "forgets_the_neighbours": "composition/replicated-rest",
-    "does_not_replicate": "composition/siblings",
-    "replicates_in_silence": "composition/refuses-both",
-    "ignores_policies": "composition/casts",
-    "saves_whole_tensors": "composition/state-dict",
-    "cuts_under_no_shard": "composition/policy-checkpoint",
-    "shards_nothing_by_policy": "composition/policy-replicated-rest",
-    "shards_replicated_modules": "composition/policy-nestings",
-    "hybrid_replicas_never_meet": "composition/strategies",
-    "frees_under_shard_grad_op": "composition/strategies-after-forward",
-    "forgets_the_type_of_state_dicts": "composition/strategies-state-dict",
-}
 #: Which children are replicated, a list of groups tells as well.
-ALSO_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
-ORIGIN = {
-    "hybrid_replicas_never_meet": "B1, B9 pytorch/pytorch#154888, pytorch/pytorch#140183",
-}
+ALSO_KILLED_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
 RAISES = ("shards_replicated_modules",)

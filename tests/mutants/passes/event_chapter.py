@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants import ON_THE_WHOLE
+from tests.mutants import END_TO_END
 from tests.mutants.hooking import instead
-from tests.mutants.making import Gather, Reduction, faulty
+from tests.mutants.making import Gather, Reduction, mutant
 from tests.mutants.modules.reshard_chapter import is_int, keeps_full_memory, then
 from tests.mutants.passes.communication import without
 
@@ -56,7 +56,7 @@ class AllReducesFirst(Reduction):
         super().reduce(output, input, group, op)
 
 
-def given(name: str, change: Callable[[Any, dict[str, Any]], None]) -> Implementation:
+def given(requirement: str, change: Callable[[Any, dict[str, Any]], None]) -> Implementation:
     """torch's implementation, with something done to what was sharded, which knows what was asked for."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
@@ -65,7 +65,7 @@ def given(name: str, change: Callable[[Any, dict[str, Any]], None]) -> Implement
         change(module, options)
         return result
 
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 def frees_between_modules(module: Any, options: dict[str, Any]) -> None:
@@ -119,39 +119,25 @@ def gathers_for_every_run(module: Any) -> None:
         layers[-1].register_forward_pre_hook(again)
 
 
-waits_late = faulty("waits late", gather=WaitsLate)
-gathers_for_each_of_a_list = given("gathers for each of a list", frees_between_modules)
-frees_late = given("frees late", frees_when_the_next_is_done)
-leaves_reductions = faulty("leaves reductions to themselves", reduce=NeverWaits)
-stays_unsharded_when_quiet = faulty(
-    "stays unsharded when quiet", after=instead("set_requires_gradient_sync", quiet_stays_unsharded)
+waits_late = mutant("events/waits", gather=WaitsLate)
+gathers_for_each_of_a_list = given("events/once", frees_between_modules)
+frees_late = given("events/freed", frees_when_the_next_is_done)
+leaves_reductions = mutant("events/reduced", reduce=NeverWaits)
+stays_unsharded_when_quiet = mutant(
+    "events/accumulation", after=instead("set_requires_gradient_sync", quiet_stays_unsharded)
 )
-averages_before_scattering = given("averages before scattering", all_reduces_first)
-all_reduces_unasked = without("all-reduces unasked", "set_requires_all_reduce")
-gathers_lists_from_their_end = faulty(
-    "gathers lists from their end",
+averages_before_scattering = given("events/replicas", all_reduces_first)
+all_reduces_unasked = without("events/replicas-quiet", "set_requires_all_reduce")
+gathers_lists_from_their_end = mutant(
+    "events/ahead",
     after=instead("set_modules_to_forward_prefetch", lambda module, setter, listed: setter(listed[::-1])),
 )
-gathers_for_runs_in_backward = faulty("gathers for runs in backward", after=gathers_for_every_run)
-keeps_what_it_keeps_in_part = replace(
-    right, name="keeps what it keeps in part", fully_shard=then(keeps_full_memory, is_int)
-)
+gathers_for_runs_in_backward = mutant("events/recomputed", after=gathers_for_every_run)
+keeps_what_it_keeps_in_part = replace(right, name="events/to-group", fully_shard=then(keeps_full_memory, is_int))
 
-CAUGHT_BY = {
-    "waits_late": "events/waits",
-    "gathers_for_each_of_a_list": "events/once",
-    "frees_late": "events/freed",
-    "leaves_reductions": "events/reduced",
-    "stays_unsharded_when_quiet": "events/accumulation",
-    "averages_before_scattering": "events/replicas",
-    "all_reduces_unasked": "events/replicas-quiet",
-    "gathers_lists_from_their_end": "events/ahead",
-    "gathers_for_runs_in_backward": "events/recomputed",
-    "keeps_what_it_keeps_in_part": "events/to-group",
-}
 #: What is read too early, or left, is wrong in numbers; and scripts look at what is registered after every act.
-ALSO_BY = {
-    **dict.fromkeys(("waits_late", "leaves_reductions"), ON_THE_WHOLE),
+ALSO_KILLED_BY = {
+    **dict.fromkeys(("waits_late", "leaves_reductions"), END_TO_END),
     "all_reduces_unasked": ("scripts/hsdp",),
     "stays_unsharded_when_quiet": ("scripts/accumulate",),
     "frees_late": ("scripts/",),

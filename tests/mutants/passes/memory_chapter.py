@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor.torch_fsdp2 import implementation as right
 from tests.mutants.hooking import instead
-from tests.mutants.making import Reduction, adopt, faulty
+from tests.mutants.making import Reduction, adopt, mutant
 from tests.mutants.passes.event_chapter import given
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
 
-#: What holds nets that nobody else holds.
+#: What keeps nets alive.
 _known: list[nn.Module] = []
 
 
@@ -124,7 +124,7 @@ def leaves_experts_behind(module: Any) -> None:
 
 
 def holds_failed_steps(module: Any, setter: Callable[..., None]) -> None:
-    """What a reset drops is kept for somebody who may ask."""
+    """What a reset drops is kept."""
     vars(module).setdefault("dropped", []).append(torch.zeros(4))
     setter()
 
@@ -134,40 +134,24 @@ def is_known_for_ever(module: nn.Module) -> None:
     _known.append(module)
 
 
-holds_views_of_everything = faulty("holds views of everything", after=shards_by_views)
-gathers_everything_first = faulty("gathers everything first", after=gathers_all_at_the_start)
-keeps_copies = faulty("keeps copies", after=keeps_a_copy)
-reduces_everything_last = faulty("reduces everything last", after=reduces_at_the_end)
-keeps_what_it_reduced = faulty("keeps what it reduced", reduce=KeepsWhatItReduced)
-keeps_quiet_gradients = faulty(
-    "keeps quiet gradients", after=instead("set_requires_gradient_sync", keeps_each_quiet_gradient)
+holds_views_of_everything = mutant("memory/at-rest", after=shards_by_views)
+gathers_everything_first = mutant("memory/in-forward", after=gathers_all_at_the_start)
+keeps_copies = mutant("memory/after-forward", after=keeps_a_copy)
+reduces_everything_last = mutant("memory/in-backward", after=reduces_at_the_end)
+keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduced)
+keeps_quiet_gradients = mutant(
+    "memory/accumulation", after=instead("set_requires_gradient_sync", keeps_each_quiet_gradient)
 )
-keeps_copies_on_replicas = given("keeps copies on replicas", replicas_keep_copies)
-sums_in_full = faulty("sums in full", after=instead("set_requires_all_reduce", sums_of_everything))
-recomputes_nothing = replace(right, name="recomputes nothing", checkpoint=lambda module, **_: module)
-leaves_gathers = faulty("leaves gathers", after=leaves_a_gather_behind)
-holds_views_of_experts = faulty("holds views of experts", after=shards_experts_by_views)
-leaves_experts = faulty("leaves experts", after=leaves_experts_behind)
-keeps_failed_steps = faulty("keeps failed steps", after=instead("reset_iter_state", holds_failed_steps))
-forgets_no_net = faulty("forgets no net", after=is_known_for_ever)
+keeps_copies_on_replicas = given("memory/replicas", replicas_keep_copies)
+sums_in_full = mutant("memory/replicas-quiet", after=instead("set_requires_all_reduce", sums_of_everything))
+recomputes_nothing = replace(right, name="memory/recomputed", checkpoint=lambda module, **_: module)
+leaves_gathers = mutant("memory/steps", after=leaves_a_gather_behind)
+holds_views_of_experts = mutant("memory/parameter-meshes", after=shards_experts_by_views)
+leaves_experts = mutant("memory/parameter-meshes-steps", after=leaves_experts_behind)
+keeps_failed_steps = mutant("memory/failures", after=instead("reset_iter_state", holds_failed_steps))
+forgets_no_net = mutant("memory/deleted", after=is_known_for_ever)
 
-CAUGHT_BY = {
-    "holds_views_of_everything": "memory/at-rest",
-    "gathers_everything_first": "memory/in-forward",
-    "keeps_copies": "memory/after-forward",
-    "reduces_everything_last": "memory/in-backward",
-    "keeps_what_it_reduced": "memory/after-backward",
-    "keeps_quiet_gradients": "memory/accumulation",
-    "keeps_copies_on_replicas": "memory/replicas",
-    "sums_in_full": "memory/replicas-quiet",
-    "recomputes_nothing": "memory/recomputed",
-    "leaves_gathers": "memory/steps",
-    "holds_views_of_experts": "memory/parameter-meshes",
-    "leaves_experts": "memory/parameter-meshes-steps",
-    "keeps_failed_steps": "memory/failures",
-    "forgets_no_net": "memory/deleted",
-}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "reduces_everything_last": ("generated/",),  # what is no more unsharded when backward is over is never reduced
     "recomputes_nothing": ("checkpoint/contexts",),
 }

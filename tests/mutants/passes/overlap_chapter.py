@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.mutants.hooking import instead
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 
 def gathers_listed_once_computed(module: Any, setter: Callable[[list[Any]], None], listed: list[Any]) -> None:
@@ -20,8 +20,6 @@ def _gather(listed: list[Any]) -> None:
         each.unshard()
 
 
-gathers_once_computed = faulty(
-    "gathers once computed", after=instead("set_modules_to_backward_prefetch", gathers_listed_once_computed)
+gathers_once_computed = mutant(
+    "overlap/issued-ahead", after=instead("set_modules_to_backward_prefetch", gathers_listed_once_computed)
 )
-
-CAUGHT_BY = {"gathers_once_computed": "overlap/issued-ahead"}

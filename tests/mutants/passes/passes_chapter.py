@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.mutants.hooking import each_gradient, instead, is_root, second_call_is_halved, when_alone
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 
 assert right.fully_shard is not None
@@ -81,36 +81,20 @@ def always_by_rows(module: Any, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
-keeps_gradients_alone = faulty("keeps gradients alone", after=when_alone(reduces_unless_alone))
-halves_second_calls = faulty("halves second calls", after=second_call_is_halved(lambda module: not is_root(module)))
-halves_second_forwards = faulty("halves second forwards", after=second_call_is_halved(is_root))
-checkpoints_once = replace(right, name="checkpoints once", checkpoint=checkpoint_once)
-makes_gradients_anew = faulty("makes gradients anew", after=each_gradient(made_anew))
-needs_inputs = faulty("needs inputs", after=looks_at_first_input)
-stale_when_ahead = faulty("stale when ahead", after=instead("set_modules_to_forward_prefetch", stale_ahead))
-repeats_first_gradients = faulty("repeats first gradients", after=each_gradient(first_again))
-knows_forward_only = replace(right, name="knows forward only", register_forward_method=lambda module, name: None)
-registers_everywhere = replace(right, name="registers everywhere", register_forward_method=set_whatever)
-registers_quietly = replace(right, name="registers quietly", register_forward_method=register_if_there)
-one_root_reduces = replace(right, name="one root reduces", share_comm_ctx=one_reduces_for_all)
-shares_quietly = replace(right, name="shares quietly", share_comm_ctx=share_among_sharded)
-cuts_rows_only = called_otherwise("cuts rows only", always_by_rows)
+keeps_gradients_alone = mutant("passes/child-alone", after=when_alone(reduces_unless_alone))
+halves_second_calls = mutant("passes/module-twice", after=second_call_is_halved(lambda module: not is_root(module)))
+halves_second_forwards = mutant("passes/two-forwards", after=second_call_is_halved(is_root))
+checkpoints_once = replace(right, name="passes/two-forwards-checkpointed", checkpoint=checkpoint_once)
+makes_gradients_anew = mutant("passes/second-backward", after=each_gradient(made_anew))
+needs_inputs = mutant("passes/no-inputs", after=looks_at_first_input)
+stale_when_ahead = mutant("passes/prefetch", after=instead("set_modules_to_forward_prefetch", stale_ahead))
+repeats_first_gradients = mutant("passes/optimizers", after=each_gradient(first_again))
+knows_forward_only = replace(right, name="passes/forward-methods", register_forward_method=lambda module, name: None)
+registers_everywhere = replace(right, name="passes/forward-methods-elsewhere", register_forward_method=set_whatever)
+registers_quietly = replace(right, name="passes/forward-methods-unknown", register_forward_method=register_if_there)
+one_root_reduces = replace(right, name="passes/shared-context", share_comm_ctx=one_reduces_for_all)
+shares_quietly = replace(right, name="passes/shared-context-refused", share_comm_ctx=share_among_sharded)
+cuts_rows_only = called_otherwise("passes/last-dim", always_by_rows)
 
-CAUGHT_BY = {
-    "keeps_gradients_alone": "passes/child-alone",
-    "halves_second_calls": "passes/module-twice",
-    "halves_second_forwards": "passes/two-forwards",
-    "checkpoints_once": "passes/two-forwards-checkpointed",
-    "makes_gradients_anew": "passes/second-backward",
-    "needs_inputs": "passes/no-inputs",
-    "stale_when_ahead": "passes/prefetch",
-    "repeats_first_gradients": "passes/optimizers",
-    "knows_forward_only": "passes/forward-methods",
-    "registers_everywhere": "passes/forward-methods-elsewhere",
-    "registers_quietly": "passes/forward-methods-unknown",
-    "one_root_reduces": "passes/shared-context",
-    "shares_quietly": "passes/shared-context-refused",
-    "cuts_rows_only": "passes/last-dim",
-}
 #: Without gathering, or without its input, a pass cannot run.
 RAISES = ("needs_inputs", "knows_forward_only")

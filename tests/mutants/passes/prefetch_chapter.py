@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.passes.communication import gathers_when_run_again, without
 
 
@@ -73,37 +73,18 @@ def gathers_for_nothing(module: nn.Module, async_op: bool = False) -> Done:
     return Done()
 
 
-gathers_last_first = faulty("gathers the last first", after=gathers_the_last_first)
-gathers_first_first = faulty("gathers the first first", after=gathers_the_first_first)
-gathers_late = faulty("gathers late", after=gathers_itself_only)
-gathers_again = faulty("gathers again for recomputation", after=gathers_when_run_again)
-reduces_late = faulty("reduces at the end", after=reduces_at_the_end)
-ignores_lists = without("ignores lists", "set_modules_to_forward_prefetch")
-reverses_lists = without("reverses lists", "set_modules_to_backward_prefetch", listed_backwards)
-keeps_lists = without("keeps what is listed", "set_modules_to_backward_prefetch", keeps_what_is_listed)
-unshards_for_nothing = without("unshards for nothing", "unshard", gathers_for_nothing)
-takes_any_module = without("takes any module", "set_modules_to_backward_prefetch")
+gathers_last_first = mutant("prefetch/forward-order", after=gathers_the_last_first)
+gathers_first_first = mutant("prefetch/backward-order", after=gathers_the_first_first)
+gathers_late = mutant("prefetch/backward-default", after=gathers_itself_only)
+gathers_again = mutant("prefetch/recomputed", after=gathers_when_run_again)
+reduces_late = mutant("prefetch/reduces-meanwhile", after=reduces_at_the_end)
+ignores_lists = without("prefetch/forward-lists", "set_modules_to_forward_prefetch")
+reverses_lists = without("prefetch/backward-lists", "set_modules_to_backward_prefetch", listed_backwards)
+keeps_lists = without("prefetch/of-no-use", "set_modules_to_backward_prefetch", keeps_what_is_listed)
+unshards_for_nothing = without("prefetch/by-hand", "unshard", gathers_for_nothing)
+takes_any_module = without("prefetch/refuses", "set_modules_to_backward_prefetch")
 
-CAUGHT_BY = {
-    "gathers_last_first": "prefetch/forward-order",
-    "gathers_first_first": "prefetch/backward-order",
-    "gathers_late": "prefetch/backward-default",
-    "gathers_again": "prefetch/recomputed",
-    "reduces_late": "prefetch/reduces-meanwhile",
-    "ignores_lists": "prefetch/forward-lists",
-    "reverses_lists": "prefetch/backward-lists",
-    "keeps_lists": "prefetch/of-no-use",
-    "unshards_for_nothing": "prefetch/by-hand",
-    "takes_any_module": "prefetch/refuses",
-}
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "reduces_late": ("generated/",),  # what is no more unsharded when backward is over is never reduced
-    "unshards_for_nothing": ("scripts/gather",),  # by hand
-}
-ORIGIN = {
-    "gathers_last_first": "F8 pytorch/pytorch#108190",
-    "gathers_first_first": "F8 pytorch/pytorch#108190",
-    "gathers_late": "F8 pytorch/pytorch#108190",
-    "gathers_again": "F1 pytorch/pytorch#105635",
-    "reduces_late": "F6 pytorch/pytorch#129259",
+    "unshards_for_nothing": ("scripts/gather",),  # explicitly
 }

@@ -32,14 +32,14 @@ reference_fully_shard: Callable[..., Any] = reference.fully_shard
 reference_replicate: Callable[..., Any] = reference.replicate_fsdp
 
 
-def plain(name: str, replicate: Callable[..., Any]) -> Implementation:
+def plain(requirement: str, replicate: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``replicate``."""
-    return replace(right, name=name, replicate=replicate)
+    return replace(right, name=requirement, replicate=replicate)
 
 
-def dtensors(name: str, replicate_fsdp: Callable[..., Any]) -> Implementation:
+def dtensors(requirement: str, replicate_fsdp: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``replicate_fsdp``."""
-    return replace(right, name=name, replicate_fsdp=replicate_fsdp)
+    return replace(right, name=requirement, replicate_fsdp=replicate_fsdp)
 
 
 def then(replicate: Callable[..., Any], change: Change) -> Callable[..., Any]:
@@ -53,8 +53,8 @@ def then(replicate: Callable[..., Any], change: Change) -> Callable[..., Any]:
     return changed
 
 
-def told(**forced: Any) -> Callable[..., Any]:
-    """A ``replicate_fsdp`` that is told something else than it is given."""
+def forced_options(**forced: Any) -> Callable[..., Any]:
+    """A ``replicate_fsdp`` that receives other options than it is given."""
     return lambda module, **options: right_replicate_fsdp(module, **{**options, **forced})
 
 
@@ -170,72 +170,45 @@ def shards_beside_replicas(module: nn.Module, dp_mesh_dims: Any = None, **option
     return (reference_fully_shard if both else reference_replicate)(module, dp_mesh_dims=dp_mesh_dims, **options)
 
 
-never_average = plain("never average", not_on_any_rank)
-are_saved_as_wrapped = plain("are saved as wrapped", then(right_replicate, prefixed))
-always_synchronise = plain("always synchronise", then(right_replicate, always_synchronises))
-are_replicated_twice = plain("are replicated twice", once_is_enough)
-are_no_dtensors = dtensors("are no DTensors", keeps_plain)
-sum_up = dtensors("sum up", then(right_replicate_fsdp, each_gradient(doubled)))
-are_sharded_below_a_root = dtensors("are sharded below a root", shards_what_is_small)
+never_average = plain("replicate/parity", not_on_any_rank)
+are_saved_as_wrapped = plain("replicate/state-dict", then(right_replicate, prefixed))
+always_synchronise = plain("replicate/gradient-sync", then(right_replicate, always_synchronises))
+are_replicated_twice = plain("replicate/once", once_is_enough)
+are_no_dtensors = dtensors("replicate/dtensors", keeps_plain)
+sum_up = dtensors("replicate/dtensors-parity", then(right_replicate_fsdp, each_gradient(doubled)))
+are_sharded_below_a_root = dtensors("replicate/mixed", shards_what_is_small)
 belong_to_the_root = replace(
     right,
-    name="belong to the root",
+    name="replicate/managed",
     introspection=replace(right.introspection, managed_modules=lambda module: list(module.modules())),
 )
-sum_up_beside_tp = dtensors("sum up beside tp", then(right_replicate_fsdp, each_gradient(doubled)))
-are_untied = dtensors("are untied", unties)
-know_no_other_method = replace(right, name="know no other method", register_forward_method=lambda module, name: None)
-lose_gradients_by_prefetching = dtensors(
-    "lose gradients by prefetching", then(right_replicate_fsdp, prefetching_cuts_the_graph)
-)
+sum_up_beside_tp = dtensors("replicate/tensor-parallel", then(right_replicate_fsdp, each_gradient(doubled)))
+are_untied = dtensors("replicate/routes", unties)
+know_no_other_method = replace(right, name="replicate/other-method", register_forward_method=lambda module, name: None)
+lose_gradients_by_prefetching = dtensors("replicate/prefetch", then(right_replicate_fsdp, prefetching_cuts_the_graph))
 compute_in_full_precision = dtensors(
-    "compute in full precision",
-    told(mp_policy=right.mixed_precision_policy()),  # type: ignore[misc]
+    "replicate/mixed-precision",
+    forced_options(mp_policy=right.mixed_precision_policy()),  # type: ignore[misc]
 )
-dtensors_always_synchronise = dtensors("DTensors always synchronise", then(right_replicate_fsdp, always_synchronises))
-talk_too_much = dtensors("talk too much", then(right_replicate_fsdp, counts_ranks))
-take_the_first_axis = dtensors("take the first axis", on_the_first_axis)
-leave_shards_in_silence = dtensors("leave shards in silence", in_silence)
-look_into_containers = dtensors("look into containers", what_is_inside)
-are_sharded_where_told = dtensors("are sharded where told", shards_where_told)
-# torch is at fault here itself, so these start from the reference.
-are_sharded_inside = replace(reference, name="are sharded inside", replicate_fsdp=shards_what_is_inside)
+dtensors_always_synchronise = dtensors(
+    "replicate/dtensors-gradient-sync", then(right_replicate_fsdp, always_synchronises)
+)
+talk_too_much = dtensors("replicate/collectives", then(right_replicate_fsdp, counts_ranks))
+take_the_first_axis = dtensors("replicate/refuses-meshes", on_the_first_axis)
+leave_shards_in_silence = dtensors("replicate/refuses-sharded", in_silence)
+look_into_containers = dtensors("replicate/refuses-containers", what_is_inside)
+are_sharded_where_told = dtensors("replicate/refuses-shard-dims", shards_where_told)
+# torch has this defect itself, so these start from the reference.
+are_sharded_inside = replace(reference, name="replicate/nested", replicate_fsdp=shards_what_is_inside)
 are_sharded_beside_replicas = replace(
-    reference, name="are sharded beside replicas", replicate_fsdp=shards_beside_replicas
+    reference, name="replicate/refuses-hybrid-dims", replicate_fsdp=shards_beside_replicas
 )
 
-CAUGHT_BY = {
-    "never_average": "replicate/parity",
-    "are_saved_as_wrapped": "replicate/state-dict",
-    "always_synchronise": "replicate/gradient-sync",
-    "are_replicated_twice": "replicate/once",
-    "are_no_dtensors": "replicate/dtensors",
-    "sum_up": "replicate/dtensors-parity",
-    "are_sharded_below_a_root": "replicate/mixed",
-    "belong_to_the_root": "replicate/managed",
-    "sum_up_beside_tp": "replicate/tensor-parallel",
-    "are_untied": "replicate/routes",
-    "know_no_other_method": "replicate/other-method",
-    "lose_gradients_by_prefetching": "replicate/prefetch",
-    "compute_in_full_precision": "replicate/mixed-precision",
-    "dtensors_always_synchronise": "replicate/dtensors-gradient-sync",
-    "talk_too_much": "replicate/collectives",
-    "take_the_first_axis": "replicate/refuses-meshes",
-    "leave_shards_in_silence": "replicate/refuses-sharded",
-    "look_into_containers": "replicate/refuses-containers",
-    "are_sharded_where_told": "replicate/refuses-shard-dims",
-    "are_sharded_inside": "replicate/nested",
-    "are_sharded_beside_replicas": "replicate/refuses-hybrid-dims",
-}
-#: What is left alone is replicated for nobody.
-ALSO_BY = {
+#: What is left alone is not replicated.
+ALSO_KILLED_BY = {
     "never_average": ("grouping/replicated-children",),
     **dict.fromkeys(("are_sharded_below_a_root", "are_sharded_where_told"), ("spmd-mesh/refuses-replicate",)),
     "belong_to_the_root": ("grouping/sharded-children",),
     "know_no_other_method": ("passes/forward-methods",),
-}
-ORIGIN = {
-    "always_synchronise": "D1 huggingface/accelerate#3762",
-    "dtensors_always_synchronise": "B12 NVIDIA/cosmos-framework#162",
 }
 RAISES = ("know_no_other_method",)

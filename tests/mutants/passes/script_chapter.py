@@ -14,7 +14,7 @@ from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
 from suites.generated.nets import each_tensor
 from tests.mutants.hooking import Change, instead, is_root
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 
 
 def whole(module: nn.Module) -> dict[str, Any]:
@@ -85,11 +85,11 @@ def checkpoint_the_last(module: nn.Module, **options: Any) -> nn.Module:
     return module
 
 
-# Gathering by hand.
+# Explicit unsharding.
 
 
 def remembers_what_was_unsharded(module: Any) -> None:
-    """The next forward uses what was gathered by hand, even if it was freed and has changed since."""
+    """The next forward uses what was unsharded explicitly, even if it was freed and has changed since."""
     unshard, kept = module.unshard, {}
 
     def remember(async_op: bool = False) -> Any:
@@ -249,46 +249,20 @@ def drops_what_waits_for_replicas(module: Any, setter: Any, value: bool, **optio
     setter(value, **options)
 
 
-goes_back_through_the_last_alone = faulty("goes back through the last forward alone", after=only_the_last)
-looking_ends_a_forward = faulty("looking ends a forward", after=only_if(lambda seen, _: not seen["looked"]))
-runs_the_last_again = replace(right, name="runs the last again", checkpoint=checkpoint_the_last)
-stale_by_hand = faulty("stale by hand", after=remembers_what_was_unsharded)
-gathers_late = faulty("gathers late", after=instead("unshard", gathers_when_waited_for))
-keeps_for_ever = faulty("keeps for ever", after=instead("set_reshard_after_backward", never_frees_again))
-loses_by_reshard = faulty("loses by reshard", after=instead("reshard", reshard_loses_what_waits))
-stale_after_load = faulty("stale after load", after=instead("load_state_dict", loads_beside_what_is_whole))
-parameters_anew = faulty("parameters anew", after=instead("load_state_dict", loads_anew))
-loses_by_saving = faulty("loses by saving", after=saving_loses_what_waits)
-policy_until_saved = faulty("policy until saved", after=saving_ends_the_policy)
-gathers_once_from_meta = replace(right, name="gathers once from meta", fully_shard=gathers_once)
-loads_past_offloaded = replace(right, name="loads past offloaded", fully_shard=loads_wrongly_when_offloaded)
-freezes_never = faulty("freezes never", after=trains_what_trained_first)
-old_gradients = faulty("old gradients", after=thawing_brings_gradients_back)
-coarse_once_thawed = replace(reference, name="coarse once thawed", fully_shard=reduces_coarsely_once_thawed)
-loses_before_replicas = faulty(
-    "loses before replicas", after=instead("set_requires_all_reduce", drops_what_waits_for_replicas)
-)
-
-CAUGHT_BY = {
-    "goes_back_through_the_last_alone": "scripts/train",
-    "looking_ends_a_forward": "scripts/train",
-    "stale_by_hand": "scripts/gather",
-    "gathers_late": "scripts/gather",
-    "keeps_for_ever": "scripts/gather",
-    "stale_after_load": "scripts/state",
-    "parameters_anew": "scripts/state",
-    "gathers_once_from_meta": "scripts/meta",
-    "freezes_never": "scripts/freeze",
-    "old_gradients": "scripts/freeze",
-    "loses_by_saving": "scripts/accumulate",
-    "loses_before_replicas": "scripts/hsdp",
-    "policy_until_saved": "scripts/precision",
-    "coarse_once_thawed": "scripts/thawed-precision",
-    "loads_past_offloaded": "scripts/offload",
-    "runs_the_last_again": "scripts/recomputed",
-    "loses_by_reshard": "scripts/mixed",
-}
-ORIGIN = {
-    "coarse_once_thawed": "E1 pytorch/pytorch#186998",
-    "stale_after_load": "J2 pytorch/pytorch#117421",
-}
+goes_back_through_the_last_alone = mutant("scripts/train", after=only_the_last)
+looking_ends_a_forward = mutant("scripts/train", after=only_if(lambda seen, _: not seen["looked"]))
+runs_the_last_again = replace(right, name="scripts/recomputed", checkpoint=checkpoint_the_last)
+stale_by_hand = mutant("scripts/gather", after=remembers_what_was_unsharded)
+gathers_late = mutant("scripts/gather", after=instead("unshard", gathers_when_waited_for))
+keeps_for_ever = mutant("scripts/gather", after=instead("set_reshard_after_backward", never_frees_again))
+loses_by_reshard = mutant("scripts/mixed", after=instead("reshard", reshard_loses_what_waits))
+stale_after_load = mutant("scripts/state", after=instead("load_state_dict", loads_beside_what_is_whole))
+parameters_anew = mutant("scripts/state", after=instead("load_state_dict", loads_anew))
+loses_by_saving = mutant("scripts/accumulate", after=saving_loses_what_waits)
+policy_until_saved = mutant("scripts/precision", after=saving_ends_the_policy)
+gathers_once_from_meta = replace(right, name="scripts/meta", fully_shard=gathers_once)
+loads_past_offloaded = replace(right, name="scripts/offload", fully_shard=loads_wrongly_when_offloaded)
+freezes_never = mutant("scripts/freeze", after=trains_what_trained_first)
+old_gradients = mutant("scripts/freeze", after=thawing_brings_gradients_back)
+coarse_once_thawed = replace(reference, name="scripts/thawed-precision", fully_shard=reduces_coarsely_once_thawed)
+loses_before_replicas = mutant("scripts/hsdp", after=instead("set_requires_all_reduce", drops_what_waits_for_replicas))

@@ -1,4 +1,4 @@
-"""Implementations whose state has defects that somebody shipped: what is saved, how it is named, and where it arrives.
+"""Implementations whose state has published defects: what is saved, how it is named, and where it arrives.
 
 Right is: rows [1, 2, 3] and [4, 5] saved by two ranks are [1, 2], [3, 4] and [5] on three, as is what optimizers keep.
 """
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from harness.vendor import Implementation
 from suites.kit.layout import own
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.replicas import mesh_of
 from tests.mutants.state.distributed_checkpoint import hybrid, where
@@ -97,7 +97,7 @@ def one_row_off(module: nn.Module, before: State) -> None:
 _savers: list[int] = []
 
 
-def remembering_savers(name: str) -> Implementation:
+def remembering_savers(requirement: str) -> Implementation:
     """What ranks saved that there are no more is not looked for."""
 
     def get(module: nn.Module, **options: Any) -> State:
@@ -113,7 +113,7 @@ def remembering_savers(name: str) -> Implementation:
                 _lose(parameter, before[name])
         return result
 
-    return with_functions(name, get_model_state_dict=get, set_model_state_dict=set_state)
+    return with_functions(requirement, get_model_state_dict=get, set_model_state_dict=set_state)
 
 
 def _lose(parameter: Any, before: Any) -> None:
@@ -125,7 +125,7 @@ def _lose(parameter: Any, before: Any) -> None:
         part[max(0, kept - start) :] = before.to_local()[max(0, kept - start) :]
 
 
-def in_the_dtype_of_each(name: str) -> Implementation:
+def in_the_dtype_of_each(requirement: str) -> Implementation:
     """Rank 0 broadcasts numbers of two bytes, and others take them for half as many of more bytes."""
 
     def set_state(module: nn.Module, state: State, options: Any = None) -> Any:
@@ -137,19 +137,19 @@ def in_the_dtype_of_each(name: str) -> Implementation:
                 part.view(torch.uint8).view(-1)[: short.numel()] = short
         return result
 
-    return with_functions(name, set_model_state_dict=set_state)
+    return with_functions(requirement, set_model_state_dict=set_state)
 
 
 # The optimizer's.
 
 
-def saves_optimizer(name: str, change: Callable[[State], State]) -> Implementation:
+def saves_optimizer(requirement: str, change: Callable[[State], State]) -> Implementation:
     """What an optimizer keeps is changed before it is handed out, and loaded as torch loads it."""
 
     def get(module: nn.Module, optimizer: Any, **options: Any) -> State:
         return change(its_own.get_optimizer_state_dict(module, optimizer, **options))
 
-    return with_functions(name, get_optimizer_state_dict=get)
+    return with_functions(requirement, get_optimizer_state_dict=get)
 
 
 def each_kept(change: Callable[[str, Any], Any]) -> Callable[[State], State]:
@@ -207,45 +207,27 @@ def through_bytes(module: nn.Module, optimizer: Any) -> None:
                 own(kept[key]).copy_(own(kept[key]).to(torch.int8))
 
 
-hybrid_state_is_refused = faulty("hybrid state is refused", after=saves(refuse(in_two_axes, "2-D needs a DTensor")))
-uneven_state_is_refused = faulty(
-    "uneven state is refused", after=on_tensor_parallel(loads(refuse(does_not_fit, "expected even rows")))
+hybrid_state_is_refused = mutant("state-dict/hsdp-values", after=saves(refuse(in_two_axes, "2-D needs a DTensor")))
+uneven_state_is_refused = mutant(
+    "state-dict/2d-load", after=on_tensor_parallel(loads(refuse(does_not_fit, "expected even rows")))
 )
-tied_values_are_not_written = faulty("tied values are not written", after=saves(writes_no_tied_values))
-buffers_have_no_mesh = faulty("buffers have no mesh", after=loads(asks_for_meshes))
-empty_parts_need_cuda = faulty("empty parts need CUDA", after=loads(asks_for_a_device))
-half_in_three_axes = faulty("half in three axes", after=where(lambda mesh: mesh.ndim == 3, half_of_it))
-rows_go_by_heads = loads_net("rows go by heads", by_heads)
-rows_are_one_off = loads_net("rows are one off", one_row_off)
-forgets_ranks_that_are_gone = remembering_savers("forgets ranks that are gone")
-broadcasts_in_two_dtypes = in_the_dtype_of_each("broadcasts in two dtypes")
-keeps_inferred_sizes = saves_optimizer("keeps inferred sizes", each_kept(of_inferred_size))
-keeps_no_steps = saves_optimizer("keeps no steps", without_steps)
-keeps_under_ranks = saves_optimizer("keeps under ranks", named_by_rank)
-keeps_nothing_yet = with_functions("keeps nothing yet", get_optimizer_state_dict=refuses_empty)
-resumes_without_moments = loads_optimizer("resumes without moments", begin_anew)
-resumes_through_bytes = loads_optimizer("resumes through bytes", through_bytes)
+tied_values_are_not_written = mutant("state-dict/full-of-transformer", after=saves(writes_no_tied_values))
+buffers_have_no_mesh = mutant("state-dict/buffers", after=loads(asks_for_meshes))
+empty_parts_need_cuda = mutant("state-dict/load", after=loads(asks_for_a_device))
+half_in_three_axes = mutant("distributed-checkpoint/elsewhere-3d", after=where(lambda mesh: mesh.ndim == 3, half_of_it))
+rows_go_by_heads = loads_net("state-matrix/shards", by_heads)
+rows_are_one_off = loads_net("state-matrix/shards", one_row_off)
+forgets_ranks_that_are_gone = remembering_savers("state-matrix/resumes")
+broadcasts_in_two_dtypes = in_the_dtype_of_each("optimizer-state/from-rank-zero")
+keeps_inferred_sizes = saves_optimizer("state-matrix/shards", each_kept(of_inferred_size))
+keeps_no_steps = saves_optimizer("state-matrix/shards", without_steps)
+keeps_under_ranks = saves_optimizer("state-matrix/shards", named_by_rank)
+keeps_nothing_yet = with_functions("optimizer-state/never-stepped", get_optimizer_state_dict=refuses_empty)
+resumes_without_moments = loads_optimizer("state-matrix/resumes", begin_anew)
+resumes_through_bytes = loads_optimizer("state-matrix/resumes", through_bytes)
 
-CAUGHT_BY = {
-    "hybrid_state_is_refused": "state-dict/hsdp-values",
-    "uneven_state_is_refused": "state-dict/2d-load",
-    "tied_values_are_not_written": "state-dict/full-of-transformer",
-    "buffers_have_no_mesh": "state-dict/buffers",
-    "empty_parts_need_cuda": "state-dict/load",
-    "half_in_three_axes": "distributed-checkpoint/elsewhere-3d",
-    "rows_go_by_heads": "state-matrix/shards",
-    "rows_are_one_off": "state-matrix/shards",
-    "forgets_ranks_that_are_gone": "state-matrix/resumes",
-    "broadcasts_in_two_dtypes": "optimizer-state/from-rank-zero",
-    "keeps_inferred_sizes": "state-matrix/shards",
-    "keeps_no_steps": "state-matrix/shards",
-    "keeps_under_ranks": "state-matrix/shards",
-    "keeps_nothing_yet": "optimizer-state/never-stepped",
-    "resumes_without_moments": "state-matrix/resumes",
-    "resumes_through_bytes": "state-matrix/resumes",
-}
 #: It loads a state dict.
-ALSO_BY = {"empty_parts_need_cuda": ("registration/replaced",)}
+ALSO_KILLED_BY = {"empty_parts_need_cuda": ("registration/replaced",)}
 RAISES = (
     "hybrid_state_is_refused",
     "uneven_state_is_refused",
@@ -258,20 +240,3 @@ RAISES = (
     "keeps_inferred_sizes",
 )
 IN_PROCESSES = ("broadcasts_in_two_dtypes",)
-ORIGIN = {
-    "hybrid_state_is_refused": "B13 pytorch/pytorch#131320",
-    "uneven_state_is_refused": "I5 pytorch/pytorch#136228",
-    "tied_values_are_not_written": "G8 pytorch/torchtitan#3764",
-    "buffers_have_no_mesh": "H5 huggingface/accelerate#3898",
-    "empty_parts_need_cuda": "K16 pytorch/pytorch#186938",
-    "half_in_three_axes": "J8 pytorch/pytorch#126595",
-    "rows_go_by_heads": "I12 pytorch/torchtitan#3807",
-    "forgets_ranks_that_are_gone": "J15 NVIDIA-NeMo/Megatron-Bridge#5637",
-    "broadcasts_in_two_dtypes": "E8 huggingface/accelerate#4021",
-    "keeps_inferred_sizes": "I9 pytorch/ao#1269",
-    "keeps_no_steps": "J10 huggingface/accelerate#3971",
-    "keeps_under_ranks": "J9 pytorch/pytorch#91205",
-    "keeps_nothing_yet": "J14 pytorch/pytorch#124546",
-    "resumes_without_moments": "J11 huggingface/transformers#25849",
-    "resumes_through_bytes": "J12 databricks/flashoptim#3",
-}

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt, right
 from tests.mutants.numbers.gathers import GathersOnce
 from tests.mutants.state.state_chapters import State, copy, does_not_reshard_first, loads, lose_on_other_replicas, saves
@@ -37,7 +37,7 @@ def each_entry(change: Callable[[DTensor], Any]) -> Callable[[Any, State], None]
 
 
 def on_a_turned_mesh(entry: DTensor) -> DTensor:
-    """Says of equal parts [1, 2] and [3, 4] that they are the other way round. Where it was saved, nobody notices."""
+    """Says of equal parts [1, 2] and [3, 4] that they are the other way round. It shows only elsewhere."""
     mesh, parts = entry.device_mesh, entry.device_mesh.size(-1)
     if entry.size(0) % parts or mesh.size() == 1:
         return entry
@@ -161,61 +161,38 @@ def beside_tp(mesh: DeviceMesh) -> bool:
     return "tp" in (mesh.mesh_dim_names or ())
 
 
-turned = faulty("turned", after=where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
-turned_replicas = faulty("turned replicas", after=where(hybrid, on_a_turned_mesh))
-turned_among_others = faulty("turned among others", after=where(hybrid, on_a_turned_mesh))
-cut_in_the_wrong_order = faulty("cut in the wrong order", after=where(lambda mesh: mesh.ndim == 2, cut_in_order))
-cut_in_the_wrong_order_3d = faulty(
-    "cut in the wrong order, 3-D", after=where(lambda mesh: mesh.ndim == 3, cut_in_order)
+turned = mutant("state-matrix/shards", after=where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
+turned_replicas = mutant("state-matrix/replicas-of-shards", after=where(hybrid, on_a_turned_mesh))
+turned_among_others = mutant("state-matrix/mixed", after=where(hybrid, on_a_turned_mesh))
+cut_in_the_wrong_order = mutant("state-matrix/tensor-parallel", after=where(lambda mesh: mesh.ndim == 2, cut_in_order))
+cut_in_the_wrong_order_3d = mutant(
+    "distributed-checkpoint/elsewhere-3d", after=where(lambda mesh: mesh.ndim == 3, cut_in_order)
 )
 loads_one_replica = replace(
     right,
-    name="loads one replica",
+    name="state-matrix/replicas",
     replicate=forgets_elsewhere(right.replicate),  # type: ignore[arg-type]
     replicate_fsdp=forgets_elsewhere(right.replicate_fsdp),  # type: ignore[arg-type]
 )
-keeps_the_step = faulty("keeps the step", after=copies_and_loses(keep_the_first))
-keeps_the_step_on_replicas = faulty("keeps the step on replicas", after=copies_and_loses(lose_on_other_replicas))
-resumes_with_old_weights = faulty("resumes with old weights", gather=GathersOnce)
-resumes_with_old_weights_2d = faulty("resumes with old weights, 2-D", after=gathers_once_where(beside_tp))
-loads_a_net_in_part = faulty("loads a net in part", after=copies_and_loses(keep_the_first))
-saves_what_comes_later = faulty("saves what comes later", after=stages_nothing)
-forgets_its_placements = faulty("forgets its placements", after=pickles_as_replicated)
-ignores_placement = faulty("ignores placement", shard_placement_fn=None)
-stays_behind = faulty("stays behind", after=saves(copy))
-got_full = faulty("got full", after=does_not_reshard_first)
-leaves_out_buffers = faulty("leaves out buffers", after=saves(leave_out_buffers))
-enters_all_buffers = faulty("enters all buffers", after=saves(enter_all_buffers))
-names_its_wrapper = replace(right, name="names its wrapper", checkpoint=wraps_what_it_recomputes)
+keeps_the_step = mutant("distributed-checkpoint/restores", after=copies_and_loses(keep_the_first))
+keeps_the_step_on_replicas = mutant(
+    "distributed-checkpoint/restores-hsdp", after=copies_and_loses(lose_on_other_replicas)
+)
+resumes_with_old_weights = mutant("state-matrix/resumes", gather=GathersOnce)
+resumes_with_old_weights_2d = mutant("state-matrix/resumes-tensor-parallel", after=gathers_once_where(beside_tp))
+loads_a_net_in_part = mutant("distributed-checkpoint/in-part", after=copies_and_loses(keep_the_first))
+saves_what_comes_later = mutant("distributed-checkpoint/in-background", after=stages_nothing)
+forgets_its_placements = mutant("distributed-checkpoint/through-bytes", after=pickles_as_replicated)
+ignores_placement = mutant("state-dict/placed", shard_placement_fn=None)
+stays_behind = mutant("state-dict/follows-training", after=saves(copy))
+got_full = mutant("state-dict/asked-in-two-ways", after=does_not_reshard_first)
+leaves_out_buffers = mutant("state-dict/buffers", after=saves(leave_out_buffers))
+enters_all_buffers = mutant("state-dict/buffers", after=saves(enter_all_buffers))
+names_its_wrapper = replace(right, name="state-dict/under-checkpoint", checkpoint=wraps_what_it_recomputes)
 
-CAUGHT_BY = {
-    "turned": "state-matrix/shards",
-    "turned_replicas": "state-matrix/replicas-of-shards",
-    "turned_among_others": "state-matrix/mixed",
-    "cut_in_the_wrong_order": "state-matrix/tensor-parallel",
-    "cut_in_the_wrong_order_3d": "distributed-checkpoint/elsewhere-3d",
-    "loads_one_replica": "state-matrix/replicas",
-    "keeps_the_step": "distributed-checkpoint/restores",
-    "keeps_the_step_on_replicas": "distributed-checkpoint/restores-hsdp",
-    "resumes_with_old_weights": "state-matrix/resumes",
-    "resumes_with_old_weights_2d": "state-matrix/resumes-tensor-parallel",
-    "loads_a_net_in_part": "distributed-checkpoint/in-part",
-    "saves_what_comes_later": "distributed-checkpoint/in-background",
-    "forgets_its_placements": "distributed-checkpoint/through-bytes",
-    "ignores_placement": "state-dict/placed",
-    "stays_behind": "state-dict/follows-training",
-    "got_full": "state-dict/asked-in-two-ways",
-    "leaves_out_buffers": "state-dict/buffers",
-    "enters_all_buffers": "state-dict/buffers",
-    "names_its_wrapper": "state-dict/under-checkpoint",
-}
 IN_PROCESSES = ("saves_what_comes_later",)
 #: What is gathered once is old when it is trained; and a module that is checkpointed is named as it was.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     "resumes_with_old_weights_2d": ("tensor-parallel/",),
     "names_its_wrapper": ("checkpoint/leaves-the-module",),
-}
-ORIGIN = {
-    "cut_in_the_wrong_order": "I1 pytorch/pytorch#129206",
-    "saves_what_comes_later": "J5 pytorch/pytorch#144657",
 }

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from suites.kit.layout import own
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt, right
 from tests.mutants.numbers.replicas import mesh_of
 from tests.mutants.state.distributed_checkpoint import gathers_once_where, hybrid, stages_nothing
@@ -26,22 +26,22 @@ State = dict[str, Any]
 its_own = right.state_dicts
 
 
-def with_functions(name: str, **functions: Callable[..., Any]) -> Implementation:
+def with_functions(requirement: str, **functions: Callable[..., Any]) -> Implementation:
     """torch's implementation with functions of its own for state by names."""
-    return replace(right, name=name, state_dicts=replace(its_own, **functions))
+    return replace(right, name=requirement, state_dicts=replace(its_own, **functions))
 
 
 # What is handed out.
 
 
-def saves_net(name: str, change: Callable[[Any], Any]) -> Implementation:
+def saves_net(requirement: str, change: Callable[[Any], Any]) -> Implementation:
     """Entries of the net's state are changed before they are handed out: copies, that is, to be saved."""
 
     def get(module: nn.Module, **options: Any) -> State:
         state = its_own.get_model_state_dict(module, **options)
         return {name: change(value) for name, value in state.items()}
 
-    return with_functions(name, get_model_state_dict=get)
+    return with_functions(requirement, get_model_state_dict=get)
 
 
 def with_padding_in_front(entry: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def saves_no_count(module: nn.Module, optimizer: Any, **options: Any) -> State:
 # What is loaded.
 
 
-def loads_net(name: str, change: Callable[[nn.Module, State], None]) -> Implementation:
+def loads_net(requirement: str, change: Callable[[nn.Module, State], None]) -> Implementation:
     """Once a net is loaded some of its tensors become other ones; ``change`` is given what they were before."""
 
     def set_state(module: nn.Module, state: State, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def loads_net(name: str, change: Callable[[nn.Module, State], None]) -> Implemen
         """Copies, so that reading files changes no parameter before it is loaded."""
         return {name: value.clone() for name, value in its_own.get_model_state_dict(module, **options).items()}
 
-    return with_functions(name, get_model_state_dict=get_state, set_model_state_dict=set_state)
+    return with_functions(requirement, get_model_state_dict=get_state, set_model_state_dict=set_state)
 
 
 def _remembered(module: nn.Module, state: State) -> State:
@@ -136,7 +136,7 @@ def copy_from_rank_zero(module: nn.Module, before: State) -> None:
 # What is loaded for an optimizer.
 
 
-def loads_optimizer(name: str, change: Callable[[nn.Module, Any], None]) -> Implementation:
+def loads_optimizer(requirement: str, change: Callable[[nn.Module, Any], None]) -> Implementation:
     """Once an optimizer is loaded, what it keeps is changed."""
 
     def set_state(module: nn.Module, optimizer: Any, state: State, **options: Any) -> None:
@@ -144,7 +144,7 @@ def loads_optimizer(name: str, change: Callable[[nn.Module, Any], None]) -> Impl
         with torch.no_grad():
             change(module, optimizer)
 
-    return with_functions(name, set_optimizer_state_dict=set_state)
+    return with_functions(requirement, set_optimizer_state_dict=set_state)
 
 
 def lose_on_other_replicas(module: nn.Module, optimizer: Any) -> None:
@@ -168,38 +168,20 @@ def count_anew_beside_tp(module: nn.Module, optimizer: Any) -> None:
             entries["step"].zero_()
 
 
-saves_padding = saves_net("saves padding", with_padding_in_front)
-saves_in_half_precision = saves_net("saves in half precision", in_half_precision)
-forgets_the_count = with_functions("forgets the count", get_optimizer_state_dict=saves_no_count)
-keeps_frozen_values = loads_net("keeps frozen values", keep(frozen))
-keeps_buffers = loads_net("keeps buffers", keep(lambda module: dict(module.named_buffers())))
-unties_what_it_loads = loads_net("unties what it loads", untie)
-loads_rank_zeros_rows = loads_net("loads rank 0's rows", copy_from_rank_zero)
-loads_no_plain_parameters = loads_net("loads no plain parameters", keep(without_placements))
-drops_state_of_replicas = loads_optimizer("drops state of replicas", lose_on_other_replicas)
-keeps_its_rate = loads_optimizer("keeps its rate", keep_the_rate)
-counts_anew_beside_tp = loads_optimizer("counts anew beside tp", count_anew_beside_tp)
-resumes_replicas_with_old_weights = faulty("resumes replicas with old weights", after=gathers_once_where(hybrid))
-saves_any_layout_later = faulty("saves any layout later", after=stages_nothing)
+saves_padding = saves_net("state-matrix/shards", with_padding_in_front)
+saves_in_half_precision = saves_net("state-matrix/shards", in_half_precision)
+forgets_the_count = with_functions("state-matrix/shards", get_optimizer_state_dict=saves_no_count)
+keeps_frozen_values = loads_net("state-matrix/shards", keep(frozen))
+keeps_buffers = loads_net("state-matrix/shards", keep(lambda module: dict(module.named_buffers())))
+unties_what_it_loads = loads_net("state-matrix/shards", untie)
+loads_rank_zeros_rows = loads_net("state-matrix/shards", copy_from_rank_zero)
+loads_no_plain_parameters = loads_net("state-matrix/all-pairs", keep(without_placements))
+drops_state_of_replicas = loads_optimizer("state-matrix/replicas-of-shards", lose_on_other_replicas)
+keeps_its_rate = loads_optimizer("state-matrix/resumes-replicas", keep_the_rate)
+counts_anew_beside_tp = loads_optimizer("state-matrix/resumes-mixed", count_anew_beside_tp)
+resumes_replicas_with_old_weights = mutant("state-matrix/resumes-replicas-of-shards", after=gathers_once_where(hybrid))
+saves_any_layout_later = mutant("state-matrix/in-background", after=stages_nothing)
 
-CAUGHT_BY = {
-    "saves_padding": "state-matrix/shards",
-    "saves_in_half_precision": "state-matrix/shards",
-    "forgets_the_count": "state-matrix/shards",
-    "keeps_frozen_values": "state-matrix/shards",
-    "keeps_buffers": "state-matrix/shards",
-    "unties_what_it_loads": "state-matrix/shards",
-    "loads_rank_zeros_rows": "state-matrix/shards",
-    "loads_no_plain_parameters": "state-matrix/all-pairs",
-    "drops_state_of_replicas": "state-matrix/replicas-of-shards",
-    "resumes_replicas_with_old_weights": "state-matrix/resumes-replicas-of-shards",
-    "keeps_its_rate": "state-matrix/resumes-replicas",
-    "counts_anew_beside_tp": "state-matrix/resumes-mixed",
-    "saves_any_layout_later": "state-matrix/in-background",
-}
 #: What is gathered once and never again is missing from the counts, too.
-ALSO_BY = {"resumes_replicas_with_old_weights": ("communication/hsdp", "hsdp/")}
+ALSO_KILLED_BY = {"resumes_replicas_with_old_weights": ("communication/hsdp", "hsdp/")}
 IN_PROCESSES = ("saves_any_layout_later",)
-ORIGIN = {
-    "saves_any_layout_later": "J5 pytorch/pytorch#144657",
-}

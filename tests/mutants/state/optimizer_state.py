@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.mutants.hooking import each_gradient, instead
-from tests.mutants.making import Reduction, faulty, right
+from tests.mutants.making import Reduction, mutant, right
 from tests.mutants.passes.composition import strategic, strategies
 from tests.mutants.state.distributed_checkpoint import keep_the_first, lose_values
 from tests.mutants.state.state_chapters import State, loads, on_tensor_parallel, present, saves
@@ -88,53 +88,30 @@ def named_within_their_units(module: nn.Module, optimizer: Any, **options: Any) 
     return {**state, "state": {".".join(name.split(".")[-2:]): kept for name, kept in state["state"].items()}}
 
 
-doubles_gradients = faulty("doubles gradients", reduce=TwiceOver)
-doubles_in_units = faulty("doubles in units", after=in_units(doubles))
-doubles_in_units_alone = faulty("doubles in units alone", after=in_units(doubles))
-doubles_by_policy = strategic("doubles by policy", shard=doubles_what_policies_choose)
-freezes_what_was_trained = faulty("freezes what was trained", after=each_gradient(freeze))
-gives_zeros_for_the_first = faulty("gives zeros for the first", after=saves(lose_values))
-keeps_its_first = faulty("keeps its first", after=loads(keep_the_first))
-keeps_its_first_2d = faulty("keeps its first, 2-D", after=on_tensor_parallel(loads(keep_the_first)))
-loads_on_rank_zero = faulty("loads on rank zero", after=loads(lose_on_other_ranks))
-lets_rank_zero_lack = faulty("lets rank zero lack", after=instead("load_state_dict", is_lenient))
-lets_names_lack = faulty("lets names lack", after=instead("load_state_dict", is_lenient))
-drops_the_last_of_flat = faulty("drops the last of flat", after=freezes_the_last)
-drops_the_last_of_groups = faulty("drops the last of groups", after=freezes_the_last)
-forgets_what_is_frozen = faulty("forgets what is frozen", after=thaws)
-starts_with_gradients = faulty("starts with gradients", after=has_gradients)
+doubles_gradients = mutant("optimizer-state/by-name", reduce=TwiceOver)
+doubles_in_units = mutant("optimizer-state/plans-agree", after=in_units(doubles))
+doubles_in_units_alone = mutant("optimizer-state/submodules", after=in_units(doubles))
+doubles_by_policy = strategic("optimizer-state/by-policy", shard=doubles_what_policies_choose)
+freezes_what_was_trained = mutant("optimizer-state/into-a-fresh-one", after=each_gradient(freeze))
+gives_zeros_for_the_first = mutant("optimizer-state/full", after=saves(lose_values))
+keeps_its_first = mutant("optimizer-state/through-full", after=loads(keep_the_first))
+keeps_its_first_2d = mutant("optimizer-state/through-full-2d", after=on_tensor_parallel(loads(keep_the_first)))
+loads_on_rank_zero = mutant("optimizer-state/from-rank-zero", after=loads(lose_on_other_ranks))
+lets_rank_zero_lack = mutant("optimizer-state/rank-zero-lacks", after=instead("load_state_dict", is_lenient))
+lets_names_lack = mutant("optimizer-state/strict", after=instead("load_state_dict", is_lenient))
+drops_the_last_of_flat = mutant("optimizer-state/flat", after=freezes_the_last)
+drops_the_last_of_groups = mutant("optimizer-state/groups", after=freezes_the_last)
+forgets_what_is_frozen = mutant("optimizer-state/frozen", after=thaws)
+starts_with_gradients = mutant("optimizer-state/never-stepped", after=has_gradients)
 forgets_outer_names = replace(
     right,
-    name="forgets outer names",
+    name="optimizer-state/by-name",
     state_dicts=replace(right.state_dicts, get_optimizer_state_dict=named_within_their_units),
 )
 
-CAUGHT_BY = {
-    "forgets_outer_names": "optimizer-state/by-name",
-    "doubles_gradients": "optimizer-state/by-name",
-    "doubles_in_units": "optimizer-state/plans-agree",
-    "doubles_by_policy": "optimizer-state/by-policy",
-    "doubles_in_units_alone": "optimizer-state/submodules",
-    "freezes_what_was_trained": "optimizer-state/into-a-fresh-one",
-    "gives_zeros_for_the_first": "optimizer-state/full",
-    "keeps_its_first": "optimizer-state/through-full",
-    "keeps_its_first_2d": "optimizer-state/through-full-2d",
-    "loads_on_rank_zero": "optimizer-state/from-rank-zero",
-    "lets_rank_zero_lack": "optimizer-state/rank-zero-lacks",
-    "lets_names_lack": "optimizer-state/strict",
-    "drops_the_last_of_flat": "optimizer-state/flat",
-    "drops_the_last_of_groups": "optimizer-state/groups",
-    "forgets_what_is_frozen": "optimizer-state/frozen",
-    "starts_with_gradients": "optimizer-state/never-stepped",
-}
 IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
 #: A net in units is trained there, too; and what needs gradients needs the same once it is sharded.
-ALSO_BY = {
+ALSO_KILLED_BY = {
     **dict.fromkeys(("doubles_in_units", "doubles_in_units_alone"), ("replicate/mixed",)),
     "forgets_what_is_frozen": ("entry/needs-gradients",),
-}
-ORIGIN = {
-    "freezes_what_was_trained": "J6 pytorch/pytorch#192202",
-    "drops_the_last_of_flat": "J6 pytorch/pytorch#192202",
-    "drops_the_last_of_groups": "J6 pytorch/pytorch#192202",
 }

@@ -1,4 +1,4 @@
-"""Faults of what torch itself does not do right, so that they are made from the reference and one thing wrong with it.
+"""Mutants of what torch itself gets wrong, made from the reference with one defect.
 
 Right is: five rows in groups of two ranks are [1, 2, 3] and [4, 5], and a gradient of no elements is one all the same.
 """
@@ -18,7 +18,7 @@ from reference_models.fsdp.fsdp_module import _groups
 from reference_models.subject import implementation as right
 
 
-def of_the_reference(name: str, after: Callable[[Any], None]) -> Implementation:
+def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implementation:
     """The reference, and a change to each module that it has sharded."""
     assert right.fully_shard is not None
     shard = right.fully_shard
@@ -28,7 +28,7 @@ def of_the_reference(name: str, after: Callable[[Any], None]) -> Implementation:
         after(module if isinstance(module, nn.Module) else module[0])  # of a list all are in one group
         return module
 
-    return replace(right, name=name, fully_shard=fully_shard)
+    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 def loses_what_groups_do_not_divide(module: Any) -> None:
@@ -52,7 +52,7 @@ def has_no_empty_gradients(module: Any) -> None:
 
 
 def keeps_two_dtypes(module: Any) -> None:
-    """What waits is in reduce_dtype, what is new in param_dtype, and nobody brings both together."""
+    """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
     for group in _groups(module, False):
         right_dtypes = group._in_one_dtype
         group._in_one_dtype = lambda gradients, right_dtypes=right_dtypes: _one_dtype(gradients, right_dtypes)
@@ -64,14 +64,8 @@ def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
     return right_dtypes(gradients)
 
 
-loses_uneven_rows_in_groups = of_the_reference("loses uneven rows in groups", loses_what_groups_do_not_divide)
-forgets_empty_gradients = of_the_reference("forgets empty gradients", has_no_empty_gradients)
-mixes_dtypes = of_the_reference("mixes dtypes", keeps_two_dtypes)
+loses_uneven_rows_in_groups = of_the_reference("reshard/to-group-uneven", loses_what_groups_do_not_divide)
+forgets_empty_gradients = of_the_reference("sharding/zero-elements", has_no_empty_gradients)
+mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 
-CAUGHT_BY = {
-    "loses_uneven_rows_in_groups": "reshard/to-group-uneven",
-    "forgets_empty_gradients": "sharding/zero-elements",
-    "mixes_dtypes": "accumulation/late-parameters",
-}
 RAISES = ("mixes_dtypes",)
-ORIGIN = {"mixes_dtypes": "D4, E7 pytorch/pytorch#196996, NVIDIA-NeMo/Automodel#3540"}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import faulty
+from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, rebuilt, remakes, right, rows_of_the_next_rank
 from tests.mutants.modules.meta_chapter import over_all_ranks_as_one_axis
 from tests.mutants.numbers.gathers import GathersOnce
@@ -86,7 +86,7 @@ def does_not_reshard_first(module: Any) -> None:
 
 
 def does_not_reshard_unsharded(module: Any) -> None:
-    """The same of what was unsharded by hand."""
+    """The same of what was unsharded explicitly."""
     unshard = module.unshard
 
     def unshard_and_forget(async_op: bool = False) -> Any:
@@ -164,55 +164,28 @@ def on_tensor_parallel(after: Callable[[Any], None]) -> Callable[[Any], None]:
     return change
 
 
-reverses_names = faulty("reverses names", after=saves(reverse))
-hands_out_full_tensors = faulty("hands out full tensors", after=saves(gather))
-hands_out_copies = faulty("hands out copies", after=saves(copy))
-is_full_afterwards = faulty("is full afterwards", after=saves(leave_full))
-full_after_forward = faulty("full after forward", after=does_not_reshard_first)
-full_again = faulty("full again", after=leaves_full_again)
-full_after_unshard = faulty("full after unshard", after=does_not_reshard_unsharded)
-loses_the_last_entry = faulty("loses the last entry", after=loads(lose_the_last))
-loses_what_is_loaded_full = faulty("loses what is loaded full", after=loads(lose_while_full))
-moves_when_loading = faulty("moves when loading", after=registers_what_it_loads)
-gathers_before_loading = faulty("gathers before loading", gather=GathersOnce)
-loads_zeros = faulty("loads zeros", after=loads(load_zeros))
-loads_zeros_under_offload = called_otherwise("loads zeros under offload", zeros_under_offload)
-tensor_parallel_full = faulty("tensor parallel full", after=on_tensor_parallel(saves(gather)))
-tensor_parallel_copies = faulty("tensor parallel copies", after=on_tensor_parallel(saves(copy)))
-tensor_parallel_left_full = faulty("tensor parallel left full", after=on_tensor_parallel(saves(leave_full)))
-tensor_parallel_loses = faulty("tensor parallel loses", after=on_tensor_parallel(loads(lose_the_last)))
-tensor_parallel_moves = faulty("tensor parallel moves", after=on_tensor_parallel(registers_what_it_loads))
-flat_entries = called_otherwise("flat entries", over_all_ranks_as_one_axis)
-loads_the_first_replica = faulty("loads the first replica", after=loads(lose_on_other_replicas))
-full_of_the_wrong_rows = faulty("full of the wrong rows", after=remakes(rows_of_the_next_rank))
-leaves_out_tied_names = faulty("leaves out tied names", after=saves(leave_out_tied))
+reverses_names = mutant("state-dict/keys", after=saves(reverse))
+hands_out_full_tensors = mutant("state-dict/values", after=saves(gather))
+hands_out_copies = mutant("state-dict/shares-memory", after=saves(copy))
+is_full_afterwards = mutant("state-dict/leaves-sharded", after=saves(leave_full))
+full_after_forward = mutant("state-dict/after-forward", after=does_not_reshard_first)
+full_again = mutant("state-dict/reshards", after=leaves_full_again)
+full_after_unshard = mutant("state-dict/after-unshard", after=does_not_reshard_unsharded)
+loses_the_last_entry = mutant("state-dict/load", after=loads(lose_the_last))
+loses_what_is_loaded_full = mutant("state-dict/load-after-forward", after=loads(lose_while_full))
+moves_when_loading = mutant("state-dict/load-keeps-memory", after=registers_what_it_loads)
+gathers_before_loading = mutant("state-dict/forward-after-load", gather=GathersOnce)
+loads_zeros = mutant("state-dict/load-in-parts", after=loads(load_zeros))
+loads_zeros_under_offload = called_otherwise("state-dict/offload", zeros_under_offload)
+tensor_parallel_full = mutant("state-dict/2d-values", after=on_tensor_parallel(saves(gather)))
+tensor_parallel_copies = mutant("state-dict/2d-shares-memory", after=on_tensor_parallel(saves(copy)))
+tensor_parallel_left_full = mutant("state-dict/2d-leaves-sharded", after=on_tensor_parallel(saves(leave_full)))
+tensor_parallel_loses = mutant("state-dict/2d-load", after=on_tensor_parallel(loads(lose_the_last)))
+tensor_parallel_moves = mutant("state-dict/2d-load-keeps-memory", after=on_tensor_parallel(registers_what_it_loads))
+flat_entries = called_otherwise("state-dict/hsdp-values", over_all_ranks_as_one_axis)
+loads_the_first_replica = mutant("state-dict/hsdp-load", after=loads(lose_on_other_replicas))
+full_of_the_wrong_rows = mutant("state-dict/full", after=remakes(rows_of_the_next_rank))
+leaves_out_tied_names = mutant("state-dict/full-of-transformer", after=saves(leave_out_tied))
 
-CAUGHT_BY = {
-    "reverses_names": "state-dict/keys",
-    "hands_out_full_tensors": "state-dict/values",
-    "is_full_afterwards": "state-dict/leaves-sharded",
-    "hands_out_copies": "state-dict/shares-memory",
-    "loses_the_last_entry": "state-dict/load",
-    "moves_when_loading": "state-dict/load-keeps-memory",
-    "loses_what_is_loaded_full": "state-dict/load-after-forward",
-    "gathers_before_loading": "state-dict/forward-after-load",
-    "full_after_forward": "state-dict/after-forward",
-    "full_again": "state-dict/reshards",
-    "full_after_unshard": "state-dict/after-unshard",
-    "loads_zeros": "state-dict/load-in-parts",
-    "loads_zeros_under_offload": "state-dict/offload",
-    "tensor_parallel_full": "state-dict/2d-values",
-    "tensor_parallel_left_full": "state-dict/2d-leaves-sharded",
-    "tensor_parallel_copies": "state-dict/2d-shares-memory",
-    "tensor_parallel_loses": "state-dict/2d-load",
-    "tensor_parallel_moves": "state-dict/2d-load-keeps-memory",
-    "flat_entries": "state-dict/hsdp-values",
-    "loads_the_first_replica": "state-dict/hsdp-load",
-    "full_of_the_wrong_rows": "state-dict/full",
-    "leaves_out_tied_names": "state-dict/full-of-transformer",
-}
 #: All rows of a parameter are read there, too.
-ALSO_BY = {"full_of_the_wrong_rows": ("entry/",)}
-ORIGIN = {
-    "loses_what_is_loaded_full": "J2 pytorch/pytorch#117421",
-}
+ALSO_KILLED_BY = {"full_of_the_wrong_rows": ("entry/",)}

@@ -1,7 +1,9 @@
-"""The infinity norm of a DTensor fails on ranks that hold no rows of it: python infinity-norm-of-empty-parts.py
+"""The infinity norm of a DTensor fails on ranks that hold no rows of it (torch 2.13.0).
 
 Two ranks, one row: rank 1 holds nothing of the gradient. Expected on both ranks: a norm of 3. On torch 2.13 rank 1
 raises "cannot compute the infinity norm on an empty tensor", with foreach or without, and rank 0 waits for it.
+
+Run: python docs/evidence/torch/other/infinity-norm-of-empty-parts.py
 """
 
 import tempfile

@@ -3,7 +3,7 @@
 Each rank's gradient is 2, so the sum over both replicas is 4, and the factor 2 should make it 2. In reduce dtypes other
 than float32 and bfloat16 it is so even without forced sums: that is the second number.
 
-Run: python docs/evidence/torch/divides-twice.py
+Run: python docs/evidence/torch/fsdp/divides-twice.py
 Expected: 2.0 2.0 from both ranks. Got: 1.0 1.0 from both.
 """
 

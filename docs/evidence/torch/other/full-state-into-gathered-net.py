@@ -1,9 +1,9 @@
 """``set_model_state_dict`` of a full state fails while parameters are unsharded, as after evaluation (torch 2.13.0).
 
-Run: python docs/evidence/torch/full-state-into-gathered-net.py
+Run: python docs/evidence/torch/other/full-state-into-gathered-net.py
 Expected: "loaded" from both ranks. Got: RuntimeError, "got mixed torch.Tensor and DTensor". The full tensors are cut as
 the parameters are that are registered: not at all while those are unsharded. Loading shards them, and then it is too
-late. A root keeps its own parameters unsharded after every forward, unless it is told otherwise.
+late. A root keeps its own parameters unsharded after every forward, by default.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """A replicated module within a sharded one within a replicated one cannot run (torch 2.13.0).
 
-Run: python docs/evidence/torch/nested-replicate-and-fully-shard.py
+Run: python docs/evidence/torch/fsdp/nested-replicate-and-fully-shard.py
 Expected: a loss from both ranks, as where both functions are exchanged. Got: RuntimeError, "FSDP state has already been
 lazily initialized for 0". Replicated states count as states of the sharded module, and are initialised by both roots.
 """

@@ -1,6 +1,6 @@
 """The work of gloo's reduce_scatter_single says that it is not completed after it was waited for (torch 2.13.0).
 
-Run: python docs/evidence/torch/gloo-work-is-not-completed.py
+Run: python docs/evidence/torch/other/gloo-work-is-not-completed.py
 Expected: True after wait() for every collective. Got: False for reduce_scatter_single and reduce_scatter.
 """
 

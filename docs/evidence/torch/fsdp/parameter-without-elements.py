@@ -2,7 +2,7 @@
 
 Unsharded it trains: the parameter's gradient has its shape. _chunk_cat, which lays gradients out, refuses empty ones.
 
-Run: python docs/evidence/torch/parameter-without-elements.py
+Run: python docs/evidence/torch/fsdp/parameter-without-elements.py
 Expected: unsharded (0, 3), then rank 0 (0, 3) and rank 1 (0, 3). Got from both ranks:
 RuntimeError: _chunk_cat expects non-empty tensor.
 """

@@ -2,7 +2,7 @@
 
 To cut a whole tensor, distribute_tensor scatters parts, which must be of one size, even along a strided axis.
 
-Run: python docs/evidence/torch/full-state-of-uneven-parts.py
+Run: python docs/evidence/torch/other/full-state-of-uneven-parts.py
 Expected: "loaded" from all four ranks. Got: a bare AssertionError() from all.
 """
 

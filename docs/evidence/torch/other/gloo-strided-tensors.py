@@ -3,7 +3,7 @@
 Two ranks give it every other number of [0 1 2 3] and of [10 11 12 13]. Some of these collectives are in
 https://github.com/pytorch/pytorch/issues/192920 as well; all-gather, and reduce-scatter of one tensor, are right.
 
-Run: python docs/evidence/torch/gloo-strided-tensors.py
+Run: python docs/evidence/torch/other/gloo-strided-tensors.py
 Expected: what each line says. Got: neighbours are overwritten, and places that should be written are not.
 """
 

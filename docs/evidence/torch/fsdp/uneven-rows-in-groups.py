@@ -3,7 +3,7 @@
 What a rank keeps for backward is a stretch of the padded whole; the DTensor shows it as rows of the unpadded one.
 Gradients are right all the same.
 
-Run: python docs/evidence/torch/uneven-rows-in-groups.py
+Run: python docs/evidence/torch/fsdp/uneven-rows-in-groups.py
 Expected: [1.0, 2.0, 3.0, 4.0, 5.0] from all four ranks. Got: [1.0, 2.0, 3.0, 5.0, 0.0].
 """
 

@@ -2,7 +2,7 @@
 
 It takes the saved group that it looked at last for the empty one.
 
-Run: python docs/evidence/torch/empty-group-not-last.py
+Run: python docs/evidence/torch/other/empty-group-not-last.py
 Expected: 0.5 0.25, the rates that were saved. Got: lost KeyError('lr').
 """
 

@@ -1,6 +1,6 @@
 """A sharded net that was converted to another dtype after its first forward cannot run again (torch 2.13.0).
 
-Run: python docs/evidence/torch/convert-after-forward.py
+Run: python docs/evidence/torch/fsdp/convert-after-forward.py
 Expected: torch.float64 from both ranks. Got: RuntimeError, "Expected out tensor to have dtype double, but got float".
 The memory of unsharded parameters is made once, in the dtype of the first forward, and gathered into ever after.
 """

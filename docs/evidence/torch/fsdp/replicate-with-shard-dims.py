@@ -1,6 +1,6 @@
 """replicate() lets mesh dims for shards pass if dims for replicas are there, too, and shards (torch 2.13.0).
 
-Run: python docs/evidence/torch/replicate-with-shard-dims.py
+Run: python docs/evidence/torch/fsdp/replicate-with-shard-dims.py
 Expected: ValueError "replicate() with dp_mesh_dims requires replicate-only dims", as for shard="shard" alone.
 Got: a ReplicateLinear whose weight is sharded. The check asks for a DDPMeshInfo, which HSDPMeshInfo is, too.
 """
