@@ -82,10 +82,10 @@ def describe(outcomes: Sequence[Outcome]) -> str:
 
 
 def error_summary(error: BaseException) -> str:
-    """``TypeName: message``, also for an exception whose ``str`` raises, or gives no ordinary text."""
-    name: str = type.__dict__["__name__"].__get__(type(error))  # its class may have a class with other ideas
+    """``TypeName: message``, also for an exception whose ``str`` raises."""
+    name = type(error).__name__
     try:
-        message = str.__str__(str(error))
+        message = str(error)
     except BaseException as second:
         message = f"(its message cannot be shown: {type(second).__name__})"
     return f"{name}: {message}"[:_TEXT_LIMIT] if message else name

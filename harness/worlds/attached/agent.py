@@ -169,7 +169,6 @@ def _backend(method: str, device_type: str, imports: tuple[str, ...], environmen
 _TOLD: dict[str, Any] = {"ahead": Agent._ahead, "start": Agent._start, "end": Agent._end}
 _OF_A_WORKER: dict[str, Any] = {
     "order": WorkerHandle.forward,
-    "hang up": WorkerHandle.hang_up,
     "forget": WorkerHandle.forget,
     "kill": WorkerHandle.kill,
 }

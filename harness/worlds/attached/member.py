@@ -163,7 +163,6 @@ class AttachedHandle(WorkerHandle):
         self.code: int | None = None
         self.pid = 0  # it is no process of this machine, or none that is ours to end
         self.heard: deque[list[Any]] = deque()
-        self._is_deaf = False
         self._stacks, self._asked_stacks, self._asked_flight = "", 0, 0
         self._disturbance = ""
         self._member, self._number = member, member.carry(self)
@@ -191,23 +190,15 @@ class AttachedHandle(WorkerHandle):
         self._member.take_in()
         while self.heard:
             tag, *rest = self.heard.popleft()
-            if tag == "said" and not self._is_deaf:
+            if tag == "said":
                 try:
-                    said = wire.decode(rest[0])
+                    yield wire.decode(rest[0])
                 except ValueError as error:
-                    self.hang_up()
-                    said = ["died", f"{GARBLED}: {error}"]
-                yield said
-            elif tag == "died":
+                    yield ["died", f"{GARBLED}: {error}"]
+            else:
                 words, self.code, self._stacks, self._disturbance = rest
                 self.is_dead = True
                 yield ["died", words]
-
-    def hang_up(self) -> None:
-        """Hear no more of this worker, except that it ends."""
-        if not self._is_deaf:
-            self._is_deaf = True
-            self._member.send("hang up", self._number)
 
     def disturbance(self) -> str:
         """In words, what from outside has ended or stopped the process, or its agent."""
@@ -233,7 +224,7 @@ class AttachedHandle(WorkerHandle):
 
     def log_tail(self) -> str:
         """The last 4 KiB that the worker and its children wrote to stdout and stderr."""
-        return _text(self._member.ask("log", self._number))
+        return self._member.ask("log", self._number) or ""
 
     def stacks(self) -> str:
         """All stacks that the worker has shown."""
@@ -246,7 +237,7 @@ class AttachedHandle(WorkerHandle):
     def has_shown_stacks(self) -> bool:
         """Whether they are here."""
         if self._asked_stacks and self._member.has_answer(self._asked_stacks):
-            self._stacks = _text(self._member.answer(self._asked_stacks)) or self._stacks
+            self._stacks = self._member.answer(self._asked_stacks) or self._stacks
             self._asked_stacks = 0
         return not self._asked_stacks
 
@@ -263,8 +254,7 @@ class AttachedHandle(WorkerHandle):
 
     def shown_flight(self) -> flight_recorder.Flight | None:
         """What it has written down; None if that is not to be understood."""
-        text = self._member.answer(self._asked_flight)
-        return flight_recorder.understood(text) if isinstance(text, bytes) else None
+        return flight_recorder.understood(self._member.answer(self._asked_flight) or b"")
 
     def running_rank(self) -> int | None:
         """It has but one."""
@@ -285,7 +275,3 @@ class AttachedHandle(WorkerHandle):
 
 def _about(backend: Backend) -> tuple[Any, ...]:
     return backend.device_type, backend.imports, dict(backend.environment)
-
-
-def _text(told: Any) -> str:
-    return told if isinstance(told, str) else ""

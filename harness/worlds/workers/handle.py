@@ -89,6 +89,7 @@ class WorkerHandle:
 
     def receive(self) -> Iterator[list[Any]]:
         """What the worker has sent since; then, if it is gone or cannot be understood, a last ``["died", words]``."""
+        is_over = not self.is_dead and self._exit_code() is not None  # first, so that all it has sent is read below
         has_ended = self._line is not None and not self._line.receive()
         try:
             while self._line is not None and (message := self._line.next()) is not None:
@@ -100,7 +101,7 @@ class WorkerHandle:
         if has_ended:  # and with it the process: that closes its files just before its end is reported
             self.hang_up()
             wait([self._end], END_SECONDS)
-        if has_ended or (not self.is_dead and self._exit_code() is not None):
+        if has_ended or is_over:
             self.is_dead = True
             self._exit_code()
             yield ["died", ""]

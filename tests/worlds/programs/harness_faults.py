@@ -180,8 +180,6 @@ _RAISING = [
     Fault(raising.raises_no_exception, End(_RAISED, "^Unusual: not of the usual kind$")),
     Fault(raising.raises_a_long_story, End(_RAISED, "^ValueError: long story long story")),
     Fault(raising.raises_a_long_chain, End(_RAISED, "^ValueError: number 2999$")),
-    Fault(raising.raises_the_nameless, End(_RAISED, "^Nameless: who am I$")),
-    Fault(raising.raises_oddly, End(_RAISED, "^Oddly: oddly said$")),
     Fault(raising.raises_half_letters, End(_RAISED, "^ValueError: half a letter: ")),
     Fault(raising.recurses, End(_RAISED, "^RecursionError: maximum recursion depth")),
     Fault(

@@ -55,47 +55,6 @@ def raises_a_long_chain(rank: Rank) -> None:
     _meet()
 
 
-class _Shy(type):
-    @property
-    def __name__(cls) -> str:  # type: ignore[override]
-        raise RuntimeError("no name")
-
-
-class Nameless(Exception, metaclass=_Shy):
-    """Its class does not tell its name."""
-
-
-def raises_the_nameless(rank: Rank) -> None:
-    """Rank 1 raises an exception whose class has no name to show."""
-    if rank.number == FAULTY:
-        raise Nameless("who am I")
-    _meet()
-
-
-class _Text(str):
-    def __format__(self, _: str) -> str:
-        raise RuntimeError("no text")
-
-    def __bool__(self) -> bool:
-        raise RuntimeError("neither true nor false")
-
-
-class Oddly(SyntaxError):
-    """Neither its message nor its place can be shown as others' are."""
-
-    def __str__(self) -> str:
-        return _Text("oddly said")
-
-    lineno = property(lambda _: 1 // 0)  # type: ignore[assignment]
-
-
-def raises_oddly(rank: Rank) -> None:
-    """Rank 1 raises an exception that breaks whoever formats it."""
-    if rank.number == FAULTY:
-        raise Oddly
-    _meet()
-
-
 def raises_half_letters(rank: Rank) -> None:
     """Rank 1 raises with a message that is no valid text."""
     if rank.number == FAULTY:
