@@ -9,8 +9,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -23,14 +24,14 @@ from tests.worlds.helpers import TORCH_ON_GLOO
 from tests.worlds.programs import basic
 
 
-def surroundings() -> dict[str, object]:
-    """What must be the same after a world as before it."""
+def surroundings(already_shared: Iterable[str] = ()) -> dict[str, object]:
+    """What must be the same after a world as before it, but for shared memory, which was ``already_shared`` before."""
     return {
         "processes": sorted(filter(None, map(_name, descendants(os.getpid())))),
         "open files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
         "directories": sorted([*folder().iterdir(), *Path(tempfile.gettempdir()).iterdir()]),
-        "shared memory": _shared_memory(),
+        "shared memory": sorted({*_shared_memory(), *already_shared}),
         "working directory": os.getcwd(),
     }
 
@@ -43,7 +44,8 @@ def _shared_memory() -> list[str]:
 def left_behind(before: dict[str, object], seconds: float = GUARD) -> list[str]:
     """What is other than before, once processes that are about to end have ended."""
     until = time.monotonic() + seconds
-    while (after := surroundings()) != before and time.monotonic() < until:
+    already_shared = cast("list[str]", before["shared memory"])  # other programs may have released theirs since
+    while (after := surroundings(already_shared)) != before and time.monotonic() < until:
         time.sleep(0.02)  # the end of a process that is not ours cannot be waited for
     return [f"{name}: {before[name]}, then {after[name]}" for name in before if after[name] != before[name]]
 
