@@ -12,7 +12,7 @@ COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
     "watch": ("harness.commands.watch", "say how far a run is, by the file that it writes"),
     "report": ("harness.report.__main__", "make one HTML page of record files"),
-    "doctor": ("harness.commands.doctor", "say what a device and a backend lack, before the suites"),
+    "doctor": ("harness.doctor.__main__", "say what a device and a backend lack, before the suites"),
     "bundle": ("harness.commands.bundle", "make one archive of runs, to be submitted"),
     "verify": ("harness.commands.verify", "say whether such an archive is intact, and what it shows"),
     "compare": ("harness.commands.compare", "say what differs between two runs"),

@@ -37,6 +37,8 @@ def register() -> None:
     settings.register_profile("quick", max_examples=2, **_COMMON)
     settings.register_profile("full", max_examples=8, **_COMMON)
     settings.register_profile("soak", max_examples=6, **{**_COMMON, "derandomize": False})
+    without = [phase for phase in _COMMON["phases"] if phase is not Phase.shrink]
+    settings.register_profile("unshrunk", max_examples=2, **{**_COMMON, "phases": without})  # the doctor's
     settings.load_profile("quick")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from harness.data.text import one_line
 from harness.doctor import findings_text
-from harness.doctor.supervise import PATIENCE, Examination, Refused
+from harness.doctor.examination import PATIENCE, Examination, Refused
 from harness.records.output import replace_file
 
 _STATUS = """exit status:
-  0  all is found, or no MUST depends on what is not
+  0  no MUST depends on what is missing or wrong
   1  something is missing or wrong that a MUST depends on
   2  it could not be asked: an option is wrong, or time ran out
 """
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Name each hook, operation and collective that composable FSDP needs of a device and a\n"
         "process-group backend, whether it is there and right, and what to do if not. It takes a\n"
         "minute at most, and survives what it examines: a plugin that raises, hangs or crashes\n"
-        "becomes a row. docs/doctor.md has all rows.",
+        "is a finding. docs/doctor.md has all checks.",
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,3 +74,7 @@ def _written(file: str, examined: Examination) -> int:
             print(f"fsdp-conformance doctor: {one_line(str(error))}", file=sys.stderr)
             return 2
     return findings_text.status(examined)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

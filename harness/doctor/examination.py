@@ -1,0 +1,100 @@
+"""The examination: what is asked, for how long, and what was found.
+
+It imports torch only after a process of its own has done so; everything that needs torch is in ``stages.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.doctor.checks import Check, Finding, State
+from harness.doctor.imports import AUTOLOAD, torch_itself
+
+#: How long one question may take, in seconds, and how many such the whole may take: a minute, by default.
+PATIENCE = 20.0
+_WHOLE = 3.0
+
+
+class Refused(Exception):
+    """The command line asks for what cannot be."""
+
+
+@dataclass
+class Examination:
+    """What was found, in the order of asking, and facts about the subject as far as they are known.
+
+    ``patience`` is how long a question may take, ``whole`` how long all of them (default: three such), in seconds;
+    ``only`` are the ids of what is asked once the subject is loaded (default: all).
+    """
+
+    implementation: str
+    backend: str
+    patience: float = PATIENCE
+    whole: float = 0.0
+    only: tuple[str, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    ran_out: bool = False
+    _began: float = 0.0
+
+    def run(self) -> Examination:
+        """Ask everything. Raises Refused if the command line is wrong."""
+        self._began = time.monotonic()
+        self.whole = self.whole or _WHOLE * self.patience
+        if self._imports_torch():
+            from harness.doctor.stages import ask_subject
+
+            ask_subject(self)
+        self.seconds = time.monotonic() - self._began
+        return self
+
+    def _imports_torch(self) -> bool:
+        """Whether torch can be imported, if need be without what loads itself."""
+        first = torch_itself(self.patience)
+        self.findings.append(first)
+        if not first.is_fault:
+            return True
+        os.environ[AUTOLOAD] = "0"
+        return not torch_itself(self.patience, autoload=False).is_fault
+
+    # What the stages use.
+
+    def ask(self, check: Check, why_not: str, tries: Callable[[float], Finding]) -> None:
+        """Try one check within the seconds that are given, or say why not."""
+        if not self.wants(check.id):
+            return
+        if why_not or self.left <= 0:
+            self.leave_out(check, why_not)
+            return
+        began = time.monotonic()
+        found = tries(min(self.patience, self.left))
+        self.findings.append(replace(found, seconds=round(time.monotonic() - began, 3)))
+
+    def leave_out(self, check: Check, why: str) -> None:
+        """Say why a check was not tried; without a reason it is that time ran out."""
+        self.ran_out = self.ran_out or not why
+        words = why or f"{self.whole:g} s were over: give more with --patience"
+        self.findings.append(Finding(check, State.NOT_TRIED, words))
+
+    def wants(self, name: str) -> bool:
+        """Whether a check is to be asked."""
+        return not self.only or name in self.only
+
+    def found(self, check: Check) -> Finding | None:
+        """The finding of a check, None if there is none."""
+        return next((one for one in self.findings if one.check.id == check.id), None)
+
+    def is_broken(self, check: Check) -> bool:
+        """Whether a check found something missing or wrong."""
+        found = self.found(check)
+        return found is not None and found.is_fault
+
+    @property
+    def left(self) -> float:
+        """How many seconds are left of the whole."""
+        return self._began + self.whole - time.monotonic()
