@@ -39,7 +39,7 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
-    ran_out: bool = False
+    incomplete: bool = False
     _began: float = 0.0
 
     def run(self) -> Examination:
@@ -68,7 +68,7 @@ class Examination:
         """Try one check within the seconds that are given, or say why not."""
         if not self.wants(check.id):
             return
-        if why_not or self.left <= 0:
+        if why_not := why_not or self.too_late():
             self.leave_out(check, why_not)
             return
         began = time.monotonic()
@@ -76,10 +76,15 @@ class Examination:
         self.findings.append(replace(found, seconds=round(time.monotonic() - began, 3)))
 
     def leave_out(self, check: Check, why: str) -> None:
-        """Say why a check was not tried; without a reason it is that time ran out."""
-        self.ran_out = self.ran_out or not why
-        words = why or f"{self.whole:g} s were over: give more with --patience"
-        self.findings.append(Finding(check, State.NOT_TRIED, words))
+        """Say why a check was not tried."""
+        self.findings.append(Finding(check, State.NOT_TRIED, why))
+
+    def too_late(self) -> str:
+        """Why nothing more is asked when the time of all is over; "" while it is not."""
+        if self.left > 0:
+            return ""
+        self.incomplete = True
+        return f"{self.whole:g} s were over: give more with --patience"
 
     def wants(self, name: str) -> bool:
         """Whether a check is to be asked."""

@@ -24,7 +24,7 @@ def status(examined: Examination) -> int:
     """0 no MUST is broken, 1 a MUST depends on something missing or wrong, 2 not everything could be asked."""
     if any(found.counts for found in examined.findings):
         return 1
-    return 2 if examined.ran_out else 0
+    return 2 if examined.incomplete else 0
 
 
 def text(examined: Examination) -> str:
@@ -45,8 +45,8 @@ def _summary(examined: Examination) -> str:
     verdict = f"a MUST depends on {counted}" if counted else "no MUST depends on what is missing or wrong"
     if not tally[State.MISSING] and not tally[State.WRONG]:
         verdict = "nothing is missing"
-    if examined.ran_out:
-        verdict += "; time ran out"
+    if examined.incomplete:
+        verdict += "; not everything could be asked"
     return f"fsdp-conformance doctor: {numbers}; {verdict} ({seconds_text(examined.seconds)})"
 
 
@@ -84,7 +84,7 @@ def data(examined: Examination) -> dict[str, Any]:
         "subject": subject,
         "seconds": round(examined.seconds, 3),
         "exit_status": status(examined),
-        "ran_out_of_time": examined.ran_out,
+        "incomplete": examined.incomplete,
         "counts": {state.value: tally[state] for state in State},
         "checks": list(map(_check, examined.findings)),
     }

@@ -7,6 +7,7 @@ ask(world, …)   every rank answers                    ─▶  ["found", "1 × 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,7 +39,7 @@ class Single:
 
 def one_process(backend: Backend) -> World:
     """A process with the plugins of the backend and without a process group; it is gone when the world is closed."""
-    return HostedWorld("process", [(0,)], backend, lambda _: [Single])
+    return HostedWorld("process", [(0,)], replace(backend, persistent=False), lambda _: [Single])
 
 
 def on_device(name: str, spec: str) -> Answer:

@@ -6,7 +6,7 @@ A requirement that fails is a finding under its own id, with what to do about it
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,20 +94,20 @@ def check(test: SuiteTest) -> Check:
     return Check(test.requirement, what, *ADVICE.get(test.requirement, ("", "")), test.level)
 
 
-def judged(subject: Subject, wanted: list[SuiteTest], patience: float, limit: float) -> Iterator[Finding]:
-    """Run them within ``limit`` seconds, ``patience`` each; the findings of those that came to an end."""
+def judged(subject: Subject, wanted: list[SuiteTest], patience: float, limit: float) -> tuple[list[Finding], str]:
+    """Run them within ``limit`` seconds, ``patience`` each; what was found by then, and pytest's last line."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "record.jsonl"
         with open(Path(folder) / "output", "w+b") as output:
             _, is_interrupted = run_pytest(_line(subject, wanted, patience, record), limit, output)
+            output.seek(0)
+            last = output.read().decode(errors="replace").rstrip().rpartition("\n")[2]
         if is_interrupted:
             raise KeyboardInterrupt
-        try:
-            records = read_run(record).records
-        except RecordFileError:
-            return
-    rows = {row.requirement: row for row in records}
-    yield from (_finding(check(test), rows[test.requirement]) for test in wanted if test.requirement in rows)
+        rows: dict[str, Record] = {}
+        with suppress(RecordFileError):
+            rows = {row.requirement: row for row in read_run(record).records}
+    return [_finding(check(test), rows[test.requirement]) for test in wanted if test.requirement in rows], last
 
 
 def _line(subject: Subject, wanted: list[SuiteTest], patience: float, record: Path) -> list[str]:

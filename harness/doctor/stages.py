@@ -89,11 +89,14 @@ def _ask_group(examined: Examination, backend: Backend) -> None:
 def _ask_requirements(examined: Examination) -> None:
     """By pytest, of torch's own implementation where the one that is judged does not load."""
     wanted = [test for test in requirements.tests() if examined.wants(test.requirement)]
-    why_not = _no_group(examined)
-    if wanted and not why_not and examined.left > 0:
+    why_not = _no_group(examined) or (examined.too_late() if wanted else "")
+    if wanted and not why_not:
         implementation = "torch" if examined.is_broken(IMPLEMENTATION) else examined.implementation
         subject = Subject(implementation, examined.backend)
-        examined.findings += requirements.judged(subject, wanted, examined.patience / 2, examined.left)
+        found, last = requirements.judged(subject, wanted, examined.patience / 2, examined.left)
+        examined.findings += found
+        examined.incomplete = len(found) < len(wanted)
+        why_not = examined.too_late() or f"pytest ended before that: {last}"
     for check in map(requirements.check, wanted):
         if examined.found(check) is None:
             examined.leave_out(check, why_not)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import time
-from collections.abc import Iterator
+import re
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harness import cli
 from harness.doctor import processes
-from harness.doctor.checks import Finding, State
+from harness.doctor.checks import Check, Finding, State
 from harness.doctor.examination import Examination
 from harness.doctor.imports import AUTOLOAD
-from harness.worlds.base import World
-from tests import ROOT as ROOT
+from harness.worlds.base import Program, World
 from tests.patience import GUARD
 
 pytestmark = pytest.mark.alone
@@ -26,9 +26,7 @@ pytestmark = pytest.mark.alone
 PATIENCE = 120.0
 
 
-def asked(
-    backend: str, *only: str, patience: float = PATIENCE, implementation: str = "torch"
-) -> dict[str, Finding]:
+def asked(backend: str, *only: str, patience: float = PATIENCE, implementation: str = "torch") -> dict[str, Finding]:
     """What the doctor finds of some checks, beside loading the backend."""
     examined = Examination(implementation, backend, patience, GUARD, only=("nothing", *only)).run()
     return {found.check.id: found for found in examined.findings}
@@ -66,7 +64,12 @@ def test_a_right_process_group_in_python_has_all_that_concerns_groups() -> None:
     ("backend", "name", "state", "words"),
     [
         ("mutants.backends.backends:sums_for_averages", "collectives/average", State.WRONG, "AVG): [0]"),
-        ("mutants.backends.backends:refuses_averages", "collectives/average", State.MISSING, "average is not supported"),
+        (
+            "mutants.backends.backends:refuses_averages",
+            "collectives/average",
+            State.MISSING,
+            "average is not supported",
+        ),
         ("doctor.broken.groups:dies_reducing", "async-work", State.WRONG, "killed by SIGSEGV"),
         ("doctor.broken.groups:gives_handles", "async-work", State.WRONG, "gives a Handle, no Work"),
         ("doctor.broken.groups:knows_old_names", "async-work", State.MISSING, "does not override all_gather_single, "),
@@ -94,9 +97,108 @@ def test_a_collective_that_hangs_fails_its_requirement_and_the_next_is_judged() 
     assert "waiting in broadcast" in found["collectives/from-one"].said
 
 
-def test_a_group_that_never_starts_is_told_once() -> None:
+def test_a_group_that_never_starts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no group of ranks can be made, one check says so when its time is up, and no other waits for the same."""
-    names = ("process-group", "async-work", "collectives/sum")
-    assert first.state is State.WRONG
-    assert "cannot start" in first.said
-    assert {found.said for found in others} == {"no process group starts (process-group)"}
+    real = processes.ask
+
+    def ask(world: World, check: Check, program: Program, args: tuple[Any, ...], limit: float) -> Finding:
+        return real(world, check, program, args, 5.0 if check.id == "process-group" else limit)
+
+    monkeypatch.setattr(processes, "ask", ask)
+    found = asked("tests.doctor.broken.groups:never_starts", "process-group", "async-work", "collectives/sum")
+    assert found["process-group"].state is State.WRONG
+    assert "cannot start" in found["process-group"].said
+    others = {found[name].said for name in ("async-work", "collectives/sum")}
+    assert others == {"no process group starts (process-group)"}
+
+
+def test_a_device_that_lacks_hooks_is_told_of_each() -> None:
+    """A device in Python is seen by torch, computes, and fails where FSDP frees memory; no rank can have it."""
+    found = asked(
+        "tests.doctor.broken.numbers_in_python:backend",
+        *("device-module", "accelerator", "streams", "storage-resizing", "registration"),
+    )
+    assert [found[name].state for name in ("device-module", "accelerator")] == [State.FOUND, State.FOUND]
+    assert [found[name].state for name in ("streams", "storage-resizing")] == [State.MISSING, State.MISSING]
+    assert "resize_" in found["storage-resizing"].said
+    assert found["registration"].state is State.WRONG
+
+
+def test_a_device_that_is_not_here_is_missing_and_nothing_of_it_is_tried() -> None:
+    """Where the machine has no such device, one check says so, and the others say why they were not tried."""
+    found = asked("tests.doctor.broken.values:no_such_device", "device-module", "devices", "streams")
+    assert [found[name].state for name in ("device-module", "devices")] == [State.FOUND, State.MISSING]
+    assert found["streams"].said == "no xpu device here (devices)"
+    assert found["process-group"].said == "no rank can have a device (devices)"
+
+
+# What breaks while it is imported.
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("raises:backend", "ImportError: libnpu_runtime.so.3: cannot open shared object file"),
+        ("values:needs_a_plugin", "ImportError: libnpu_runtime.so.3: cannot open shared object file"),
+        ("dies:backend", "killed by SIGSEGV; in string_at"),
+        ("leaves:backend", "exit code 3; npu: no licence"),
+        ("values:unsuitable", "ranks must be int, got 'eight'"),
+        ("values:not_a_backend", "expected a harness.vendor.Backend, got str"),
+    ],
+)
+def test_a_broken_import_is_a_finding(module: str, words: str) -> None:
+    """A plugin that raises, dies or leaves ends nothing but its own check; nothing further can be asked."""
+    found = asked(f"tests.doctor.broken.{module}")
+    assert [*found] == ["import-torch", "backend"]
+    assert found["backend"].is_fault
+    assert words in found["backend"].said
+
+
+def test_an_import_that_hangs_is_ended_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its time is up, a plugin that hangs is wrong, by the place where it hangs."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("BROKEN_PIPE", str(tmp_path / "pipe"))
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
+
+    class Clock(threading.Timer):
+        """Its time is up when the plugin says that it hangs."""
+
+        def run(self) -> None:
+            os.read(pipe, 1)
+            self.function(*self.args)
+
+    monkeypatch.setattr(processes, "threading", SimpleNamespace(Timer=Clock))
+    found = asked("tests.doctor.broken.hangs:backend")["backend"]
+    os.close(pipe)
+    assert found.state is State.WRONG
+    assert re.search(r"rank 0 hung: .*, in (wait|__init__|<module>) \((threading|hangs).py:\d+\)", found.said)
+
+
+def test_an_autoloaded_backend_that_breaks_torch_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ``import torch`` fails because of an entry point, that is told, and the rest is asked without it."""
+    package = tmp_path / "broken_npu-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-npu\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[torch.backends]\nbroken_npu = broken_npu:load\n")
+    (tmp_path / "broken_npu.py").write_text("raise OSError('libascendcl.so: no such file')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(AUTOLOAD, "1")
+    found = asked("gloo", "storage-resizing")
+    assert found["import-torch"].state is State.MISSING
+    assert "Failed to load the backend extension: broken_npu" in found["import-torch"].said
+    assert "because of OSError: libascendcl.so: no such file" in found["import-torch"].said
+    assert [found[name].state for name in ("backend", "storage-resizing")] == [State.FOUND, State.FOUND]
+
+
+def test_an_implementation_that_does_not_load_costs_its_own_check() -> None:
+    """The backend is asked all the same, with torch's own implementation."""
+    name = "collectives/sum"
+    found = asked("gloo", name, implementation="tests.doctor.broken.raises:implementation")
+    assert (found["implementation"].state, found[name].state) == (State.MISSING, State.FOUND)
+
+
+def test_what_there_is_no_time_for_is_not_tried() -> None:
+    """When the whole time is over, the rest says so, and the status is 2."""
+    examined = Examination("torch", "gloo", PATIENCE, 0.001).run()
+    assert {found.state for found in examined.findings[3:]} == {State.NOT_TRIED}
+    assert examined.incomplete
