@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from harness.data.text import one_line
 from harness.doctor import findings_text
 from harness.doctor.examination import PATIENCE, Examination, Refused
+from harness.doctor.imports import AUTOLOAD, IMPORT_TORCH, torch_itself
 from harness.records.output import replace_file
 
 _STATUS = """exit status:
@@ -26,13 +28,29 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.patience <= 3600:
         parser.error(f"argument --patience: expected 1 to 3600 seconds, got {options.patience:g}")
     try:
-        examined = Examination(options.implementation, options.backend, options.patience).run()
+        examined = examine(Examination(options.implementation, options.backend, options.patience))
     except Refused as refused:
         print(f"fsdp-conformance doctor: {refused}", file=sys.stderr)
         return 2
     if options.json != "-":
         print(findings_text.text(examined), end="")
     return _written(options.json, examined)
+
+
+def examine(examined: Examination) -> Examination:
+    """Ask everything. Raises Refused if the command line is wrong.
+
+    torch is imported here only after a process of its own has done so, if need be without what loads itself.
+    """
+    examined.findings.append(torch_itself(examined.patience))
+    if examined.is_broken(IMPORT_TORCH):
+        os.environ[AUTOLOAD] = "0"
+        if torch_itself(examined.patience).is_fault:
+            return examined
+    from harness.doctor.stages import ask_subject
+
+    ask_subject(examined)
+    return examined
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,19 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     subject = "NAME|module:attribute"
     parser.add_argument("--implementation", default="torch", metavar=subject, help="who is judged (default: torch)")
-    parser.add_argument(
-        "--backend", default="auto", metavar=subject, help="where ranks run (default: auto, what this machine has)"
-    )
-    parser.add_argument(
-        "--json", default="", metavar="FILE|-", help="write the findings as JSON too; - prints it in place of text"
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=PATIENCE,
-        metavar="SECONDS",
-        help=f"how long a question may take; all together three times that (default: {PATIENCE:g})",
-    )
+    words = "where ranks run (default: auto, what this machine has)"
+    parser.add_argument("--backend", default="auto", metavar=subject, help=words)
+    words = "write the findings as JSON too; - prints it in place of text"
+    parser.add_argument("--json", default="", metavar="FILE|-", help=words)
+    words = "how long a question may take; all together three times that (default: %(default)g)"
+    parser.add_argument("--patience", type=float, default=PATIENCE, metavar="SECONDS", help=words)
     return parser
 
 

@@ -168,22 +168,6 @@ def _work_long(here: Here) -> None:
 
 
 @probe(
-    "random initialisation of DTensors fails or differs",
-    "define `get_rng_state`, `set_rng_state` and `manual_seed` in the device's module",
-)
-def random_state(here: Here) -> None:
-    """the random state, to read and to set."""
-    source = torch if here.device_type == "cpu" else here.module
-    source.manual_seed(7)
-    state = source.get_rng_state()
-    first, second = (torch.rand(8, device=here.device).cpu() for _ in range(2))
-    source.set_rng_state(state)
-    again = torch.rand(8, device=here.device).cpu()
-    require(torch.equal(first, again), "set_rng_state(get_rng_state()) does not bring the same random numbers again")
-    require(not torch.equal(first, second), "the same random numbers come twice in a row")
-
-
-@probe(
     "the first reshard fails: that is how FSDP frees unsharded parameters",
     "implement resizing of storage; for PrivateUse1 the hook `resizePrivateUse1Bytes`",
 )

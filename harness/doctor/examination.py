@@ -1,18 +1,13 @@
-"""The examination: what is asked, for how long, and what was found.
-
-It imports torch only after a process of its own has done so; everything that needs torch is in ``stages.py``.
-"""
+"""The examination: what is asked, for how long, and what was found."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.doctor.checks import Check, Finding, State
-from harness.doctor.imports import AUTOLOAD, torch_itself
 
 #: How long one question may take, in seconds, and how many such the whole may take: a minute, by default.
 PATIENCE = 20.0
@@ -38,31 +33,12 @@ class Examination:
     only: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
     incomplete: bool = False
     _began: float = 0.0
 
-    def run(self) -> Examination:
-        """Ask everything. Raises Refused if the command line is wrong."""
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
         self.whole = self.whole or _WHOLE * self.patience
-        if self._imports_torch():
-            from harness.doctor.stages import ask_subject
-
-            ask_subject(self)
-        self.seconds = time.monotonic() - self._began
-        return self
-
-    def _imports_torch(self) -> bool:
-        """Whether torch can be imported, if need be without what loads itself."""
-        first = torch_itself(self.patience)
-        self.findings.append(first)
-        if not first.is_fault:
-            return True
-        os.environ[AUTOLOAD] = "0"
-        return not torch_itself(self.patience, autoload=False).is_fault
-
-    # What the stages use.
 
     def ask(self, check: Check, why_not: str, tries: Callable[[float], Finding]) -> None:
         """Try one check within the seconds that are given, or say why not."""
@@ -73,6 +49,9 @@ class Examination:
             return
         began = time.monotonic()
         found = tries(min(self.patience, self.left))
+        if found.is_fault and (why_not := self.too_late()):  # it had less time than it may take
+            self.leave_out(check, why_not)
+            return
         self.findings.append(replace(found, seconds=round(time.monotonic() - began, 3)))
 
     def leave_out(self, check: Check, why: str) -> None:
@@ -100,6 +79,11 @@ class Examination:
         return found is not None and found.is_fault
 
     @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self._began
+
+    @property
     def left(self) -> float:
         """How many seconds are left of the whole."""
-        return self._began + self.whole - time.monotonic()
+        return self.whole - self.seconds

@@ -49,10 +49,10 @@ IMPLEMENTATION = Check(
 CHECKS = (IMPORT_TORCH, BACKEND, IMPLEMENTATION)
 
 
-def torch_itself(limit: float, autoload: bool = True) -> Finding:
+def torch_itself(limit: float) -> Finding:
     """Import torch in a new Python, as a user's program does, within ``limit`` seconds."""
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, **({} if autoload else {AUTOLOAD: "0"})}
+    environment = {**os.environ, "PYTHONPATH": path}
     line = [sys.executable, "-X", "faulthandler", "-m", "harness.doctor.imports", str(limit)]
     with tempfile.TemporaryFile("w+") as log:  # and no pipe, which what it starts may hold open
         child = subprocess.Popen(
@@ -92,9 +92,8 @@ def load(spec: str, kind: str) -> Answer:
 
 
 def _backend(spec: str) -> str:
-    from harness.vendor.load import Subject, load_backend
-
-    found: Any = _loaded(Subject(backend=spec).modules[1], spec, load_backend)
+    load = importlib.import_module("harness.vendor.load")
+    found = _loaded(load.Subject(backend=spec).modules[1], spec, load.load_backend)
     os.environ.update(found.environment)
     for plugin in found.imports:
         importlib.import_module(plugin)
@@ -102,9 +101,8 @@ def _backend(spec: str) -> str:
 
 
 def _implementation(spec: str) -> str:
-    from harness.vendor.load import Subject, load_implementation
-
-    found: Any = _loaded(Subject(spec, "gloo").modules[0], spec, load_implementation)
+    load = importlib.import_module("harness.vendor.load")
+    found = _loaded(load.Subject(spec).modules[0], spec, load.load_implementation)
     return f"{found.name}, {len(found.claims)} features claimed"
 
 

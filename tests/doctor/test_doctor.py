@@ -14,6 +14,7 @@ import pytest
 
 from harness import cli
 from harness.doctor import processes
+from harness.doctor.__main__ import examine
 from harness.doctor.checks import Check, Finding, State
 from harness.doctor.examination import Examination
 from harness.doctor.imports import AUTOLOAD
@@ -28,7 +29,7 @@ PATIENCE = 120.0
 
 def asked(backend: str, *only: str, patience: float = PATIENCE, implementation: str = "torch") -> dict[str, Finding]:
     """What the doctor finds of some checks, beside loading the backend."""
-    examined = Examination(implementation, backend, patience, GUARD, only=("nothing", *only)).run()
+    examined = examine(Examination(implementation, backend, patience, GUARD, only=("nothing", *only)))
     return {found.check.id: found for found in examined.findings}
 
 
@@ -55,7 +56,7 @@ def test_gloo_lacks_what_it_lacks_and_no_more(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_right_process_group_in_python_has_all_that_concerns_groups() -> None:
     """Of a backend without fault, made as a vendor makes one, every check of groups and requirement is found."""
-    examined = Examination("torch", "tests.mutants.backends.fixed:right", PATIENCE, GUARD).run()
+    examined = examine(Examination("torch", "tests.mutants.backends.fixed:right", PATIENCE, GUARD))
     others = {found.check.id for found in examined.findings if found.state is not State.FOUND}
     assert others == {"accelerator", "current-device", "streams", "stream-order", "offload/pinned"}
 
@@ -199,6 +200,6 @@ def test_an_implementation_that_does_not_load_costs_its_own_check() -> None:
 
 def test_what_there_is_no_time_for_is_not_tried() -> None:
     """When the whole time is over, the rest says so, and the status is 2."""
-    examined = Examination("torch", "gloo", PATIENCE, 0.001).run()
+    examined = examine(Examination("torch", "gloo", PATIENCE, 0.001))
     assert {found.state for found in examined.findings[3:]} == {State.NOT_TRIED}
     assert examined.incomplete

@@ -41,7 +41,7 @@ KNOWN = {
     },  # orders of the controller; its backend
     "harness.worlds.preload": {"importlib.import_module": 1},  # modules that the controller names
     "harness.cli": {"importlib.import_module": 1},  # our own commands, by constants
-    "harness.doctor.imports": {"importlib.import_module": 3},  # torch, by a constant, and what the user names
+    "harness.doctor.imports": {"importlib.import_module": 5},  # torch and ours, by constants, and what the user names
     "harness.doctor.device": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.vendor.load": {"importlib.import_module": 1},  # what the user names as the subject
     "harness.vendor.api": {"importlib.import_module": 1},  # a module of torch, by a constant
