@@ -69,14 +69,9 @@ class Examination:
         """Whether a check is to be asked."""
         return not self.only or name in self.only
 
-    def found(self, check: Check) -> Finding | None:
-        """The finding of a check, None if there is none."""
-        return next((one for one in self.findings if one.check.id == check.id), None)
-
     def is_broken(self, check: Check) -> bool:
         """Whether a check found something missing or wrong."""
-        found = self.found(check)
-        return found is not None and found.is_fault
+        return any(found.is_fault for found in self.findings if found.check.id == check.id)
 
     @property
     def seconds(self) -> float:

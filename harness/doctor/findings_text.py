@@ -7,6 +7,7 @@ import platform
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from harness import __version__
@@ -91,18 +92,8 @@ def data(examined: Examination) -> dict[str, Any]:
 
 
 def _check(found: Finding) -> dict[str, Any]:
-    check = found.check
-    return {
-        "id": check.id,
-        "level": check.level,
-        "what": check.what,
-        "state": found.state.value,
-        "said": found.said,
-        "must_depends_on_it": found.counts,
-        "without": check.without,
-        "todo": check.todo,
-        "seconds": found.seconds,
-    }
+    answered = {"state": found.state.value, "said": found.said, "must_depends_on_it": found.counts}
+    return {**asdict(found.check), **answered, "seconds": found.seconds}
 
 
 def as_json(examined: Examination) -> str:

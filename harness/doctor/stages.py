@@ -5,6 +5,7 @@ the backend and the implementation ─▶ the device ─▶ the process group �
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from functools import partial
@@ -17,13 +18,19 @@ from harness.doctor.imports import BACKEND, IMPLEMENTATION, REFUSED, load
 from harness.vendor.api import Backend
 from harness.vendor.load import Subject, load_backend
 from harness.worlds.make import open_world
+from harness.worlds.workers.start import start_ahead
 from harness.worlds.workers.supervised_world import shutdown_pool
+
+#: Where the subject is loaded: nothing of it is known yet.
+_PLAIN = Backend(name="imports")
 
 
 def ask_subject(examined: Examination) -> None:
     """Ask all that is asked of a subject. Raises Refused if there is none of its names."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as for pytest, which asks later
+    start_ahead(_PLAIN)
+    importlib.import_module("harness.worlds.processes.role")  # two seconds, in which the fork server starts
     _ask_imports(examined)
     if examined.is_broken(BACKEND):
         return
@@ -44,7 +51,7 @@ def _ask_imports(examined: Examination) -> None:
         assert Subject(examined.implementation, examined.backend).modules
     except ValueError as error:
         raise Refused(str(error)) from None
-    with processes.one_process(Backend(name="imports")) as world:
+    with processes.one_process(_PLAIN) as world:
         for check, spec in ((BACKEND, examined.backend), (IMPLEMENTATION, examined.implementation)):
             found = processes.ask(world, check, load, (spec, check.id), examined.patience)
             if found.said.startswith(REFUSED):
@@ -93,10 +100,11 @@ def _ask_requirements(examined: Examination) -> None:
     if wanted and not why_not:
         implementation = "torch" if examined.is_broken(IMPLEMENTATION) else examined.implementation
         subject = Subject(implementation, examined.backend)
-        found, last = requirements.judged(subject, wanted, examined.patience / 2, examined.left)
-        examined.findings += found
-        examined.incomplete = len(found) < len(wanted)
+        judged, last = requirements.judged(subject, wanted, examined.patience / 2, examined.left)
+        examined.findings += judged
+        examined.incomplete = len(judged) < len(wanted)
         why_not = examined.too_late() or f"pytest ended before that: {last}"
-    for check in map(requirements.check, wanted):
-        if examined.found(check) is None:
-            examined.leave_out(check, why_not)
+    found = {one.check.id for one in examined.findings}
+    for test in wanted:
+        if test.requirement not in found:
+            examined.leave_out(requirements.check(test), why_not)
