@@ -103,8 +103,7 @@ def require(is_right: bool, words: str) -> None:
         raise Wrong(words)
 
 
-#: A state and what was said, as plain data, which ranks can send.
-Answer = list[str]
+Answer = list[str]  # a state and what was said, as plain data, which ranks can send
 
 
 def answer(ask: Callable[[], str | None]) -> Answer:

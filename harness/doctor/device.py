@@ -34,8 +34,7 @@ class Here:
     def of(cls, device_type: str, process_group: str) -> Here:
         """What this process has of the type."""
         with suppress(RuntimeError):  # a type that torch has no name for
-            module = getattr(torch, device_type, None)
-            return cls(device_type, process_group, torch.device(device_type), module)
+            return cls(device_type, process_group, torch.device(device_type), getattr(torch, device_type, None))
         return cls(device_type, process_group)
 
     def numbers(self, start: int, end: int, dtype: torch.dtype = torch.float32) -> Tensor:

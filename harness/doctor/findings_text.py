@@ -46,8 +46,7 @@ def _summary(examined: Examination) -> str:
     verdict = f"a MUST depends on {counted}" if counted else "no MUST depends on what is missing or wrong"
     if not tally[State.MISSING] and not tally[State.WRONG]:
         verdict = "nothing is missing"
-    if examined.incomplete:
-        verdict += "; not everything could be asked"
+    verdict += "; not everything could be asked" if examined.incomplete else ""
     return f"fsdp-conformance doctor: {numbers}; {verdict} ({seconds_text(examined.seconds)})"
 
 

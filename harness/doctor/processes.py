@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from harness.doctor import device
@@ -26,7 +25,7 @@ class Single:
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:
         """Run ``program(*args)`` here; the supervisor keeps the deadline."""
-        return [attempt(0, partial(program, *args))]
+        return [attempt(0, lambda: program(*args))]
 
     def spoilt(self) -> str:
         """Nothing that a program can spoil for the next one."""

@@ -52,7 +52,6 @@ ADVICE = {
         "implement ReduceOp.PREMUL_SUM without writing to the input; or declare `lacks={'premul_sum': reason}`: users "
         "then call `set_force_sum_reduction_for_comms(True)`",
     ),
-    "collectives/replicas": ("replicas drift apart", "add in one order, whichever rank and chunk it is"),
     "collectives/fresh": (_GARBAGE, "keep nothing of earlier calls: tensors at one address may hold other numbers"),
     "collectives/untouched": (
         "what lies beside an output, or is sent twice, changes silently",
@@ -64,7 +63,6 @@ ADVICE = {
     ),
     "collectives/sub-groups": (_AXES, _OWN),
     "collectives/two-groups": (_AXES, _OWN),
-    "collectives/barrier": ("checkpoints are read before they are written", "return only after all ranks have come"),
     "collectives/dtensor": (
         "training may work, and then state dicts, clipping and `DTensor.full_tensor()` fail or give other numbers",
         "implement the coalesced and functional forms (`all_gather_single_coalesced`, before torch 2.13 "
