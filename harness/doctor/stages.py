@@ -29,8 +29,6 @@ def ask_subject(examined: Examination) -> None:
     """Ask all that is asked of a subject. Raises Refused if there is none of its names."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as for pytest, which asks later
-    start_ahead(_PLAIN)
-    importlib.import_module("harness.worlds.processes.role")  # two seconds, in which the fork server starts
     _ask_imports(examined)
     if examined.is_broken(BACKEND):
         return
@@ -51,6 +49,8 @@ def _ask_imports(examined: Examination) -> None:
         assert Subject(examined.implementation, examined.backend).modules
     except ValueError as error:
         raise Refused(str(error)) from None
+    start_ahead(_PLAIN)
+    importlib.import_module("harness.worlds.processes.role")  # two seconds, in which the fork server starts
     with processes.one_process(_PLAIN) as world:
         for check, spec in ((BACKEND, examined.backend), (IMPLEMENTATION, examined.implementation)):
             found = processes.ask(world, check, load, (spec, check.id), examined.patience)
