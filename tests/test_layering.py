@@ -39,9 +39,9 @@ ORDER = {
         "exports",
         "report",
         "reproduce",
-        "doctor",
         "submission",
         "commands",
+        "doctor",
     ],
     "suites": [
         "kit",

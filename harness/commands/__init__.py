@@ -12,7 +12,7 @@ COMMANDS = {
     "run": ("harness.commands.run", "run the suites and write records and a page"),
     "watch": ("harness.commands.watch", "follow a run by its record file"),
     "report": ("harness.report.__main__", "make one HTML page from record files"),
-    "doctor": ("harness.commands.doctor", "check what a device and a backend support, before the suites"),
+    "doctor": ("harness.doctor.__main__", "check what a device and a backend support, before the suites"),
     "bundle": ("harness.commands.bundle", "make one archive of runs for submission"),
     "verify": ("harness.commands.verify", "check that an archive is intact, and show its results"),
     "compare": ("harness.commands.compare", "show what differs between two runs"),

@@ -13,28 +13,37 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import IO
 
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+#: What comes in place of a signal's number when pytest's time is up, and how many seconds it then may take to end.
+_TIME_IS_UP, _GRACE = 0, 10.0
 
 
-def run_pytest(arguments: Sequence[str]) -> tuple[int, bool]:
-    """Run pytest to its end: its exit status, as a shell has it, and whether this process received a signal to end."""
-    is_ending = False
-    with _signals() as numbers:
-        child = _started([sys.executable, "-m", "pytest", *arguments])
+def run_pytest(arguments: Sequence[str], limit: float = 0.0, output: IO[bytes] | None = None) -> tuple[int, bool]:
+    """Run pytest to its end: its exit status, as a shell has it, and whether this process received a signal to end.
+
+    After ``limit`` seconds, if that is not 0, pytest is interrupted, and killed if it has not ended after ten more.
+    ``output`` gets what it writes, in place of this process's own stdout and stderr.
+    """
+    is_ending, order = False, signal.SIGINT
+    with _signals(limit) as numbers:
+        child = _started([sys.executable, "-m", "pytest", *arguments], output)
         while (status := child.poll()) is None:
-            if next(numbers) != signal.SIGCHLD:
-                is_ending = True
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGINT)
+            if (number := next(numbers)) == signal.SIGCHLD:
+                continue
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, order)
+            is_ending, order = is_ending or number != _TIME_IS_UP, signal.SIGKILL if number == _TIME_IS_UP else order
     return status if status >= 0 else 128 - status, is_ending
 
 
 @contextmanager
-def _signals() -> Iterator[Iterator[int]]:
+def _signals(limit: float) -> Iterator[Iterator[int]]:
     """The numbers of the signals received while the block runs, which have no other effect; none is lost.
 
     Python's own handlers would run only once a blocking call returns, if a signal came just before that.
@@ -44,9 +53,16 @@ def _signals() -> Iterator[Iterator[int]]:
     os.set_blocking(writing, False)
     handlers = {number: signal.signal(number, lambda *_: None) for number in (*caught, signal.SIGCHLD)}
     wakeup = signal.set_wakeup_fd(writing)
+    late = [limit, limit + _GRACE] if limit else []
+    clocks = [threading.Timer(seconds, os.write, (writing, bytes([_TIME_IS_UP]))) for seconds in late]
     try:
+        for clock in clocks:
+            clock.start()
         yield (os.read(reading, 1)[0] for _ in itertools.count())
     finally:
+        for clock in clocks:
+            clock.cancel()
+            clock.join()
         signal.set_wakeup_fd(wakeup)
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -54,7 +70,7 @@ def _signals() -> Iterator[Iterator[int]]:
         os.close(writing)
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
     """A process in a session of its own that handles SIGINT, and receives one if this process is killed (on Linux)."""
     libc = ctypes.CDLL(None)
 
@@ -63,4 +79,4 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
         if sys.platform == "linux":
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
-    return subprocess.Popen(command, start_new_session=True, preexec_fn=prepare)
+    return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, preexec_fn=prepare)

@@ -1,8 +1,9 @@
 """``fsdp-conformance doctor``: what composable FSDP needs and does not find here, before any test runs.
 
-    command ─▶ supervise.py ─▶ child.py ─▶ probes/: imports · device · operations    in a process, which may die or hang
-                   │               └─▶ probes/groups.py ─▶ a world of ranks ─▶ probes/: collectives · work · members
-                   └─▶ Finding by row (rows.py) ─▶ findings_text.py ─▶ table, JSON, exit status
+    __main__.py ─▶ stages.py ─▶ imports.py        torch, the backend, the implementation
+                            ├▶ device.py         in one process without a process group
+                            ├▶ groups.py         on the ranks of a world
+                            └▶ requirements.py   the chapter of collectives, by pytest
 
-The process of the command imports neither torch nor anything of a vendor: so nothing of theirs can stop it.
+Whatever is of a vendor runs in processes that a world supervises, so that a crash or a hang is a finding.
 """

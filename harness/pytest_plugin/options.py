@@ -100,13 +100,14 @@ PROFILES: dict[str, dict[str, Any]] = {
     "quick": {"max_examples": 2},
     "full": {"max_examples": 8},
     "soak": {"max_examples": 6, "derandomize": False},
+    "unshrunk": {"max_examples": 2, "phases": [Phase.explicit, Phase.generate]},  # the doctor's
 }
 #: The key under which a worker receives the seed.
 _SEED = "fsdp_conformance_seed"
 
 
 def register_profiles() -> None:
-    """Register ``quick``, ``full`` and ``soak`` with Hypothesis; ``quick`` is the default."""
+    """Register ``PROFILES`` with Hypothesis; ``quick`` is the default."""
     for name, values in PROFILES.items():
         settings.register_profile(name, **(_COMMON | values))
     settings.load_profile("quick")

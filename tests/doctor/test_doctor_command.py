@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
 import pytest
 
 from harness import cli
-from harness.doctor import findings_text
-from harness.doctor.probes import device, groups, operations
-from harness.doctor.probes.answer import Wrong, finding, last_line
-from harness.doctor.rows import Finding, State, counts
-from harness.doctor.supervise import Examination
-from harness.doctor.table import all_rows, in_order
+from harness.doctor import device, findings_text, groups, imports, requirements
+from harness.doctor.checks import Check, Finding, NotTried, State, Wrong, answer, last_line, of_ranks
+from harness.doctor.examination import Examination
 from tests import ROOT as ROOT
 
 pytestmark = pytest.mark.alone
@@ -48,53 +44,63 @@ def test_a_patience_out_of_bounds_is_refused(capsys: pytest.CaptureFixture[str])
     assert "expected 1 to 3600 seconds, got 0" in capsys.readouterr().err
 
 
-def test_a_must_depends_on_what_is_not_declared() -> None:
-    """What a backend declares in ``lacks`` may be missing; wrong it may never be."""
-    premul = all_rows()["16c"]
-    assert counts(premul, State.MISSING)
-    assert not counts(premul, State.MISSING, frozenset({"premul_sum"}))
-    assert counts(premul, State.WRONG, frozenset({"premul_sum"}))
-    assert not counts(all_rows()["15c"], State.WRONG)
+def every_check() -> list[Check]:
+    """All checks, in the order of asking."""
+    probes = [*device.PROBES.values(), *groups.PROBES.values()]
+    return [*imports.CHECKS, *(probe.check for probe in probes), *map(requirements.check, requirements.tests())]
 
 
 def examined(**states: State) -> Examination:
-    """A finished examination in which all is found but what is given."""
-    rows = {number: Finding(states.get(f"_{number}", State.FOUND)) for number in all_rows()}
-    return Examination("torch", "gloo", findings=rows)
+    """A finished examination in which all is found but what is given, by ids with underscores."""
+    findings = [
+        Finding(check, states.get(check.id.replace("-", "_").replace("/", "_"), State.FOUND)) for check in every_check()
+    ]
+    return Examination("torch", "gloo", findings=findings)
 
 
-def test_the_status_says_whether_a_must_is_broken_or_time_ran_out() -> None:
+def test_the_status_says_whether_a_must_is_broken_or_not_all_was_asked() -> None:
     """0, 1 and 2, as the help says; what is broken weighs more than what was not asked."""
-    late, both = examined(), examined(_10=State.MISSING)
-    late.ran_out = both.ran_out = True
-    assert [findings_text.status(one) for one in (examined(), examined(_10=State.MISSING), late, both)] == [0, 1, 2, 1]
+    late, both = examined(), examined(storage_resizing=State.MISSING)
+    late.incomplete = both.incomplete = True
+    ends = [examined(), examined(collectives_strided=State.WRONG), examined(streams=State.WRONG), late, both]
+    assert [findings_text.status(one) for one in ends] == [0, 0, 1, 2, 1]
 
 
 def test_what_counts_comes_first_in_what_to_do() -> None:
-    """Advice on a row that a MUST depends on stands before other advice, with what breaks and what to do."""
-    text = findings_text.text(examined(_9=State.MISSING, _16b=State.WRONG))
+    """Advice on what a MUST depends on stands before other advice, with what breaks and what to do."""
+    text = findings_text.text(examined(collectives_all_to_all=State.MISSING, collectives_average=State.WRONG))
     advice = text.partition("What to do")[2]
-    assert advice.index("16b wrong") < advice.index("9 missing (should)")
+    assert advice.index("collectives/average wrong:") < advice.index("collectives/all-to-all missing (should):")
     assert "without it: " in advice
     assert "do: implement ReduceOp.AVG" in advice
-    assert "a MUST depends on 16b" in text.splitlines()[0]
+    assert "a MUST depends on collectives/average (" in text.splitlines()[0]
 
 
 def test_what_a_vendor_says_cannot_steer_a_terminal() -> None:
     """Control characters in a message of a stranger are spelt out."""
-    found = finding(lambda: exec("raise RuntimeError('\\x1b[2J\\nok')"))
-    assert found.said == "RuntimeError: ␛[2J ok"
+    said = answer(lambda: exec("raise RuntimeError('\\x1b[2J\\nok')"))
+    assert of_ranks(every_check()[0], [said]).said == "RuntimeError: ␛[2J ok"
+
+
+def raising(error: BaseException) -> str:
+    """Raise it."""
+    raise error
 
 
 def test_an_answer_is_a_state() -> None:
     """Words are found, refusals are missing, wrong answers wrong, whatever else is raised too."""
-    assert finding(lambda: "two") == Finding(State.FOUND, "two")
-    assert finding(lambda: exec("raise SystemExit(3)")) == Finding(State.MISSING, "SystemExit: 3")
+    assert answer(lambda: "two") == ["found", "two"]
+    assert answer(lambda: raising(SystemExit(3))) == ["missing", "SystemExit: 3"]
+    assert answer(lambda: raising(Wrong("2, not 3"))) == ["wrong", "2, not 3"]
+    assert answer(lambda: raising(NotTried("none"))) == ["not tried", "none"]
 
-    def wrong() -> str:
-        raise Wrong("2, not 3")
 
-    assert finding(wrong) == Finding(State.WRONG, "2, not 3")
+def test_ranks_that_differ_are_wrong() -> None:
+    """One rank that refuses alone is wrong, by its number; what is no answer is wrong, too."""
+    check = every_check()[0]
+    assert of_ranks(check, [["found", ""], ["missing", "no"]]) == Finding(check, State.WRONG, "rank 1: no")
+    assert of_ranks(check, [["missing", "no"], ["missing", "no"]]) == Finding(check, State.MISSING, "no")
+    assert of_ranks(check, [["found", ""], ["splendid", ""]]).state is State.WRONG
 
 
 def test_the_root_of_an_error_is_told() -> None:
@@ -106,29 +112,27 @@ def test_the_root_of_an_error_is_told() -> None:
 
 def test_the_command_imports_nothing_of_torch() -> None:
     """What examines a broken installation does not need it."""
-    code = "import sys, harness.commands.doctor\nassert 'torch' not in sys.modules"
+    code = "import sys, harness.doctor.__main__\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_every_row_has_a_probe() -> None:
-    """No row is without somebody who asks it, and nobody asks a row that is not there."""
-    alone = {"29", "0a", "0b", "21a"}
-    asks = {name.partition(":")[0] for name in groups.ASKS}
-    assert {*alone, *device.PROBES, *operations.PROBES, *asks} == set(all_rows())
+def test_advice_is_of_requirements_that_are_run() -> None:
+    """No advice is left of a requirement that is gone or has another name."""
+    assert {*requirements.ADVICE} <= {test.requirement for test in requirements.tests()}
 
 
-def test_the_table_of_rows_is_in_the_docs() -> None:
-    """docs/doctor.md has each row, in order, with its level and the words of the command."""
+def test_the_checks_are_in_the_docs() -> None:
+    """docs/doctor.md has each check of the doctor's own, in order, with its level and the words of the command."""
     text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| (\d+[a-d]?) \|.*\|$", text, re.MULTILINE)
-    assert table == list(in_order())
-    for row in in_order().values():
-        assert f"| {row.number} | {row.level} | {row.what} | {row.without} | {row.todo} |" in text
+    own = [check for check in every_check() if "/" not in check.id]
+    lines = [f"| `{check.id}` | {check.what} | {check.without} |" for check in own]
+    assert [line for line in text.splitlines() if line in lines] == lines
+    assert all(f"`{name}`" in text for name in requirements.OTHERS)
 
 
 def test_the_fields_of_the_json_are_in_the_docs() -> None:
     """Each field is described under its name."""
     text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     said = findings_text.data(examined())
-    for name in (*said, *said["rows"][0]):
+    for name in (*said, *said["checks"][0]):
         assert f"`{name}`" in text

@@ -109,11 +109,12 @@ def test_every_block_of_the_page_is_marked() -> None:
 
 
 def test_the_doctor_finds_what_the_page_says(shown: Shown) -> None:
-    """Strided tensors and PREMUL_SUM, of which no MUST depends; and all else."""
-    words = r"fsdp-conformance doctor: 27 found, 1 missing, 1 wrong, \d+ not tried; no MUST depends on what is missing"
+    """Completed work and strided tensors, on which no MUST depends; and all else."""
+    words = r"fsdp-conformance doctor: \d+ found, 0 missing, 2 wrong, \d+ not tried; no MUST depends on what is missing"
     assert re.search(words, shown.said)
     assert "my_sharding on my_accelerator (myccl on cpu)" in shown.said
-    assert re.findall(r"^ *(\S+) (?:missing|wrong)  ", shown.said, re.MULTILINE) == ["15c", "16c"]
+    faults = re.findall(r"^(?:missing|wrong) +(\S+): ", shown.said, re.MULTILINE)
+    assert faults == ["collectives/completed", "collectives/strided-others"]
 
 
 def test_what_is_claimed_is_judged_and_passes(shown: Shown) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from harness.commands.pytest_process import run_pytest
 from harness.records.reader import Run, missing, read_run
 from harness.records.record import Verdict
 from harness.records.writer import Journal
@@ -180,3 +181,13 @@ def test_the_fork_server_is_not_interrupted_while_it_imports() -> None:
     start_ahead(gloo)
     server: Any = multiprocessing.forkserver
     assert server._forkserver._preload_modules[0] == "harness.worlds.system.no_interrupts"
+
+
+def test_pytest_is_told_to_end_when_its_time_is_up(tmp_path: Path) -> None:
+    """With a limit pytest ends in order after it, as at Ctrl-C, and nobody has told this process to end."""
+    file = tmp_path / "test_endless.py"
+    file.write_text("import threading\ndef test_waits():\n    threading.Event().wait()\n")
+    with open(tmp_path / "output", "w+b") as output:
+        status, is_told = run_pytest([str(file), "-p", "no:cacheprovider"], 2.0, output)
+    assert status in (2, 128 + signal.SIGINT)  # the latter while Python itself was starting
+    assert not is_told

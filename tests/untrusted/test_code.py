@@ -33,12 +33,9 @@ KNOWN = {
     },  # orders of the controller; its backend
     "harness.worlds.preload": {"importlib.import_module": 1},  # modules that the controller names
     "harness.cli": {"importlib.import_module": 1},  # our own commands, by constants
-    "harness.doctor.child": {"importlib.import_module": 1},  # torch, by a constant
-    "harness.doctor.probes.imports": {
-        "importlib.import_module": 6
-    },  # torch and ours, by constants, and what the user names
-    "harness.doctor.probes.members": {"importlib.import_module": 3},  # modules of torch, by constants
-    "harness.doctor.probes.operations": {"importlib.import_module": 1},  # a module of torch, by a constant
+    "harness.doctor.imports": {"importlib.import_module": 5},  # torch and ours, by constants, and what the user names
+    "harness.doctor.stages": {"importlib.import_module": 1},  # a module of ours, by a constant
+    "harness.doctor.device": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.vendor.load": {"importlib.import_module": 1},  # what the user names as the subject
     "harness.vendor.api": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.reproduce.suite_test": {"importlib.import_module": 1},  # a test of the suites, found in their own files

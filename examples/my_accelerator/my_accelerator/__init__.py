@@ -15,5 +15,5 @@ def _new_group(store: dist.Store, rank: int, size: int, timeout: timedelta) -> d
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-# devices is a list: torch 2.13 would read the string "npu" as the devices n, p and u (row 21a of the doctor).
+# devices is a list: torch 2.13 would read the string "npu" as the devices n, p and u (`registration` of the doctor).
 dist.Backend.register_backend("myccl", _new_group, devices=["cpu"])

@@ -1,1 +1,1 @@
-"""Vendors that are broken before a test can run: the doctor is to tell of each by the row that it breaks."""
+"""Vendors that are broken before a test can run: the doctor is to tell of each by the check that it breaks."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.data.text import one_line
 from harness.doctor import findings_text
-from harness.doctor.supervise import PATIENCE, Examination, Refused
+from harness.doctor.examination import PATIENCE, Examination, Refused
+from harness.doctor.imports import AUTOLOAD, IMPORT_TORCH, torch_itself
 from harness.records.output import replace_file
 
 _STATUS = """exit status:
-  0  nothing is missing that a MUST depends on
+  0  nothing is missing or wrong that a MUST depends on
   1  something is missing or wrong that a MUST depends on
   2  the checks could not run: an option is wrong, or time ran out
 """
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.patience <= 3600:
         parser.error(f"argument --patience: expected 1 to 3600 seconds, got {options.patience:g}")
     try:
-        examined = Examination(options.implementation, options.backend, options.patience).run()
+        examined = examine(Examination(options.implementation, options.backend, options.patience))
     except Refused as refused:
         print(f"fsdp-conformance doctor: {refused}", file=sys.stderr)
         return 2
@@ -35,33 +37,41 @@ def main(arguments: Sequence[str]) -> int:
     return _written(options.json, examined)
 
 
+def examine(examined: Examination) -> Examination:
+    """Ask everything. Raises Refused if the command line is wrong.
+
+    torch is imported here only after a process of its own has done so, if need be without what loads itself.
+    """
+    examined.findings.append(torch_itself(examined.patience))
+    if examined.is_broken(IMPORT_TORCH):
+        os.environ[AUTOLOAD] = "0"
+        if torch_itself(examined.patience).is_fault:
+            return examined
+    from harness.doctor.stages import ask_subject
+
+    ask_subject(examined)
+    return examined
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance doctor",
         description="Name each hook, operation and collective that composable FSDP needs of a device and a\n"
         "process-group backend, whether it is there and right, and what to do if not. It takes a\n"
-        "minute at most, and keeps running whatever the plugin does: one that raises, hangs or crashes\n"
+        "minute at most, whatever the plugin does: one that raises, hangs or crashes\n"
         "becomes a finding. docs/doctor.md lists all checks.",
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subject = "NAME|module:attribute"
-    parser.add_argument(
-        "--implementation", default="torch", metavar=subject, help="implementation to check (default: torch)"
-    )
-    parser.add_argument(
-        "--backend", default="auto", metavar=subject, help="where ranks run (default: auto, what this machine has)"
-    )
-    parser.add_argument(
-        "--json", default="", metavar="FILE|-", help="write the findings as JSON too; - prints it in place of text"
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=PATIENCE,
-        metavar="SECONDS",
-        help=f"limit for one check; for all together three times that (default: {PATIENCE:g})",
-    )
+    words = "implementation to check (default: torch)"
+    parser.add_argument("--implementation", default="torch", metavar=subject, help=words)
+    words = "where ranks run (default: auto, what this machine has)"
+    parser.add_argument("--backend", default="auto", metavar=subject, help=words)
+    words = "write the findings as JSON too; - prints it in place of text"
+    parser.add_argument("--json", default="", metavar="FILE|-", help=words)
+    words = "limit for one check; for all together three times that (default: %(default)g)"
+    parser.add_argument("--patience", type=float, default=PATIENCE, metavar="SECONDS", help=words)
     return parser
 
 
@@ -76,3 +86,7 @@ def _written(file: str, examined: Examination) -> int:
             print(f"fsdp-conformance doctor: {one_line(str(error))}", file=sys.stderr)
             return 2
     return findings_text.status(examined)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

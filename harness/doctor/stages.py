@@ -1,0 +1,110 @@
+"""The stages of an examination, in order, each in processes that a vendor may crash or hang.
+
+the backend and the implementation ─▶ the device ─▶ the process group ─▶ requirements
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import partial
+
+import torch
+
+from harness.doctor import device, groups, processes, requirements
+from harness.doctor.examination import Examination, Refused
+from harness.doctor.imports import BACKEND, IMPLEMENTATION, REFUSED, load
+from harness.vendor.api import Backend
+from harness.vendor.load import Subject, load_backend
+from harness.worlds.make import open_world
+from harness.worlds.workers.start import start_ahead
+from harness.worlds.workers.supervised_world import shutdown_pool
+
+#: Where the subject is loaded: nothing of it is known yet.
+_PLAIN = Backend(name="imports")
+
+
+def ask_subject(examined: Examination) -> None:
+    """Ask all that is asked of a subject. Raises Refused if there is none of its names."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as for pytest, which asks later
+    _ask_imports(examined)
+    if examined.is_broken(BACKEND):
+        return
+    backend = load_backend(examined.backend)
+    facts = {"name": backend.name, "device_type": backend.device_type, "process_group": backend.process_group}
+    examined.facts = {**facts, "ranks": backend.ranks, "lacks": sorted(backend.lacks), "torch": torch.__version__}
+    _ask_device(examined, backend)
+    if why_not := _no_ranks(examined, backend):
+        examined.leave_out(groups.process_group.check, why_not)
+        return
+    _ask_group(examined, backend)
+    _ask_requirements(examined)
+
+
+def _ask_imports(examined: Examination) -> None:
+    """Whether the subject can be loaded, in a process that may hang or die of it."""
+    try:
+        assert Subject(examined.implementation, examined.backend).modules
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    start_ahead(_PLAIN)
+    importlib.import_module("harness.worlds.processes.role")  # two seconds, in which the fork server starts
+    with processes.one_process(_PLAIN) as world:
+        for check, spec in ((BACKEND, examined.backend), (IMPLEMENTATION, examined.implementation)):
+            found = processes.ask(world, check, load, (spec, check.id), examined.patience)
+            if found.said.startswith(REFUSED):
+                raise Refused(found.said.removeprefix(REFUSED))
+            examined.findings.append(found)
+            if examined.is_broken(BACKEND):
+                return
+
+
+def _ask_device(examined: Examination, backend: Backend) -> None:
+    """In one process, which is gone before ranks need the device: some devices serve one process at a time."""
+    with processes.one_process(backend) as world:
+        for name, probe in device.PROBES.items():
+            given = (name, examined.backend)
+            why_not = "a CPU needs none" if backend.device_type == "cpu" and not probe.on_cpu else ""
+            examined.ask(probe.check, why_not, partial(processes.ask, world, probe.check, processes.on_device, given))
+
+
+def _no_ranks(examined: Examination, backend: Backend) -> str:
+    """Why no ranks can be started; "" if they can."""
+    if backend.ranks < 1:
+        return "the backend offers no ranks: Backend.ranks is 0"
+    needed = (device.device_module.check, device.devices.check)
+    broken = [check.id for check in needed if backend.device_type != "cpu" and examined.is_broken(check)]
+    return f"no rank can have a device ({', '.join(broken)})" if broken else ""
+
+
+def _no_group(examined: Examination) -> str:
+    check = groups.process_group.check
+    return f"no process group starts ({check.id})" if examined.is_broken(check) else ""
+
+
+def _ask_group(examined: Examination, backend: Backend) -> None:
+    """On the ranks of a world, which is gone before pytest starts others."""
+    with open_world("processes", min(2, backend.ranks), Subject("torch", examined.backend)) as world:
+        for name, probe in groups.PROBES.items():
+            tries = partial(processes.ask, world, probe.check, groups.in_group, (name,))
+            examined.ask(probe.check, _no_group(examined), tries)
+    shutdown_pool()
+
+
+def _ask_requirements(examined: Examination) -> None:
+    """By pytest, of torch's own implementation where the one that is judged does not load."""
+    wanted = [test for test in requirements.tests() if examined.wants(test.requirement)]
+    why_not = _no_group(examined) or (examined.too_late() if wanted else "")
+    if wanted and not why_not:
+        implementation = "torch" if examined.is_broken(IMPLEMENTATION) else examined.implementation
+        subject = Subject(implementation, examined.backend)
+        judged, last = requirements.judged(subject, wanted, examined.patience / 2, examined.left)
+        examined.findings += judged
+        examined.incomplete = len(judged) < len(wanted)
+        why_not = examined.too_late() or f"pytest ended before that: {last}"
+    found = {one.check.id for one in examined.findings}
+    for test in wanted:
+        if test.requirement not in found:
+            examined.leave_out(requirements.check(test), why_not)
