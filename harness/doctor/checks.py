@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from harness.data.text import one_line
-from harness.worlds.base import said as told
+from harness.worlds.base import error_summary
 
 
 class State(str, Enum):
@@ -151,4 +151,4 @@ def last_line(error: BaseException) -> str:
 
 def _words(error: BaseException) -> str:
     """The message of a C++ error goes on with its stack, which helps nobody here."""
-    return one_line(told(error).partition("\nException raised from")[0].strip(), 300)
+    return one_line(error_summary(error).partition("\nException raised from")[0].strip(), 300)

@@ -16,7 +16,7 @@ from harness.vendor.api import Backend
 from harness.vendor.load import load_backend
 from harness.worlds.base import Disturbed, Fate, NotRun, Outcome, Program, World, first_cause
 from harness.worlds.workers.attribution import place_in
-from harness.worlds.workers.supervised_world import HostedWorld
+from harness.worlds.workers.supervised_world import SupervisedWorld
 from harness.worlds.workers.worker import attempt
 
 
@@ -38,7 +38,7 @@ class Single:
 
 def one_process(backend: Backend) -> World:
     """A process with the plugins of the backend and without a process group; it is gone when the world is closed."""
-    return HostedWorld("process", [(0,)], replace(backend, persistent=False), lambda _: [Single])
+    return SupervisedWorld("process", [(0,)], replace(backend, persistent=False), lambda _: [Single])
 
 
 def on_device(name: str, spec: str) -> Answer:
