@@ -82,7 +82,7 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
         (["--level", "maybe"], "--level 'maybe': expected one of must, should, may, all"),
         (["--waivers", "nowhere.toml"], "waiver file nowhere.toml: cannot be read .*; name another with --waivers"),
         (["--record", "test_few.py/x"], "--record test_few.py/x: cannot be written .*; name another file"),
-        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, or"),
+        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, "),
         (["--case", ""], "--case: expected a case as JSON, got '' .*; take case and test from"),
         (["--case", "{"], "--case: expected a case as JSON, got '{' .Expecting property name"),
         (["--case", "[" * 10**5], "--case: expected a case as JSON, got '\\[\\[\\[.*; take case and test"),
@@ -109,7 +109,7 @@ def test_what_the_user_got_wrong_is_said_in_one_sentence(few: pytest.Pytester, a
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, or"),
+        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, "),
         (["--case", "{"], "--case: expected a case as JSON, got '{' (Expecting property name"),
         (["--case", '{"case": "Nothing"}'], "--case: unknown case class 'Nothing'; known here: "),
         (["--case", '{"case": "Number", "number": "one"}'], "--case: \"number\" of Number must be int, got 'one'"),

@@ -9,12 +9,13 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness.records.reader import Run, read_run
 from harness.records.record import Verdict

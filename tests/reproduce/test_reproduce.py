@@ -135,7 +135,7 @@ def test_a_result_of_the_attached_world_needs_its_launcher(asked: Asked) -> None
     record = failure(world="attached")
     status, words, said = asked([record], "parity/exact")
     assert (status, words) == (2, [])
-    assert "--torchrun prints the line for it" in said
+    assert "--torchrun prints the command for it" in said
     assert asked([record], "parity/exact", "--torchrun")[0] == 0
 
 
