@@ -15,7 +15,7 @@ from harness.data.text import one_line
 from harness.worlds.base import error_summary
 
 
-class State(str, Enum):
+class Status(str, Enum):
     """What the doctor found. A refusal is ``missing``; a wrong answer, a crash and a hang are ``wrong``."""
 
     FOUND = "found"
@@ -43,7 +43,7 @@ class Finding:
     """What became of one check, what was said by the backend or of it, and how long it took, in seconds."""
 
     check: Check
-    state: State
+    state: Status
     said: str = ""
     seconds: float = 0.0
 
@@ -53,7 +53,7 @@ class Finding:
     @property
     def is_fault(self) -> bool:
         """Whether something is missing or wrong."""
-        return self.state in (State.MISSING, State.WRONG)
+        return self.state in (Status.MISSING, Status.WRONG)
 
     @property
     def counts(self) -> bool:
@@ -109,34 +109,34 @@ Answer = list[str]  # a state and what was said, as plain data, which ranks can 
 def answer(ask: Callable[[], str | None]) -> Answer:
     """Ask, and say what was found, whatever is raised."""
     try:
-        return [State.FOUND.value, ask() or ""]
+        return [Status.FOUND.value, ask() or ""]
     except Wrong as error:
-        return [State.WRONG.value, str(error)]
+        return [Status.WRONG.value, str(error)]
     except NotTried as error:
-        return [State.NOT_TRIED.value, str(error)]
+        return [Status.NOT_TRIED.value, str(error)]
     except BaseException as error:  # a stranger's code may raise anything, SystemExit too
-        return [State.MISSING.value, last_line(error)]
+        return [Status.MISSING.value, last_line(error)]
 
 
 def finding(check: Check, said: Answer) -> Finding:
     """The finding of an answer, if it is one: who sends it may have run anybody's code."""
     try:
         state, words = said
-        return Finding(check, State(state), str(words))
+        return Finding(check, Status(state), str(words))
     except (TypeError, ValueError):
-        return Finding(check, State.WRONG, "answered something that is no finding")
+        return Finding(check, Status.WRONG, "answered something that is no finding")
 
 
-_WORST_FIRST = (State.WRONG, State.MISSING, State.NOT_TRIED, State.FOUND)
+_WORST_FIRST = (Status.WRONG, Status.MISSING, Status.NOT_TRIED, Status.FOUND)
 
 
 def of_ranks(check: Check, said: list[Answer]) -> Finding:
     """The worst of what all ranks answered, by the first that says so; one that refuses alone is wrong."""
     found = [finding(check, one) for one in said]
     number, worst = min(enumerate(found), key=lambda one: _WORST_FIRST.index(one[1].state))
-    if not worst.is_fault or len(found) == 1 or all(one.state is State.MISSING for one in found):
+    if not worst.is_fault or len(found) == 1 or all(one.state is Status.MISSING for one in found):
         return worst
-    return replace(worst, state=State.WRONG, said=f"rank {number}: {worst.said}")
+    return replace(worst, state=Status.WRONG, said=f"rank {number}: {worst.said}")
 
 
 def last_line(error: BaseException) -> str:

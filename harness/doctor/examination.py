@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.doctor.checks import Check, Finding, State
+from harness.doctor.checks import Check, Finding, Status
 
 #: How long one question may take, in seconds, and how many such the whole may take: a minute, by default.
 PATIENCE = 20.0
@@ -56,7 +56,7 @@ class Examination:
 
     def leave_out(self, check: Check, why: str) -> None:
         """Say why a check was not tried."""
-        self.findings.append(Finding(check, State.NOT_TRIED, why))
+        self.findings.append(Finding(check, Status.NOT_TRIED, why))
 
     def too_late(self) -> str:
         """Why nothing more is asked when the time of all is over; "" while it is not."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import __version__
 from harness.data.text import one_line, seconds_text
-from harness.doctor.checks import Finding, State
+from harness.doctor.checks import Finding, Status
 from harness.doctor.examination import Examination
 
 #: Raised when a field changes its meaning or goes; new fields may come without.
@@ -41,10 +41,10 @@ def text(examined: Examination) -> str:
 
 def _summary(examined: Examination) -> str:
     tally = Counter(found.state for found in examined.findings)
-    numbers = ", ".join(f"{tally[state]} {state}" for state in State)
+    numbers = ", ".join(f"{tally[state]} {state}" for state in Status)
     counted = ", ".join(found.check.id for found in examined.findings if found.counts)
     verdict = f"a MUST depends on {counted}" if counted else "no MUST depends on what is missing or wrong"
-    if not tally[State.MISSING] and not tally[State.WRONG]:
+    if not tally[Status.MISSING] and not tally[Status.WRONG]:
         verdict = "nothing is missing"
     verdict += "; not everything could be asked" if examined.incomplete else ""
     return f"fsdp-conformance doctor: {numbers}; {verdict} ({seconds_text(examined.seconds)})"
@@ -85,7 +85,7 @@ def data(examined: Examination) -> dict[str, Any]:
         "seconds": round(examined.seconds, 3),
         "exit_status": status(examined),
         "incomplete": examined.incomplete,
-        "counts": {state.value: tally[state] for state in State},
+        "counts": {state.value: tally[state] for state in Status},
         "checks": list(map(_check, examined.findings)),
     }
 

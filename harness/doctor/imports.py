@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.text import exit_words
-from harness.doctor.checks import Answer, Check, Finding, NotTried, State, Wrong, answer, finding
+from harness.doctor.checks import Answer, Check, Finding, NotTried, Status, Wrong, answer, finding
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: How an answer begins that says that the command line is wrong, and not a vendor.
@@ -74,7 +74,7 @@ def _told(lines: list[str], code: int, limit: float) -> Finding:
         return finding(IMPORT_TORCH, json.loads(last))
     how = f"did not return within {limit:g} s" if any("Timeout (" in line for line in lines) else exit_words(code)
     place = next((line.strip() for line in lines if line.startswith('  File "')), last)
-    return Finding(IMPORT_TORCH, State.WRONG, f"{how}: {place}")
+    return Finding(IMPORT_TORCH, Status.WRONG, f"{how}: {place}")
 
 
 def _torch() -> str:

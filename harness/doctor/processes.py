@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.doctor import device
-from harness.doctor.checks import Answer, Check, Finding, NotTried, Probe, State, answer, of_ranks
+from harness.doctor.checks import Answer, Check, Finding, NotTried, Probe, Status, answer, of_ranks
 from harness.vendor.api import Backend
 from harness.vendor.load import load_backend
 from harness.worlds.base import Disturbed, Fate, NotRun, Outcome, Program, World, first_cause
@@ -64,13 +64,13 @@ def ask(world: World, check: Check, program: Program, args: tuple[Any, ...], lim
     try:
         outcomes = world.run(program, *args, deadline=2 * limit)
     except NotRun as error:
-        return Finding(check, State.WRONG, "; ".join(str(error).splitlines()[:2]))
+        return Finding(check, Status.WRONG, "; ".join(str(error).splitlines()[:2]))
     except Disturbed as error:
-        return Finding(check, State.NOT_TRIED, str(error))
+        return Finding(check, Status.NOT_TRIED, str(error))
     finally:
         clock.cancel()
     if (first := first_cause(outcomes)) is not None:
-        return Finding(check, State.WRONG, _end(first))
+        return Finding(check, Status.WRONG, _end(first))
     return of_ranks(check, [outcome.value for outcome in outcomes])
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.commands.pytest_process import run_pytest
-from harness.doctor.checks import Check, Finding, State
+from harness.doctor.checks import Check, Finding, Status
 from harness.records.provenance import suites_folder
 from harness.records.reader import RecordFileError, read_run
 from harness.records.record import Record, Verdict
@@ -121,14 +121,14 @@ def _folder() -> Path:
     return folder
 
 
-_STATES = {Verdict.PASS: State.FOUND, Verdict.FAIL: State.WRONG, Verdict.WAIVED: State.WRONG}
+_STATES = {Verdict.PASS: Status.FOUND, Verdict.FAIL: Status.WRONG, Verdict.WAIVED: Status.WRONG}
 
 
 def _finding(need: Check, row: Record) -> Finding:
     """What a record says of a requirement; one that is waived counts no more."""
-    state = _STATES.get(row.verdict, State.NOT_TRIED)
-    if state is State.WRONG and row.cause == Fate.RAISED.value:
-        state = State.MISSING
+    state = _STATES.get(row.verdict, Status.NOT_TRIED)
+    if state is Status.WRONG and row.cause == Fate.RAISED.value:
+        state = Status.MISSING
     if row.verdict is Verdict.WAIVED:
         need = replace(need, level="waived")
     return Finding(need, state, row.message, row.seconds)

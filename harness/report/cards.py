@@ -37,7 +37,7 @@ class Differs:
 
 
 @dataclass(frozen=True)
-class Form:
+class Command:
     """One way to see a failure again: what it is called, the line for a shell, and what the line is to a listener."""
 
     name: str
@@ -57,7 +57,7 @@ class Card:
     again: str
     differences: tuple[Differs, ...]
     ranks: tuple[RankEnd, ...]
-    forms: tuple[Form, ...]
+    forms: tuple[Command, ...]
 
     @property
     def all_returned(self) -> bool:
@@ -105,14 +105,14 @@ def again_words(again: str) -> str:
     return f"flaky: passed {passes} of {plural(runs, 'time')} that it was run again ({clipped(again, 40)})"
 
 
-def _forms(record: Record, file: str) -> list[Form]:
+def _forms(record: Record, file: str) -> list[Command]:
     of = f"of {record.requirement} in {record.world}"
-    forms = [Form("By pytest", record.reproduce, f"the pytest line {of}")] if record.reproduce else []
+    forms = [Command("By pytest", record.reproduce, f"the pytest line {of}")] if record.reproduce else []
     if record.case is not None:
         command = shlex.join(["fsdp-conformance", "reproduce", *_modules(record), file, record.nodeid])
         script = f"{command} --script > repro.py && python repro.py"
-        forms.append(Form("As a script without this suite", script, f"the line that makes a script {of}"))
-        forms.append(Form("By torchrun (prints its line)", f"{command} --torchrun", f"the torchrun form {of}"))
+        forms.append(Command("As a script without this suite", script, f"the line that makes a script {of}"))
+        forms.append(Command("By torchrun (prints its line)", f"{command} --torchrun", f"the torchrun form {of}"))
     return forms
 
 

@@ -22,7 +22,7 @@ Losses = list[float | None]
 
 
 @dataclass(frozen=True)
-class Line:
+class CurveLine:
     """One curve: ``strokes`` of points that follow each other without a gap, each as ``"x,y x,y"``, and its points."""
 
     strokes: tuple[str, ...]
@@ -36,8 +36,8 @@ class Chart:
     requirement: str
     world: str
     name: str
-    baseline: Line
-    ranks: tuple[Line, ...]
+    baseline: CurveLine
+    ranks: tuple[CurveLine, ...]
     low: str
     high: str
     said: str
@@ -88,7 +88,7 @@ def _losses(told: Losses) -> Losses:
     return [loss if loss is not None and abs(loss) < 1e150 else None for loss in told[:MOST_STEPS]]
 
 
-def _line(losses: Losses, steps: int, low: float, high: float) -> Line:
+def _line(losses: Losses, steps: int, low: float, high: float) -> CurveLine:
     across, up = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
     strokes: list[list[tuple[float, float]]] = [[]]
     for step, loss in enumerate(losses):
@@ -99,7 +99,7 @@ def _line(losses: Losses, steps: int, low: float, high: float) -> Line:
         y = MARGIN + up * ((high - loss) / (high - low) if high > low else 0.5)
         strokes[-1].append((round(x, 1), round(y, 1)))
     kept = [stroke for stroke in strokes if stroke]
-    return Line(
+    return CurveLine(
         tuple(" ".join(f"{x},{y}" for x, y in stroke) for stroke in kept),
         tuple(point for stroke in kept for point in stroke),
     )

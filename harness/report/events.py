@@ -42,7 +42,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankLane:
     """One lane; ``text`` has the same as the boxes, a line each."""
 
     name: str
@@ -54,7 +54,7 @@ class Rank:
 class Lanes:
     """The picture, and the same in words: ``said`` where ranks differ, and ``left_out`` what is not drawn."""
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankLane, ...]
     columns: int
     start: int
     said: str
@@ -136,13 +136,13 @@ def _first_of_group(members: dict[int, list[_Call]], calls: Sequence[Sequence[_C
     return {}
 
 
-def _rank(number: int, lane: Sequence[_Call], start: int, differs: int | None) -> Rank:
+def _rank(number: int, lane: Sequence[_Call], start: int, differs: int | None) -> RankLane:
     drawn = lane[start : start + MOST_COLUMNS]
     boxes = tuple(
         Box(call.column - start, _letter(call.event), call.column == differs, call.words, call.waits) for call in drawn
     )
     lines = [f"{call.column}  {call.words}{'' if call.waits else ', never waited for'}" for call in drawn]
-    return Rank(f"rank {number}", boxes, "\n".join(lines) or "nothing here")
+    return RankLane(f"rank {number}", boxes, "\n".join(lines) or "nothing here")
 
 
 def _letter(event: Collective) -> str:

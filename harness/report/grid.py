@@ -1,6 +1,6 @@
 """The table of requirements: a row a requirement, and for each run a cell a world, to read runs side by side.
 
-Two runs of one requirement in two worlds become one ``Row`` with two ``Side``s of two ``Cell``s each::
+Two runs of one requirement in two worlds become one ``RequirementRow`` with two ``Side``s of two ``Cell``s each::
 
                           torch on gloo           my_fsdp on gloo
                           threads   processes     threads   processes
@@ -64,7 +64,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Row:
+class RequirementRow:
     """One requirement across all runs; ``parts`` and ``differs`` are what the filter looks at."""
 
     anchor: str
@@ -83,7 +83,7 @@ class Chapter:
     anchor: str
     name: str
     summary: str
-    rows: tuple[Row, ...]
+    rows: tuple[RequirementRow, ...]
 
 
 def chapters_of(columns: Sequence[Column]) -> tuple[Chapter, ...]:
@@ -113,10 +113,10 @@ def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Colum
     return Chapter(chapter_anchor(name), name, counted, rows)
 
 
-def _row(sides: list[list[Record]], columns: Sequence[Column]) -> Row:
+def _row(sides: list[list[Record]], columns: Sequence[Column]) -> RequirementRow:
     records = [record for side in sides for record in side]
     first = records[0]
-    return Row(
+    return RequirementRow(
         anchor=anchor_of(first.requirement),
         requirement=first.requirement,
         statement=first.statement,

@@ -26,7 +26,7 @@ MOST_DRAWN = 40
 
 
 @dataclass(frozen=True)
-class Group:
+class FailureGroup:
     """Rows that fail alike: ``first`` has the smallest case, ``others`` and ``more`` are the rest, by size of case."""
 
     anchor: str
@@ -43,7 +43,7 @@ class Group:
         return (self.first, *self.others, *self.more)
 
 
-def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Group, ...]:
+def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[FailureGroup, ...]:
     """The failing results of a run in groups, those with MUST first, else in the order in which they came up."""
     red = [record for record in records if record.verdict.is_red]
     found: dict[tuple[str, str, str], list[Record]] = {}
@@ -65,13 +65,13 @@ def _cards(rows: list[Record], anchors: list[str], file: str) -> list[Card]:
     return [*whole, *(brief_card_of(row, anchor) for row, anchor in rest)]
 
 
-def _drawn(group: Group) -> Group:
+def _drawn(group: FailureGroup) -> FailureGroup:
     return replace(group, lanes=lanes_of_events(group.first.record.events))
 
 
-def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> Group:
+def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> FailureGroup:
     chapter, cause, kind = sign
-    return Group(
+    return FailureGroup(
         anchor=anchor,
         title=one_line(f"{chapter}: {_reason(cause, kind)}", 160),
         summary=_summary([card.record for card in cards]),

@@ -44,7 +44,7 @@ KEY = (
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class HeatColumn:
     """A column: a dtype by its place in the order, a number of ranks (0 where it could not be read), and a mesh."""
 
     order: int
@@ -76,7 +76,7 @@ class HeatMap:
 
     heads: tuple[tuple[str, int], ...]
     sizes: tuple[tuple[str, int], ...]
-    places: tuple[Place, ...]
+    places: tuple[HeatColumn, ...]
     rows: tuple[tuple[str, tuple[Heat | None, ...]], ...]
     has_mesh: bool
     has_ulps: bool
@@ -85,7 +85,7 @@ class HeatMap:
 
 def heat_map(records: Iterable[Record], anchors: Mapping[str, str]) -> HeatMap:
     """The map of one run. ``anchors`` says by requirement where the page tells more of it."""
-    worst: dict[str, dict[Place, tuple[float, str, Record]]] = {}
+    worst: dict[str, dict[HeatColumn, tuple[float, str, Record]]] = {}
     for record in records:
         chapter = worst.setdefault(record.chapter, {})
         for cell, ratio in record.ratios.items():
@@ -107,16 +107,16 @@ def heat_map(records: Iterable[Record], anchors: Mapping[str, str]) -> HeatMap:
     )
 
 
-def place_of(cell: str) -> Place:
+def place_of(cell: str) -> HeatColumn:
     """Where the measurements of a cell belong, e.g. those of ``"2 ranks · float32"``."""
     found = _CELL.fullmatch(cell)
     if found is None:
-        return Place(len(_DTYPES) + 2, cell, 0, "")
+        return HeatColumn(len(_DTYPES) + 2, cell, 0, "")
     dtype, ranks, mesh = found["dtype"] or "", int(found["ranks"][:9]), (found["mesh"] or "").replace("x", "×")
     if not dtype:
-        return Place(len(_DTYPES) + 1, NO_DTYPE, ranks, str(ranks), mesh)
+        return HeatColumn(len(_DTYPES) + 1, NO_DTYPE, ranks, str(ranks), mesh)
     order = _DTYPES.index(dtype) if dtype in _DTYPES else len(_DTYPES)
-    return Place(order, dtype, ranks, str(ranks), mesh)
+    return HeatColumn(order, dtype, ranks, str(ranks), mesh)
 
 
 def brief(ratio: float) -> str:
@@ -139,12 +139,12 @@ def shade_of(ratio: float, record: Record) -> str:
 
 
 def _row(
-    chapter: Mapping[Place, tuple[float, str, Record]], places: Sequence[Place], anchors: Mapping[str, str]
+    chapter: Mapping[HeatColumn, tuple[float, str, Record]], places: Sequence[HeatColumn], anchors: Mapping[str, str]
 ) -> tuple[Heat | None, ...]:
     return tuple(_heat(*chapter[place], place, anchors) if place in chapter else None for place in places)
 
 
-def _heat(ratio: float, cell: str, record: Record, place: Place, anchors: Mapping[str, str]) -> Heat:
+def _heat(ratio: float, cell: str, record: Record, place: HeatColumn, anchors: Mapping[str, str]) -> Heat:
     ulps = units(record.ulps.get(cell, ())) if ratio > 0 else ""
     where = [plural(place.ranks, "rank") if place.ranks else place.dtype, f"mesh {place.mesh}" if place.mesh else ""]
     many = f"{ulps.replace('/', ' ULP off of ')} allowed, " if ulps else ""

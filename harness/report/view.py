@@ -19,7 +19,7 @@ from harness.report.claims import Claims, claims_of
 from harness.report.curves import Chart, charts_of
 from harness.report.downloads import Download, downloads_of
 from harness.report.grid import Chapter, Column, anchor_of, chapters_of
-from harness.report.groups import Group, groups_of
+from harness.report.groups import FailureGroup, groups_of
 from harness.report.heat import HeatMap, heat_map
 from harness.report.spread import Lane, beside, lanes_of
 from harness.run_comparison.difference import Comparison, compare
@@ -69,7 +69,7 @@ class RunView:
     chapters: tuple[Tally, ...]
     facts: tuple[tuple[str, str], ...]
     worlds: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[FailureGroup, ...]
     flaky: tuple[Flaky, ...]
     causes: str
     idle: tuple[Reason, ...]

@@ -39,7 +39,7 @@ class Weight(str, Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """One thing to say of one waiver; ``entry`` is its place in the file, from 1."""
 
     entry: int
@@ -102,13 +102,13 @@ class _Tried:
     idle: list[Record]
 
 
-def check(waivers: Sequence[Waiver], known: Known) -> list[Finding]:
+def check(waivers: Sequence[Waiver], known: Known) -> list[Remark]:
     """What is to be said of each waiver, in the order of the file; at least one finding each."""
-    found: list[Finding] = []
+    found: list[Remark] = []
     before: dict[tuple[str, str, str], int] = {}
     for entry, waiver in enumerate(waivers, 1):
         said = [*_twice(waiver, before, known), *_of_one(waiver, known)]
-        found += [Finding(entry, waiver, *one) for one in said or [(Weight.OK, "matches", _extent(waiver, known))]]
+        found += [Remark(entry, waiver, *one) for one in said or [(Weight.OK, "matches", _extent(waiver, known))]]
         before.setdefault((waiver.subject, waiver.versions, waiver.requirement or waiver.nodeid), entry)
     return found
 

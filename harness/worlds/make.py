@@ -56,10 +56,10 @@ def _attached(size: int, subject: Subject, backend: Backend, deadline: float) ->
     there = fleet()
 
     def roles(store: Path) -> list[RoleFactory]:
-        from harness.worlds.processes.role import Place, ProcessRole  # as above
+        from harness.worlds.processes.role import ProcessRole, RankPlace  # as above
 
         opened = there.store(store)
-        places = (Place(*there.place(rank, size)) for rank in range(size))
+        places = (RankPlace(*there.place(rank, size)) for rank in range(size))
         return [partial(ProcessRole, rank, size, subject, opened, place) for rank, place in enumerate(places)]
 
     carried = [(rank,) for rank in range(size)]

@@ -15,7 +15,7 @@ import pytest
 from harness import cli
 from harness.doctor import processes
 from harness.doctor.__main__ import examine
-from harness.doctor.checks import Check, Finding, State
+from harness.doctor.checks import Check, Finding, Status
 from harness.doctor.examination import Examination
 from harness.doctor.imports import AUTOLOAD
 from harness.worlds.base import Program, World
@@ -57,31 +57,31 @@ def test_gloo_lacks_what_it_lacks_and_no_more(tmp_path: Path, capsys: pytest.Cap
 def test_a_right_process_group_in_python_has_all_that_concerns_groups() -> None:
     """Of a backend without fault, made as a vendor makes one, every check of groups and requirement is found."""
     examined = examine(Examination("torch", "tests.mutants.backends.fixed:right", PATIENCE, GUARD))
-    others = {found.check.id for found in examined.findings if found.state is not State.FOUND}
+    others = {found.check.id for found in examined.findings if found.state is not Status.FOUND}
     assert others == {"accelerator", "current-device", "streams", "stream-order", "offload/pinned"}
 
 
 @pytest.mark.parametrize(
     ("backend", "name", "state", "words"),
     [
-        ("mutants.backends.backends:sums_for_averages", "collectives/average", State.WRONG, "AVG): [0]"),
+        ("mutants.backends.backends:sums_for_averages", "collectives/average", Status.WRONG, "AVG): [0]"),
         (
             "mutants.backends.backends:refuses_averages",
             "collectives/average",
-            State.MISSING,
+            Status.MISSING,
             "average is not supported",
         ),
-        ("doctor.broken.groups:dies_reducing", "async-work", State.WRONG, "killed by SIGSEGV"),
-        ("doctor.broken.groups:gives_handles", "async-work", State.WRONG, "gives a Handle, no Work"),
-        ("doctor.broken.groups:knows_old_names", "async-work", State.MISSING, "does not override all_gather_single, "),
-        ("doctor.broken.groups:registered_by_a_string", "registration", State.WRONG, "devices x, y, z"),
-        ("doctor.broken.groups:unregistered", "registration", State.MISSING, "torch knows no backend 'no_such_ccl'"),
-        ("doctor.broken.groups:unregistered", "process-group", State.WRONG, "Unknown backend type no_such_ccl"),
-        ("doctor.broken.values:moves_nothing", "collectives/all-gather", State.WRONG, "all_gather_single(plain"),
+        ("doctor.broken.groups:dies_reducing", "async-work", Status.WRONG, "killed by SIGSEGV"),
+        ("doctor.broken.groups:gives_handles", "async-work", Status.WRONG, "gives a Handle, no Work"),
+        ("doctor.broken.groups:knows_old_names", "async-work", Status.MISSING, "does not override all_gather_single, "),
+        ("doctor.broken.groups:registered_by_a_string", "registration", Status.WRONG, "devices x, y, z"),
+        ("doctor.broken.groups:unregistered", "registration", Status.MISSING, "torch knows no backend 'no_such_ccl'"),
+        ("doctor.broken.groups:unregistered", "process-group", Status.WRONG, "Unknown backend type no_such_ccl"),
+        ("doctor.broken.values:moves_nothing", "collectives/all-gather", Status.WRONG, "all_gather_single(plain"),
     ],
 )
 def test_a_broken_process_group_is_told_of_by_the_check_that_it_breaks(
-    backend: str, name: str, state: State, words: str
+    backend: str, name: str, state: Status, words: str
 ) -> None:
     """Ranks that die, refuse or answer something else fail one check, which says what came."""
     found = asked(f"tests.{backend}", name)[name]
@@ -93,7 +93,7 @@ def test_a_collective_that_hangs_fails_its_requirement_and_the_next_is_judged() 
     """A requirement whose ranks hang is wrong after half the patience; ranks are started anew for the next."""
     names = ("collectives/from-one", "collectives/exact")
     found = asked("tests.doctor.broken.groups:hangs_broadcasting", *names, patience=40.0)
-    assert [found[name].state for name in names] == [State.WRONG, State.FOUND]
+    assert [found[name].state for name in names] == [Status.WRONG, Status.FOUND]
     assert "timeout of 20 s passed" in found["collectives/from-one"].said
     assert "waiting in broadcast" in found["collectives/from-one"].said
 
@@ -107,7 +107,7 @@ def test_a_group_that_never_starts_is_told_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(processes, "ask", ask)
     found = asked("tests.doctor.broken.groups:never_starts", "process-group", "async-work", "collectives/sum")
-    assert found["process-group"].state is State.WRONG
+    assert found["process-group"].state is Status.WRONG
     assert "cannot start" in found["process-group"].said
     others = {found[name].said for name in ("async-work", "collectives/sum")}
     assert others == {"no process group starts (process-group)"}
@@ -119,16 +119,16 @@ def test_a_device_that_lacks_hooks_is_told_of_each() -> None:
         "tests.doctor.broken.numbers_in_python:backend",
         *("device-module", "accelerator", "streams", "storage-resizing", "registration"),
     )
-    assert [found[name].state for name in ("device-module", "accelerator")] == [State.FOUND, State.FOUND]
-    assert [found[name].state for name in ("streams", "storage-resizing")] == [State.MISSING, State.MISSING]
+    assert [found[name].state for name in ("device-module", "accelerator")] == [Status.FOUND, Status.FOUND]
+    assert [found[name].state for name in ("streams", "storage-resizing")] == [Status.MISSING, Status.MISSING]
     assert "resize_" in found["storage-resizing"].said
-    assert found["registration"].state is State.WRONG
+    assert found["registration"].state is Status.WRONG
 
 
 def test_a_device_that_is_not_here_is_missing_and_nothing_of_it_is_tried() -> None:
     """Where the machine has no such device, one check says so, and the others say why they were not tried."""
     found = asked("tests.doctor.broken.values:no_such_device", "device-module", "devices", "streams")
-    assert [found[name].state for name in ("device-module", "devices")] == [State.FOUND, State.MISSING]
+    assert [found[name].state for name in ("device-module", "devices")] == [Status.FOUND, Status.MISSING]
     assert found["streams"].said == "no xpu device here (devices)"
     assert found["process-group"].said == "no rank can have a device (devices)"
 
@@ -171,7 +171,7 @@ def test_an_import_that_hangs_is_ended_and_shown(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(processes, "threading", SimpleNamespace(Timer=Clock))
     found = asked("tests.doctor.broken.hangs:backend")["backend"]
     os.close(pipe)
-    assert found.state is State.WRONG
+    assert found.state is Status.WRONG
     assert re.search(r"rank 0 hung: .*, in (wait|__init__|<module>) \((threading|hangs).py:\d+\)", found.said)
 
 
@@ -185,21 +185,21 @@ def test_an_autoloaded_backend_that_breaks_torch_is_a_finding(tmp_path: Path, mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv(AUTOLOAD, "1")
     found = asked("gloo", "storage-resizing")
-    assert found["import-torch"].state is State.MISSING
+    assert found["import-torch"].state is Status.MISSING
     assert "Failed to load the backend extension: broken_npu" in found["import-torch"].said
     assert "because of OSError: libascendcl.so: no such file" in found["import-torch"].said
-    assert [found[name].state for name in ("backend", "storage-resizing")] == [State.FOUND, State.FOUND]
+    assert [found[name].state for name in ("backend", "storage-resizing")] == [Status.FOUND, Status.FOUND]
 
 
 def test_an_implementation_that_does_not_load_costs_its_own_check() -> None:
     """The backend is asked all the same, with torch's own implementation."""
     name = "collectives/sum"
     found = asked("gloo", name, implementation="tests.doctor.broken.raises:implementation")
-    assert (found["implementation"].state, found[name].state) == (State.MISSING, State.FOUND)
+    assert (found["implementation"].state, found[name].state) == (Status.MISSING, Status.FOUND)
 
 
 def test_what_there_is_no_time_for_is_not_tried() -> None:
     """When the whole time is over, the rest says so, and the status is 2."""
     examined = examine(Examination("torch", "gloo", PATIENCE, 0.001))
-    assert {found.state for found in examined.findings[3:]} == {State.NOT_TRIED}
+    assert {found.state for found in examined.findings[3:]} == {Status.NOT_TRIED}
     assert examined.incomplete

@@ -9,7 +9,7 @@ import pytest
 
 from harness import cli
 from harness.doctor import device, findings_text, groups, imports, requirements
-from harness.doctor.checks import Check, Finding, NotTried, State, Wrong, answer, last_line, of_ranks
+from harness.doctor.checks import Check, Finding, NotTried, Status, Wrong, answer, last_line, of_ranks
 from harness.doctor.examination import Examination
 from tests import ROOT as ROOT
 
@@ -50,25 +50,26 @@ def every_check() -> list[Check]:
     return [*imports.CHECKS, *(probe.check for probe in probes), *map(requirements.check, requirements.tests())]
 
 
-def examined(**states: State) -> Examination:
+def examined(**states: Status) -> Examination:
     """A finished examination in which all is found but what is given, by ids with underscores."""
     findings = [
-        Finding(check, states.get(check.id.replace("-", "_").replace("/", "_"), State.FOUND)) for check in every_check()
+        Finding(check, states.get(check.id.replace("-", "_").replace("/", "_"), Status.FOUND))
+        for check in every_check()
     ]
     return Examination("torch", "gloo", findings=findings)
 
 
 def test_the_status_says_whether_a_must_is_broken_or_not_all_was_asked() -> None:
     """0, 1 and 2, as the help says; what is broken weighs more than what was not asked."""
-    late, both = examined(), examined(storage_resizing=State.MISSING)
+    late, both = examined(), examined(storage_resizing=Status.MISSING)
     late.incomplete = both.incomplete = True
-    ends = [examined(), examined(collectives_strided=State.WRONG), examined(streams=State.WRONG), late, both]
+    ends = [examined(), examined(collectives_strided=Status.WRONG), examined(streams=Status.WRONG), late, both]
     assert [findings_text.status(one) for one in ends] == [0, 0, 1, 2, 1]
 
 
 def test_what_counts_comes_first_in_what_to_do() -> None:
     """Advice on what a MUST depends on stands before other advice, with what breaks and what to do."""
-    text = findings_text.text(examined(collectives_all_to_all=State.MISSING, collectives_average=State.WRONG))
+    text = findings_text.text(examined(collectives_all_to_all=Status.MISSING, collectives_average=Status.WRONG))
     advice = text.partition("What to do")[2]
     assert advice.index("collectives/average wrong:") < advice.index("collectives/all-to-all missing (should):")
     assert "without it: " in advice
@@ -98,9 +99,9 @@ def test_an_answer_is_a_state() -> None:
 def test_ranks_that_differ_are_wrong() -> None:
     """One rank that refuses alone is wrong, by its number; what is no answer is wrong, too."""
     check = every_check()[0]
-    assert of_ranks(check, [["found", ""], ["missing", "no"]]) == Finding(check, State.WRONG, "rank 1: no")
-    assert of_ranks(check, [["missing", "no"], ["missing", "no"]]) == Finding(check, State.MISSING, "no")
-    assert of_ranks(check, [["found", ""], ["splendid", ""]]).state is State.WRONG
+    assert of_ranks(check, [["found", ""], ["missing", "no"]]) == Finding(check, Status.WRONG, "rank 1: no")
+    assert of_ranks(check, [["missing", "no"], ["missing", "no"]]) == Finding(check, Status.MISSING, "no")
+    assert of_ranks(check, [["found", ""], ["splendid", ""]]).state is Status.WRONG
 
 
 def test_the_root_of_an_error_is_told() -> None:

@@ -24,9 +24,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from harness.worlds.base import Fate, Outcome
-from harness.worlds.processes.flight_recorder import Call, Flight, Place
+from harness.worlds.processes.flight_recorder import ExpectedCall, Flight, RecordedCall
 
-_Calls = Mapping[int, Call]
+_Calls = Mapping[int, RecordedCall]
 
 
 def mismatched(ends: Sequence[Outcome], flights: Mapping[int, Flight], waiting: Collection[int]) -> list[Outcome]:
@@ -46,18 +46,18 @@ def _judged(end: Outcome, words: Mapping[int, str], waiting: Collection[int]) ->
     return replace(end, fate=Fate.INTERRUPTED) if words and end.rank in waiting else end
 
 
-def _unfinished(flights: Mapping[int, Flight]) -> dict[Place, _Calls]:
+def _unfinished(flights: Mapping[int, Flight]) -> dict[ExpectedCall, _Calls]:
     """The calls of each place where some rank is not done yet, in the order of their numbers."""
-    places: dict[Place, dict[int, Call]] = {}
+    places: dict[ExpectedCall, dict[int, RecordedCall]] = {}
     for rank, flight in flights.items():
         for call in flight.calls:
             ranks = flight.groups.get(call.group, ())
             if rank in ranks and not call.is_p2p:
-                places.setdefault(Place(call.number, call.backend, call.group, ranks), {})[rank] = call
+                places.setdefault(ExpectedCall(call.number, call.backend, call.group, ranks), {})[rank] = call
     return {place: places[place] for place in sorted(places) if not all(c.is_done for c in places[place].values())}
 
 
-def _of_different_calls(places: Mapping[Place, _Calls]) -> dict[int, str]:
+def _of_different_calls(places: Mapping[ExpectedCall, _Calls]) -> dict[int, str]:
     """For each rank, its first call that is another than its peers' at the same place, in words."""
     words: dict[int, str] = {}
     for place, calls in places.items():
@@ -68,7 +68,10 @@ def _of_different_calls(places: Mapping[Place, _Calls]) -> dict[int, str]:
 
 
 def _of_missing_calls(
-    places: Mapping[Place, _Calls], flights: Mapping[int, Flight], silent: Collection[int], waiting: Collection[int]
+    places: Mapping[ExpectedCall, _Calls],
+    flights: Mapping[int, Flight],
+    silent: Collection[int],
+    waiting: Collection[int],
 ) -> dict[int, str]:
     """For each stuck rank, the first call that it made and a peer did not, or that a peer made and it did not."""
     absent = {place: _absent(place, calls, flights) for place, calls in places.items()}
@@ -86,14 +89,14 @@ def _of_missing_calls(
     return {**others, **callers}
 
 
-def _absent(place: Place, calls: _Calls, flights: Mapping[int, Flight]) -> set[int]:
+def _absent(place: ExpectedCall, calls: _Calls, flights: Mapping[int, Flight]) -> set[int]:
     """The ranks that have certainly not made that call."""
     others = [rank for rank in place.ranks if rank not in calls and rank in flights]
     return {rank for rank in others if flights[rank].never_reached(place)}
 
 
 def _stuck(
-    places: Mapping[Place, _Calls], absent: Mapping[Place, set[int]], busy: set[int], waiting: set[int]
+    places: Mapping[ExpectedCall, _Calls], absent: Mapping[ExpectedCall, set[int]], busy: set[int], waiting: set[int]
 ) -> set[int]:
     """Those of ``waiting`` that cannot go on, see [Note: which ranks can go on]."""
     going = set(busy)
@@ -109,11 +112,11 @@ def _stuck(
     return waiting - going
 
 
-def _title(place: Place) -> str:
+def _title(place: ExpectedCall) -> str:
     return f"ranks disagree about call {place.number} on group {place.group} of ranks {list(place.ranks)}:"
 
 
-def _called(rank: int, call: Call) -> str:
+def _called(rank: int, call: RecordedCall) -> str:
     return f"rank {rank} called {call.words()}"
 
 

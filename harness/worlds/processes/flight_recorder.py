@@ -127,7 +127,7 @@ def _groups() -> dict[str, list[int]]:
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class Place(NamedTuple):
+class ExpectedCall(NamedTuple):
     """Where ranks should meet: the ``number``-th call on a group."""
 
     number: int
@@ -137,7 +137,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One collective as one rank called it: the ``number``-th on its group."""
 
     number: int
@@ -185,7 +185,7 @@ class Call:
 class Flight:
     """The last calls of one rank, oldest first, and the ranks of its groups. ``is_cut`` if there were more calls."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[RecordedCall, ...]
     groups: Mapping[str, tuple[int, ...]]
     is_cut: bool = False
 
@@ -193,7 +193,7 @@ class Flight:
         """A section for a traceback: the last calls in words."""
         return "\n".join(["last collectives:", *(f"  {call.line()}" for call in self.calls[-_SHOWN:]), ""])
 
-    def never_reached(self, place: Place) -> bool:
+    def never_reached(self, place: ExpectedCall) -> bool:
         """Whether this rank certainly has not made that call; old calls are forgotten, so it is not always known."""
         numbers = [call.number for call in self.calls if (call.backend, call.group) == (place.backend, place.group)]
         return max(numbers) < place.number if numbers else not self.is_cut
@@ -244,13 +244,15 @@ def understood(text: bytes) -> Flight | None:
         return None
 
 
-def _call(tree: Mapping[str, Any]) -> Call:
+def _call(tree: Mapping[str, Any]) -> RecordedCall:
     group, about = tree["process_group"]
     backend, _, operation = tree["profiling_name"].rpartition(":")
     inputs = _tensors(tree["input_sizes"], tree["input_dtypes"])
     outputs = _tensors(tree["output_sizes"], tree["output_dtypes"])
     is_done = tree["retired"] or tree["state"] == "completed"
-    return Call(tree["collective_seq_id"], backend, group, about, operation, inputs, outputs, is_done, tree["is_p2p"])
+    return RecordedCall(
+        tree["collective_seq_id"], backend, group, about, operation, inputs, outputs, is_done, tree["is_p2p"]
+    )
 
 
 def _tensors(sizes: list[list[int]], dtypes: list[str]) -> Tensors:

@@ -33,7 +33,7 @@ _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Which of how many ranks a rank is on its node, and whether the whole world is on one machine."""
 
     rank: int
@@ -45,10 +45,10 @@ class ProcessRole:
     """One rank with a process group that lives from here to ``leave``. ``store`` opens the place where ranks meet."""
 
     def __init__(
-        self, rank: int, size: int, subject: Subject, store: Callable[[], Store], place: Place | None = None
+        self, rank: int, size: int, subject: Subject, store: Callable[[], Store], place: RankPlace | None = None
     ) -> None:
         backend = load_backend(subject.backend)
-        place = place or Place(rank, size)
+        place = place or RankPlace(rank, size)
         _set_environment(rank, size, place, backend)
         implementation = load_implementation(subject.implementation)
         device = _own_device(place.rank, backend.device_type)
@@ -84,7 +84,7 @@ def file_store(path: str, size: int) -> Store:
     return FileStore(path, size)
 
 
-def _set_environment(rank: int, size: int, place: Place, backend: Backend) -> None:
+def _set_environment(rank: int, size: int, place: RankPlace, backend: Backend) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
     os.environ.update(LOCAL_RANK=str(place.rank), LOCAL_WORLD_SIZE=str(place.size))
     loopback = _loopback() if place.on_one_machine else ""
