@@ -1,4 +1,4 @@
-"""The lines that run one row again: pytest's, and a launcher's around it."""
+"""The commands that run one test again: pytest's, and a launcher's around it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def pytest_line(nodeid: str, implementation: str, backend: str, case: Mapping[str, Any] | None) -> list[str]:
-    """The words that run a row on a subject, with this very case if there is one."""
+    """The words that run a test on a subject, with this case if one is given."""
     words = ["pytest", nodeid, "--implementation", implementation, "--backend", backend]
     if case is not None:
         words += ["--case", json.dumps(case)]  # ASCII: no terminal or clipboard changes it
@@ -16,5 +16,5 @@ def pytest_line(nodeid: str, implementation: str, backend: str, case: Mapping[st
 
 
 def launched(words: Sequence[str], ranks: int) -> list[str]:
-    """The same on so many ranks of one machine, started by torchrun: a row in the attached world."""
+    """The same on so many ranks of one machine, started by torchrun: a test in the attached world."""
     return ["torchrun", f"--nproc-per-node={ranks}", "-m", "harness.attached", "--", *words]

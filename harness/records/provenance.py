@@ -1,10 +1,10 @@
-"""Where the rows of a record file come from, as digests: which plan, which waiver files, which sources judged.
+"""Where the results of a record file come from, as digests: which plan, which waiver files, which sources judged.
 
-A run of the row ``t.py::a[threads]``, which is the requirement ``x/a`` at level must, has the plan digest::
+A run of the test ``t.py::a[threads]``, which is the requirement ``x/a`` at level must, has the plan digest::
 
     sha256('[["t.py::a[threads]","x/a","must"]]')
 
-The order in which rows are run is no part of it. Whoever has the same sources has the same digests.
+The order of tests is not part of it. The same sources have the same digests.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Provenance:
     left_out: int = 0
 
 
-def plan_digest(rows: Iterable[tuple[str, str, str]]) -> str:
-    """The SHA-256 of rows of (node id, requirement id, level), sorted."""
-    text = json.dumps(sorted(map(list, rows)), separators=(",", ":"), ensure_ascii=True)
+def plan_digest(tests: Iterable[tuple[str, str, str]]) -> str:
+    """The SHA-256 of tests as (node id, requirement id, level), sorted."""
+    text = json.dumps(sorted(map(list, tests)), separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

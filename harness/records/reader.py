@@ -1,6 +1,6 @@
-"""Read a record file back: a header, then one line a row, then a footer, also when the run was killed half-way.
+"""Read a record file back: a header, then one line per result, then a footer, also when the run was killed half-way.
 
-Three rows planned, killed while the second was being written::
+Three results planned, killed while the second was being written::
 
     {"kind": "header", "plan": ["a", "b", "c"], …}
     {"kind": "record", "nodeid": "a", …}
@@ -55,7 +55,7 @@ class Run(Struct, frozen=True):
 
 
 def missing(run: Run) -> list[str]:
-    """The planned node ids, in the order planned, for which no row was written."""
+    """The planned node ids, in the order planned, for which no result was written."""
     written = {record.nodeid for record in run.records}
     return [nodeid for nodeid in dict.fromkeys(run.header.plan) if nodeid not in written]
 
@@ -101,7 +101,7 @@ class _Reader:
         self.where = path.name
         self.header: Header | None = None
         self.footer: Footer | None = None
-        self.rows: dict[str, Record] = {}
+        self.results: dict[str, Record] = {}
         self.worlds: set[str] = set()
         self.damage: list[str] = []
         self.digest = hashlib.sha256()
@@ -169,21 +169,21 @@ class _Reader:
         elif isinstance(line, Footer):
             self.footer = line
         else:
-            self._row(line)
+            self._result(line)
         if wrong:
             names, kind = ", ".join(f'"{name}"' for name in wrong), type(line).__name__.lower()
             self._note(f"{names} of a {kind} has the wrong type, so the default is taken; the {kind} itself is kept")
 
-    def _row(self, row: Record) -> None:
-        """Keep a row. The later line wins: a row is written when judged, and again if closing its ranks showed more.
+    def _result(self, result: Record) -> None:
+        """Keep a result. The later line wins: it is written when judged, and again if closing its ranks showed more.
 
-        Closing can only make a row worse, so a failure that a later line takes back is told as damage.
+        Closing can only make a result worse, so a later line that takes back a failure is reported as damage.
         """
-        self._meet([row.world])
-        before = self.rows.get(row.nodeid)
-        if before is not None and before.verdict in (Verdict.FAIL, Verdict.STALE_WAIVER) and not row.verdict.is_red:
-            self._note(f"takes back an earlier {before.verdict} of {row.nodeid}; run that row again by itself")
-        self.rows[row.nodeid] = row
+        self._meet([result.world])
+        before = self.results.get(result.nodeid)
+        if before is not None and before.verdict in (Verdict.FAIL, Verdict.STALE_WAIVER) and not result.verdict.is_red:
+            self._note(f"takes back an earlier {before.verdict} of {result.nodeid}; run that test again alone")
+        self.results[result.nodeid] = result
 
     def _meet(self, worlds: list[str]) -> None:
         if len(self.worlds.union(worlds)) > MOST_WORLDS:
@@ -197,7 +197,7 @@ class _Reader:
             self.damage.append(f"{self.path.name}: no footer, so the run was cut short; run it again to the end")
         self.packed += self.packer.flush()
         packed = bytes(self.packed) if len(self.packed) <= MOST_PACKED else b""
-        records = list(self.rows.values())
+        records = list(self.results.values())
         return Run(self.path, self.header, records, self.footer, self.damage, self.digest.hexdigest(), packed)
 
     def _note(self, what: str) -> None:

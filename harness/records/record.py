@@ -27,7 +27,7 @@ Tried = Annotated[str, Meta(pattern="^(pass|fail)?$")]
 
 
 class Verdict(str, Enum):
-    """The seven ways a row can end. The value is what records, pages and terminals show."""
+    """The seven verdicts of a result. The value is what records, pages and terminals show."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -42,7 +42,7 @@ class Verdict(str, Enum):
 
     @property
     def is_red(self) -> bool:
-        """Whether the row makes the run fail: the subject's fault, a stale waiver, or ours."""
+        """Whether the result makes the run fail: the subject's fault, a stale waiver, or ours."""
         return self in (Verdict.FAIL, Verdict.STALE_WAIVER, Verdict.BROKEN)
 
 

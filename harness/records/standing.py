@@ -111,7 +111,7 @@ def severity(ratio: float, verdict: Verdict) -> tuple[int, float]:
 
 
 def counts(records: Iterable[Record]) -> dict[tuple[str, Verdict], int]:
-    """Rows by level and verdict."""
+    """Results by level and verdict."""
     return Counter((record.level, record.verdict) for record in records)
 
 
