@@ -39,7 +39,7 @@ class Wire:
 
 def wire_of(rank: Rank, step: Callable[[], Any]) -> Wire:
     """The collectives that ``step`` issues on this rank."""
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         step()
     return Wire(entries)
 

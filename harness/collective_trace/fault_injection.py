@@ -9,8 +9,8 @@ class CollectiveFailed(RuntimeError):
     """Raised in place of a collective's return, on the rank that called it."""
 
 
-class Fuse(list[Entry]):
-    """A ledger that raises CollectiveFailed when collective ``at``, counted from 0, is noted in it; once."""
+class FailingTrace(list[Entry]):
+    """A trace that raises CollectiveFailed when collective ``at``, counted from 0, is noted in it; once."""
 
     def __init__(self, at: int) -> None:
         super().__init__()

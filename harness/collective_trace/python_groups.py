@@ -1,6 +1,6 @@
 """Hearing process groups that are written in Python, whose methods torch calls without asking its dispatcher.
 
-Of a vendor's group that gathers by two broadcasts of gloo, the ledger has what the group was asked for::
+Of a vendor's group that gathers by two broadcasts of gloo, the recorder notes what the group was asked for::
 
     {"op": "all_gather", …}                       and not     {"op": "broadcast", …}, {"op": "broadcast", …}
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-#: What each method is called in ledgers, and which arguments are its inputs and its outputs. Names of all versions.
+#: What each method is called in traces, and which arguments are its inputs and its outputs. Names of all versions.
 _CALLS: dict[str, tuple[str, int | None, int | None]] = {
     **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base"), ("all_gather", 1, 0)),
     **dict.fromkeys(("all_gather_single", "all_gather_single_coalesced"), ("all_gather", 1, 0)),

@@ -79,26 +79,26 @@ def _amount(tensors: Sequence[Tensor]) -> dict[str, Any]:
 @contextmanager
 def by_group(entries: list[Entry], waits: bool = False) -> Iterator[None]:
     """Listen to what process groups of this thread ``note``."""
-    outer = getattr(_listening, "ledgers", ())
-    _listening.ledgers = (*outer, (entries, waits))
+    outer = getattr(_listening, "traces", ())
+    _listening.traces = (*outer, (entries, waits))
     try:
         yield
     finally:
-        _listening.ledgers = outer
+        _listening.traces = outer
 
 
 def note(*what: Any) -> Heard:
-    """Note an ``entry`` in the ledgers that are open on this thread; free when there is none."""
+    """Note an ``entry`` in the traces that are open on this thread; free when there is none."""
     heard: Heard = []
-    for entries, waits in getattr(_listening, "ledgers", ()):
+    for entries, waits in getattr(_listening, "traces", ()):
         heard += [(entries, len(entries))] if waits else []
         entries.append(entry(*what))
     return heard
 
 
 def note_wait(heard: Heard) -> None:
-    """Note that what ``note`` heard of has been waited for, in those of its ledgers that are still open; once."""
-    still_open = [id(entries) for entries, _ in getattr(_listening, "ledgers", ())]
+    """Note that what ``note`` heard of has been waited for, in those of its traces that are still open; once."""
+    still_open = [id(entries) for entries, _ in getattr(_listening, "traces", ())]
     for entries, place in heard:
         if id(entries) in still_open:
             entries.append({"op": "wait", "of": place})
@@ -152,7 +152,7 @@ class _Listener(TorchDispatchMode):
 
     def _note(self, told: list[Entry], result: Any) -> None:
         for each in told:
-            self._entries.append(each)  # one by one: see ``Fuse``
+            self._entries.append(each)  # one by one: see ``FailingTrace``
         if self._works is not None:
             self._works.keep(result, range(len(self._entries) - len(told), len(self._entries)))
 

@@ -74,7 +74,7 @@ class TracedTrial(Trial):
 def run_traced(rank: Rank, case: Any, program: Program, *args: Any) -> dict[str, Any]:
     """On every rank: run ``program`` and return what it returned or raised, with the collectives that it issued."""
     value, error = None, ""
-    with rank.ledger(waits=True) as entries:
+    with rank.collectives(waits=True) as entries:
         try:
             value = program(rank, case, *args)
         except Exception as raised:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from harness.collective_trace.fault_injection import Fuse
+from harness.collective_trace.fault_injection import FailingTrace
 from harness.collective_trace.recorder import Entry, Listen, by_dispatcher
 from harness.vendor.api import Backend, Implementation
 
@@ -66,7 +66,7 @@ class Rank:
         self._meshes.clear()
 
     @contextmanager
-    def ledger(self, waits: bool = False) -> Iterator[list[Entry]]:
+    def collectives(self, waits: bool = False) -> Iterator[list[Entry]]:
         """Note every collective that this rank issues in the block, in order, as entries of ``collective_trace``.
 
         With ``waits``, also when it first waited for each of them.
@@ -78,5 +78,5 @@ class Rank:
     @contextmanager
     def failing(self, at: int) -> Iterator[None]:
         """Have this rank's collective number ``at`` of the block, counted from 0, raise ``CollectiveFailed``."""
-        with self._listen(Fuse(at), False):
+        with self._listen(FailingTrace(at), False):
             yield

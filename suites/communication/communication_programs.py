@@ -1,4 +1,4 @@
-"""What runs on ranks to learn what they communicate: the ledgers of a forward and a backward pass.
+"""What runs on ranks to learn what they communicate: the collectives of a forward and a backward pass.
 
 What an implementation does once, when it first runs, is its own business: the pass that counts is the second one.
 """
@@ -81,13 +81,13 @@ def communicated(
 
 
 def passed(rank: Rank, case: TrainingCase, net: nn.Module, between: Change | None = None) -> dict[str, Any]:
-    """A forward and a backward, each with its ledger."""
+    """A forward and a backward, each with its collectives."""
     net.zero_grad()
-    with rank.ledger() as forward:
+    with rank.collectives() as forward:
         loss = case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
     if between is not None:
         between(rank, case, net)
-    with rank.ledger() as backward:
+    with rank.collectives() as backward:
         loss.backward()
     return {"forward": forward, "backward": backward}
 
@@ -103,7 +103,7 @@ def forwards(rank: Rank, case: TrainingCase) -> list[list[dict[str, Any]]]:
     passed(rank, case, net)
     found, losses = [], []
     for _ in range(2):
-        with rank.ledger() as entries:
+        with rank.collectives() as entries:
             losses.append(case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number))
         found.append(entries)
     (losses[0] + losses[1]).backward()
@@ -151,7 +151,7 @@ def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]
     """Train with other collectives on every module; how often these were asked, beside how often ranks spoke."""
     net = sharded(rank, case)
     own = give_own(case, net)
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         trace = steps(rank, case, net)
     spoken = [entry["op"] for entry in entries]
     return {

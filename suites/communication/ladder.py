@@ -1,4 +1,4 @@
-"""Nets whose groups of parameters all differ in size, so that a ledger tells which of them was gathered, and when.
+"""Nets whose groups of parameters all differ in size, so that a trace shows which of them was gathered, and when.
 
 Three rungs of different widths on two ranks, each sharded by itself and freed after forward; the root has no parameters
 of its own. Backward is then heard as::
@@ -23,7 +23,7 @@ from harness.data.case import Case
 from reference_models.nets import MLP
 from suites.communication.markers import mark
 from suites.kit.cases import fill, mixed
-from suites.kit.ledgers import ROOT, as_meant, padded, tells_nothing
+from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
 from suites.kit.strategies import world_sizes
 
 #: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
@@ -132,7 +132,7 @@ def _ahead(place: int, count: int, which: str) -> st.SearchStrategy[tuple[int, t
 
 
 def heard(case: LadderCase, entries: Iterable[dict[str, Any]]) -> list[str]:
-    """A ledger in words: ``gather 1``, ``reduce root``, and what the net noted."""
+    """A trace in words: ``gather 1``, ``reduce root``, and what the net noted."""
     return [_word(case, entry) for entry in entries if "note" in entry or not tells_nothing(entry)]
 
 

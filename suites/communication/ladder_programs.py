@@ -20,7 +20,7 @@ from suites.kit.strategies import stacks, training_cases
 
 
 def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, Any]:
-    """The ledgers of the second forward and backward, and notes; ``ahead`` says which of them lists are for."""
+    """The collectives of the second forward and backward, and notes; ``ahead`` says which of them lists are for."""
     net: Any = case.build()
     fully_shard: Any = rank.implementation.fully_shard
     checkpoint: Any = rank.implementation.checkpoint
@@ -45,10 +45,10 @@ def tell(case: LadderCase, net: Any, ahead: str) -> None:
 def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, Any]:
     """A forward and a backward."""
     net.zero_grad()
-    with rank.ledger() as forward:
+    with rank.collectives() as forward:
         net.note = lambda word: forward.append({"note": word})
         outputs = net(case.inputs(rank.number).to(rank.device))
-    with rank.ledger() as backward:
+    with rank.collectives() as backward:
         net.note = lambda word: backward.append({"note": word})
         outputs.sum().backward()
     return {"forward": forward, "backward": backward}
@@ -89,7 +89,7 @@ def train_unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     net = sharded(rank, case)
     sums = [torch.full((place + 2,), float(rank.number)) for place in range(len(case.sharded) + 1)]
     works, handles = [], []
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         for module, total in zip(modules(case, net), sums, strict=True):
             handles.append(module.unshard(async_op=True))
             works.append(dist.all_reduce(total, async_op=True))

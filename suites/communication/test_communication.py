@@ -16,10 +16,10 @@ from harness.worlds.base import Program
 from suites.communication import communication_programs as programs
 from suites.communication.communication_programs import FrozenCase, RoomCase, frozen_cases, room_cases
 from suites.kit import baseline
-from suites.kit import ledgers as book
+from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.expected_collectives import Unit, counted, tallied
 from suites.kit.hsdp import hsdp_cases
-from suites.kit.ledgers import Unit, counted, tallied
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.registered import SetLaterCase, group_cases, set_later_cases
@@ -54,7 +54,7 @@ TINY = TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=Tr
 def test_forward_gathers_each_group_of_parameters_once(trial: Trial, case: TrainingCase) -> None:
     """Forward gathers all parameters that were sharded together in one message of padded rows, and says no more."""
     for number, got in enumerate(trial.run(programs.communicated, case)):
-        want = tallied(book.gathers(case, number, book.units(case)))
+        want = tallied(wire.gathers(case, number, wire.units(case)))
         trial.agree(f"rank {number}, forward", counted(got["forward"]), want)
 
 
@@ -65,7 +65,7 @@ def test_forward_gathers_each_group_of_parameters_once(trial: Trial, case: Train
 def test_backward_gathers_what_was_freed_and_reduces_each_group_once(trial: Trial, case: TrainingCase) -> None:
     """Backward gathers once what forward freed, reduce-scatters each group's gradients once, and says no more."""
     for number, got in enumerate(trial.run(programs.communicated, case)):
-        want = backward(case, number, book.freed(case))
+        want = backward(case, number, wire.freed(case))
         trial.agree(f"rank {number}, backward", counted(got["backward"]), want)
 
 
@@ -76,9 +76,9 @@ def test_backward_gathers_what_was_freed_and_reduces_each_group_once(trial: Tria
 def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards, gathers and reduce-scatters stay in a replica, and each part is all-reduced once."""
     for number, got in enumerate(trial.run(programs.communicated, case)):
-        want = tallied(book.gathers(case, number, book.units(case)))
+        want = tallied(wire.gathers(case, number, wire.units(case)))
         trial.agree(f"rank {number}, forward", counted(got["forward"]), want)
-        want = backward(case, number, book.freed(case))
+        want = backward(case, number, wire.freed(case))
         trial.agree(f"rank {number}, backward", counted(got["backward"]), want)
 
 
@@ -87,11 +87,11 @@ def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCa
 @given(case=group_cases())
 def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k, backward gathers each group of parameters once, among k neighbours."""
-    size, count = int(case.reshard_after_forward or 0), len(book.units(case))
+    size, count = int(case.reshard_after_forward or 0), len(wire.units(case))
     for number, got in enumerate(trial.run(programs.communicated, case)):
         neighbours = list(range(number // size * size, number // size * size + size))
-        words = [f"all_gather on ranks {neighbours}", f"reduce_scatter on ranks {book.sharers(case, number)}"]
-        trial.agree(f"rank {number}, backward", counted(got["backward"], book.by_op), tallied(words * count))
+        words = [f"all_gather on ranks {neighbours}", f"reduce_scatter on ranks {wire.sharers(case, number)}"]
+        trial.agree(f"rank {number}, backward", counted(got["backward"], wire.by_op), tallied(words * count))
 
 
 @requirement("communication/set-later", SHARDED, ranks=2)
@@ -105,7 +105,7 @@ def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: Training
 def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: SetLaterCase) -> None:
     """After set_reshard_after_forward backward gathers as if that had been asked for, of the root alone or of all."""
     blocks = case.then if case.recurse else case.reshard_after_forward is not False
-    again = book.gathered_again(case, case.then, blocks)
+    again = wire.gathered_again(case, case.then, blocks)
     for number, got in enumerate(trial.run(programs.communicated, case, programs.set_later)):
         trial.agree(f"rank {number}, backward", counted(got["backward"]), backward(case, number, again))
 
@@ -116,7 +116,7 @@ def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: 
 def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: TrainingCase) -> None:
     """A group that forward kept, and that is resharded explicitly, is gathered once in backward."""
     for number, got in enumerate(trial.run(programs.communicated, case, None, programs.reshard_all)):
-        want = backward(case, number, book.units(case))
+        want = backward(case, number, wire.units(case))
         trial.agree(f"rank {number}, backward", counted(got["backward"]), want)
 
 
@@ -127,7 +127,7 @@ def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: Trainin
     """After set_unshard_in_backward(False) backward does not gather that group, and its gradients are right."""
     want = baseline.train(case, torch.float64)
     for number, got in enumerate(trial.run(programs.communicated, case, programs.first_block_not_in_backward)):
-        again = [unit for unit in book.freed(case) if unit.name != "0"]
+        again = [unit for unit in wire.freed(case) if unit.name != "0"]
         trial.agree(f"rank {number}, backward", counted(got["backward"]), backward(case, number, again))
         right = baseline.on_rank(want, number, case.shards)[0]["gradients"]
         trial.agree(f"rank {number}, gradients", got["gradients"], right)
@@ -139,8 +139,8 @@ def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: Trainin
 def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: TrainingCase) -> None:
     """Of two forwards before one backward, the second gathers again only what the first one freed."""
     for number, (first, second) in enumerate(trial.run(programs.forwards, case)):
-        trial.agree(f"rank {number}, first", counted(first), tallied(book.gathers(case, number, book.units(case))))
-        trial.agree(f"rank {number}, second", counted(second), tallied(book.gathers(case, number, book.freed(case))))
+        trial.agree(f"rank {number}, first", counted(first), tallied(wire.gathers(case, number, wire.units(case))))
+        trial.agree(f"rank {number}, second", counted(second), tallied(wire.gathers(case, number, wire.freed(case))))
 
 
 @requirement("communication/frozen", SHARDED, ranks=2)
@@ -153,10 +153,10 @@ def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: T
 @given(case=frozen_cases())
 def test_frozen_parameters_are_not_reduced(trial: Trial, case: FrozenCase) -> None:
     """Reduce-scatters hold the gradients of trained parameters only, and a group without any has none."""
-    which = book.units(case, case.names())
+    which = wire.units(case, case.names())
     for number, got in enumerate(trial.run(programs.communicated, case)):
         reduced = [entry for entry in got["backward"] if entry["op"] != "all_gather"]
-        trial.agree(f"rank {number}, backward", counted(reduced), tallied(book.reductions(case, number, which)))
+        trial.agree(f"rank {number}, backward", counted(reduced), tallied(wire.reductions(case, number, which)))
 
 
 @requirement("communication/dtypes", SHARDED, Feature.MIXED_PRECISION, ranks=2)
@@ -169,13 +169,13 @@ def test_frozen_parameters_are_not_reduced(trial: Trial, case: FrozenCase) -> No
 @given(case=precision_cases(steps=1))
 def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: PrecisionCase) -> None:
     """Parameters are gathered in as many bytes as param_dtype has, and gradients are reduced in reduce_dtype."""
-    which = book.units(case)
+    which = wire.units(case)
     for number, got in enumerate(trial.run(programs.communicated_in_low_precision, case)):
-        want = tallied(book.gathers(case, number, which, case.compute.itemsize))
+        want = tallied(wire.gathers(case, number, which, case.compute.itemsize))
         trial.agree(f"rank {number}, forward", counted(got["forward"]), want)
         reduced = [entry for entry in got["backward"] if entry["op"] != "all_gather"]
         dtype = str(case.reduction).removeprefix("torch.")
-        trial.agree(f"rank {number}, reduced", counted(reduced), tallied(book.reductions(case, number, which, dtype)))
+        trial.agree(f"rank {number}, reduced", counted(reduced), tallied(wire.reductions(case, number, which, dtype)))
 
 
 @requirement("communication/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
@@ -185,7 +185,7 @@ def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: Precisio
 def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None:
     """Blocks that run again in backward use what was gathered for backward, and have it gathered no second time."""
     for number, got in enumerate(trial.run(programs.communicated_with_recomputation, case)):
-        want = backward(case, number, book.freed(case))
+        want = backward(case, number, wire.freed(case))
         trial.agree(f"rank {number}, backward", counted(got["backward"]), want)
 
 
@@ -212,7 +212,7 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""
     for number, found in enumerate(trial.run(programs.groups_of_reductions, case)):
-        ranks = [book.sharers(case, number)] * len(book.units(case))
+        ranks = [wire.sharers(case, number)] * len(wire.units(case))
         fact = {"apart": False, "groups": 1, "as before": True, "ranks": ranks}
         changes: list[dict[str, Any]] = [{}, {"apart": True, "as before": False}, {"apart": True}, {"as before": False}]
         trial.agree(f"rank {number}", found, [{**fact, **change} for change in changes])
@@ -279,9 +279,9 @@ def test_setting_resharding_to_a_number_is_refused(trial: Trial) -> None:
     trial.refuses(programs.reshard_by_a_number, TWO, ("ValueError", "TypeError"), "bool")
 
 
-def backward(case: TrainingCase, rank: int, again: list[Unit]) -> book.Counts:
+def backward(case: TrainingCase, rank: int, again: list[Unit]) -> wire.Counts:
     """What backward communicates: gathers of some groups, and reductions of all."""
-    return tallied([*book.gathers(case, rank, again), *book.reductions(case, rank, book.units(case))])
+    return tallied([*wire.gathers(case, rank, again), *wire.reductions(case, rank, wire.units(case))])
 
 
 def follows(trial: Trial, case: TrainingCase, program: Program) -> None:

@@ -15,7 +15,7 @@ from suites.communication import ladder_programs as programs
 from suites.communication.ladder import LadderCase, ladders, only, precedes
 from suites.communication.ladder_programs import AnyAheadCase, any_ahead_cases
 from suites.kit import baseline
-from suites.kit import ledgers as book
+from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import costly, training_cases
 
@@ -125,8 +125,8 @@ def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, 
         right = {**baseline.on_rank([want], number, case.shards)[0], "parameters": {}}
         trial.agree(f"rank {number}", got["step"], right)
         trial.agree(f"rank {number}, other sums", got["sums"], [total] * (len(case.sharded) + 1))
-        gathers = book.tallied(book.gathers(case, number, book.units(case)))
-        trial.agree(f"rank {number}, gathers", book.counted(got["gathers"]), gathers)
+        gathers = wire.tallied(wire.gathers(case, number, wire.units(case)))
+        trial.agree(f"rank {number}, gathers", wire.counted(got["gathers"]), gathers)
 
 
 @requirement("prefetch/refuses", SHARDED, PREFETCH)
@@ -141,7 +141,7 @@ def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, pro
 def follows_backward(trial: Trial, case: LadderCase, number: int, words: list[str]) -> None:
     """Compare the order of gathers, and that of reductions but for the root's, which may come at any time."""
     trial.agree(f"rank {number}", only(words, "gather"), steps.backward_order(case))
-    reduced = [word for word in only(words, "reduce") if word != f"reduce {book.ROOT}"]
+    reduced = [word for word in only(words, "reduce") if word != f"reduce {wire.ROOT}"]
     trial.agree(f"rank {number}", reduced, [f"reduce {place}" for place in reversed(range(len(case.groups)))])
 
 

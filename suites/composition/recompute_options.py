@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from harness.worlds.rank import Rank
 from suites.composition.recompute import Chain, RecomputeCase, chain, checkpointed, trained
-from suites.kit.ledgers import tallied, tells_nothing
+from suites.kit.expected_collectives import tallied, tells_nothing
 from suites.kit.strategies import world_sizes
 
 #: Everything that can be recomputed of a chain of three: itself, or some of its layers.
@@ -172,6 +172,6 @@ def collectives_of(rank: Rank, case: ShardedRecomputeCase, recompute: bool) -> d
     """How often one pass makes which collective, but for the first pass."""
     net = sharded(rank, case, recompute)
     trained(rank, case, net)
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         trained(rank, case, net)
     return tallied(entry["op"] for entry in entries if not tells_nothing(entry))

@@ -67,7 +67,7 @@ def communicated(rank: Rank, case: RouteCase) -> list[dict[str, int]]:
     for synchronised in (True, False):
         for act in case.acts:
             net.get_submodule(act.place).set_requires_gradient_sync(synchronised)
-        with rank.ledger() as entries:
+        with rank.collectives() as entries:
             next(losses(rank, case, net)).backward()
         reductions = sum(entry["op"] == "all_reduce" for entry in entries)
         found.append({"all-reduces": reductions, "others": len(entries) - reductions})

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from suites.kit import baseline
 from suites.kit.baseline import FullStep
 from suites.kit.cases import Stack, TrainingCase, as_case
+from suites.kit.expected_collectives import ROOT, Unit, units
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.ledgers import ROOT, Unit, units
 from suites.kit.precision import PrecisionCase
 from suites.kit.strategies import training_cases
 

@@ -21,23 +21,23 @@ def accumulate(rank: Rank, case: AccumulationCase, how: str = "sync", **options:
     """Train; ``how`` names what is switched off until the last micro-batch: see ``switch``."""
     net = sharded(rank, case, **options)
     optimizer = case.optimizer(net.parameters())
-    trace, ledgers, early = [], [], []
+    trace, traces, early = [], [], []
     for step in range(case.steps):
         losses = []
         for micro in range(case.micro):
             switch(case, net, how, last=micro == case.micro - 1)
-            with rank.ledger() as entries:
+            with rank.collectives() as entries:
                 loss = case.loss_of(
                     net(case.batch_of(step, micro, rank.number).to(rank.device)), step, micro, rank.number
                 )
                 loss.backward()
             losses.append(loss.detach())
-            ledgers.append(entries)
+            traces.append(entries)
             early.append({name: gradient is not None for name, gradient in gradients(net).items()})
         optimizer.step()
         trace.append(Step(loss=torch.stack(losses), gradients=gradients(net), parameters=parameters(net)))
         optimizer.zero_grad(set_to_none=not case.is_kept(step))
-    return {"trace": trace, "ledgers": ledgers, "early": early}
+    return {"trace": trace, "traces": traces, "early": early}
 
 
 def switch(case: AccumulationCase, net: Any, how: str, last: bool) -> None:

@@ -21,9 +21,9 @@ from harness.worlds.rank import Rank
 from suites.communication.communication_programs import modules, passed, sharded
 from suites.kit import baseline, precision
 from suites.kit.cases import Stack, TrainingCase, as_case
+from suites.kit.expected_collectives import ROOT, tells_nothing, units
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.layout import shard
-from suites.kit.ledgers import ROOT, tells_nothing, units
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import policy_of, precision_cases
 from suites.kit.programs import apply, gradients

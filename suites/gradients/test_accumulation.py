@@ -22,7 +22,7 @@ from suites.gradients.partial_sums import (
     late_branches,
     on_rank,
 )
-from suites.kit import ledgers as book
+from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.layout import shard
 from suites.kit.precision_programs import precision_cases
@@ -66,11 +66,11 @@ def test_one_block_can_be_quiet(trial: Trial, case: AccumulationCase) -> None:
 @given(case=accumulation_cases())
 def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With sync left on every micro-batch is reduced, and its gradients are added to those that are there."""
-    everything = book.units(case)
+    everything = wire.units(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, "none")):
         trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
-        for micro, entries in enumerate(got["ledgers"]):
-            want = book.tallied(book.reductions(case, number, everything))
+        for micro, entries in enumerate(got["traces"]):
+            want = wire.tallied(wire.reductions(case, number, everything))
             trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
 
 
@@ -88,12 +88,12 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 @given(case=accumulation_cases(replicas=True))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
-    everything = book.units(case)
+    everything = wire.units(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, "replicas")):
         trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
-        for micro, entries in enumerate(got["ledgers"]):
+        for micro, entries in enumerate(got["traces"]):
             last = micro % case.micro == case.micro - 1
-            want = book.tallied(book.reductions(case, number, everything, across=last))
+            want = wire.tallied(wire.reductions(case, number, everything, across=last))
             trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
 
 
@@ -112,13 +112,13 @@ def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: B
 @given(case=accumulation_cases(reshard_after_forward=False))
 def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: AccumulationCase) -> None:
     """With resharding off after forward and backward, the first micro-batch of a step gathers, and no other does."""
-    everything = book.units(case)
+    everything = wire.units(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, "reshard")):
         trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
-        for micro, entries in enumerate(got["ledgers"]):
-            want = book.gathers(case, number, everything) if micro % case.micro == 0 else []
+        for micro, entries in enumerate(got["traces"]):
+            want = wire.gathers(case, number, everything) if micro % case.micro == 0 else []
             gathered = [entry for entry in entries if entry["op"] == "all_gather"]
-            trial.agree(f"rank {number}, micro-batch {micro}", book.counted(gathered), book.tallied(want))
+            trial.agree(f"rank {number}, micro-batch {micro}", wire.counted(gathered), wire.tallied(want))
 
 
 @requirement("accumulation/pipeline", *ADDING, ranks=2)
@@ -192,18 +192,18 @@ def test_setters_reach_the_modules_below_unless_told_not_to(trial: Trial) -> Non
 
 def communicates_and_trains(trial: Trial, case: AccumulationCase, how: str) -> None:
     """Compare training, what each micro-batch reduces, and who has gradients before the last one of the first step."""
-    everything, loud = book.units(case), case.loud()
+    everything, loud = wire.units(case), case.loud()
     spoken = {name for unit in loud for name in unit.parameters}
     early: dict[str, Any] = {name: name in spoken for name, _ in case.build().named_parameters()}
     for number, got in enumerate(trial.run(programs.accumulate, case, how)):
         trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
-        for micro, entries in enumerate(got["ledgers"]):
+        for micro, entries in enumerate(got["traces"]):
             last = micro % case.micro == case.micro - 1
-            want = book.tallied(book.reductions(case, number, everything if last else loud))
+            want = wire.tallied(wire.reductions(case, number, everything if last else loud))
             trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
         trial.agree(f"rank {number}, who has a gradient", got["early"][0], early)
 
 
-def reduced(entries: list[dict[str, Any]]) -> book.Counts:
+def reduced(entries: list[dict[str, Any]]) -> wire.Counts:
     """What was said but for gathers."""
-    return book.counted([entry for entry in entries if entry["op"] != "all_gather"])
+    return wire.counted([entry for entry in entries if entry["op"] != "all_gather"])

@@ -19,7 +19,7 @@ from suites.gradients.reductions import (
     replicated_factor_cases,
 )
 from suites.kit import baseline
-from suites.kit import ledgers as book
+from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import costly, training_cases
@@ -185,7 +185,7 @@ def sums_only(trial: Trial, case: TrainingCase) -> None:
 def hooks_change_gradients(trial: Trial, case: TrainingCase) -> None:
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
     want = baseline.train(case, torch.float64)
-    seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in book.units(case))
+    seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in wire.units(case))
     for number, got in enumerate(trial.run(reductions.with_hooks, case)):
         means = baseline.on_rank(want, number, case.shards)[0]["gradients"]
         trial.agree(f"rank {number}", got["gradients"], {n: 2 * m.abs() for n, m in means.items() if m is not None})

@@ -6,7 +6,7 @@ A group of one linear layer on two ranks, in one pass forward and one backward, 
     begin backward · gather · wait · use · reduce · wait · end
 
 Had ``use`` come before ``wait``, the answer would be ``[("waits", "'0.weight' of 'a' is used in forward before …")]``.
-Events are dicts of plain data, as ``event_plan.py`` makes them of a ledger and of what the net noted; imports no torch.
+Events are dicts of plain data, as ``event_plan.py`` makes them of a trace and of what the net noted; imports no torch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.nets import skeleton
-from suites.kit.ledgers import ROOT, as_meant, padded, tells_nothing
+from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
 from suites.lifetimes.event_machine import Event, Life, Plan
 
 
@@ -85,7 +85,7 @@ def plan(case: GeneratedCase) -> Plan:
 
 
 def labelled(case: GeneratedCase, entries: Iterable[dict[str, Any]]) -> list[Event]:
-    """A ledger and the notes in it, as events; places stay what they were."""
+    """A trace and the notes in it, as events; places stay what they were."""
     return [_event(case, entry) if "op" in entry else entry for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""What runs on ranks to learn what groups of parameters live through: a ledger with waits, and what the layers note.
+"""What runs on ranks to learn what groups of parameters live through: a trace with waits, and what the layers note.
 
 A linear layer that is sharded by itself notes, around the collectives of its group::
 
@@ -117,7 +117,7 @@ def live(rank: Rank, case: GeneratedCase, switch: str = "set_requires_gradient_s
     spread_net(rank, case, net)
     optimizer = OwnSGD(net.parameters(), case.learning_rate)
     for step in range(2):
-        with rank.ledger(waits=True) as watch.entries:
+        with rank.collectives(waits=True) as watch.entries:
             for micro, reduces in enumerate(case.reduced):
                 if not all(case.reduced):
                     getattr(net, switch)(reduces)

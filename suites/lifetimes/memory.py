@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from harness.data.case import Case
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
-from suites.kit.ledgers import padded
+from suites.kit.expected_collectives import padded
 from suites.kit.strategies import world_sizes
 
 

@@ -1,4 +1,4 @@
-"""The ledger: what ranks issue is noted in order, as the same data in either world, wherever the call comes from."""
+"""The recorder: what ranks issue is noted in order, as the same data in either world, wherever the call comes from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.worlds.helpers import TORCH_ON_GLOO
 from tests.worlds.lockstep_runs import values
 
 SIZE = 2
-#: Where there are ledgers: in either kind of world, and where process groups are written in Python.
+#: Where there are traces: in either kind of world, and where process groups are written in Python.
 PLACES = {
     "threads": ("threads", TORCH_ON_GLOO),
     "processes": ("processes", TORCH_ON_GLOO),
@@ -41,8 +41,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield opened
 
 
-def ledgers(world: World, program: Callable[..., list[Entry]], *args: Any) -> list[list[Entry]]:
-    """What each rank noted; ledgers are JSON."""
+def traces(world: World, program: Callable[..., list[Entry]], *args: Any) -> list[list[Entry]]:
+    """What each rank noted; traces are JSON."""
     found = values(list(world.run(program, *args, deadline=GUARD)))
     assert json.loads(json.dumps(found)) == found
     return found
@@ -64,7 +64,7 @@ def line(op: str, input: Any, output: Any, reduce: str | None = None, is_async: 
 def single_tensors(rank: Rank) -> list[Entry]:
     """The collectives of one tensor, one of them asynchronous."""
     whole, half = torch.ones(4), torch.ones(2)
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         all_gather(whole, half)
         reduce_scatter(half, whole, op=dist.ReduceOp.AVG, async_op=True).wait()
         dist.all_reduce(torch.ones(3, dtype=torch.int64), op=dist.ReduceOp.MAX)
@@ -79,7 +79,7 @@ def single_tensors(rank: Rank) -> list[Entry]:
 def lists_of_tensors(rank: Rank) -> list[Entry]:
     """The collectives of several tensors, and those from or to one rank."""
     half, pair = torch.ones(2), [torch.empty(2), torch.empty(2)]
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         dist.all_gather(pair, half)
         dist.reduce_scatter(half, pair)
         dist.all_to_all(pair, [torch.ones(2), torch.ones(2)])
@@ -91,7 +91,7 @@ def lists_of_tensors(rank: Rank) -> list[Entry]:
 
 def functional_collectives(rank: Rank) -> list[Entry]:
     """What DTensors use: by hand, in a redistribution, and in its backward."""
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         functional.all_reduce(torch.ones(3), "avg", dist.group.WORLD).sum().item()
         spread = distribute_tensor(torch.ones(4, 2), rank.mesh(), [Shard(0)], src_data_rank=None).requires_grad_()
         whole = spread.redistribute(placements=[Replicate()]).to_local(grad_placements=None)
@@ -120,7 +120,7 @@ class GathersInBackward(torch.autograd.Function):
 def from_backward(rank: Rank) -> list[Entry]:
     """A collective that autograd issues, and a later one."""
     leaf = torch.ones(5, requires_grad=True)
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         GathersInBackward.apply(leaf).sum().backward()
         dist.barrier()
     return entries
@@ -129,7 +129,7 @@ def from_backward(rank: Rank) -> list[Entry]:
 def smaller_groups(rank: Rank) -> list[Entry]:
     """A rank talks to itself, then to all."""
     alone = rank.mesh((2, 1), ("replicate", "shard"))
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         dist.all_reduce(torch.ones(1), group=alone.get_group("shard"))
         dist.all_reduce(torch.ones(1), group=alone.get_group("replicate"))
     return entries
@@ -137,9 +137,9 @@ def smaller_groups(rank: Rank) -> list[Entry]:
 
 def two_ledgers(rank: Rank) -> list[list[str]]:
     """One inside the other: both hear what is between."""
-    with rank.ledger() as outer:
+    with rank.collectives() as outer:
         dist.barrier()
-        with rank.ledger() as inner:
+        with rank.collectives() as inner:
             dist.all_reduce(torch.ones(1))
         dist.barrier()
     return [[each["op"] for each in found] for found in (outer, inner)]
@@ -153,7 +153,7 @@ def sharded_training(rank: Rank, shape: tuple[int, ...]) -> list[Entry]:
     assert rank.implementation.fully_shard is not None
     for module in (net[0], net[2], net):
         rank.implementation.fully_shard(module, mesh=mesh)
-    with rank.ledger() as entries:
+    with rank.collectives() as entries:
         loss = net(torch.ones(1, 4)).sum()
         entries.append({"op": "backward"})
         loss.backward()
@@ -172,13 +172,13 @@ def test_collectives_of_single_tensors_are_noted(world: World) -> None:
         line("all_to_all", whole, whole),
         line("barrier", NOTHING, NOTHING),
     ]
-    assert ledgers(world, single_tensors) == [want, want]
+    assert traces(world, single_tensors) == [want, want]
 
 
 def test_collectives_of_lists_are_noted_by_their_sums(world: World) -> None:
     """Lists count as one collective of all their elements; who is not the root has nothing on one side."""
     whole, half = amount(4, 16), amount(2, 8)
-    first, second = ledgers(world, lists_of_tensors)
+    first, second = traces(world, lists_of_tensors)
     both = [
         line("all_gather", half, whole),
         line("reduce_scatter", whole, half, "SUM"),
@@ -207,18 +207,18 @@ def test_functional_collectives_are_noted_also_from_inside_dtensors(world: World
         {"op": "backward"},
         line("all_reduce", one, one, "SUM", is_async=True),
     ]
-    assert ledgers(world, functional_collectives) == [want, want]
+    assert traces(world, functional_collectives) == [want, want]
 
 
 def test_collectives_of_backward_are_noted_in_order(world: World) -> None:
     """What autograd issues comes before what is called after it."""
     want = [line("all_reduce", amount(5, 20), amount(5, 20), "SUM"), line("barrier", NOTHING, NOTHING)]
-    assert ledgers(world, from_backward) == [want, want]
+    assert traces(world, from_backward) == [want, want]
 
 
 def test_the_ranks_are_those_of_the_group_that_was_called(world: World) -> None:
     """By their numbers in the world, not in the group."""
-    found = [[each["ranks"] for each in entries] for entries in ledgers(world, smaller_groups)]
+    found = [[each["ranks"] for each in entries] for entries in traces(world, smaller_groups)]
     assert found == [[[0], [0, 1]], [[1], [0, 1]]]
 
 
@@ -235,7 +235,7 @@ def test_sharded_training_is_noted_alike_in_both_worlds() -> None:
     found = []
     for kind in ("threads", "processes"):
         with open_world(kind, SIZE, TORCH_ON_GLOO) as world:
-            found.append([ledgers(world, sharded_training, shape) for shape in ((SIZE,), (1, SIZE), (SIZE, 1))])
+            found.append([traces(world, sharded_training, shape) for shape in ((SIZE,), (1, SIZE), (SIZE, 1))])
     threads, processes = found
     assert threads == processes
     assert [each["op"] for each in threads[0][0]].count("reduce_scatter") == 2
@@ -245,7 +245,7 @@ def test_sharded_training_is_noted_alike_in_both_worlds() -> None:
 def waits(rank: Rank) -> list[Entry]:
     """Two collectives that are waited for later, in the other order, one at once, and one never."""
     whole, half = torch.ones(4), torch.ones(2)
-    with rank.ledger(waits=True) as entries:
+    with rank.collectives(waits=True) as entries:
         first = all_gather(whole, half, async_op=True)
         second = dist.all_reduce(half.clone(), async_op=True)
         entries.append({"op": "computed"})
@@ -274,4 +274,4 @@ def test_waits_are_noted_where_they_are_asked_for(world: World) -> None:
         {"op": "all_reduce"},
         {"op": "wait", "of": 8},
     ]
-    assert ledgers(world, waits) == [want, want]
+    assert traces(world, waits) == [want, want]
