@@ -26,9 +26,9 @@ from harness.worlds.attached import fleet as attached_fleet
 from harness.worlds.attached.agent import Agent
 from harness.worlds.attached.launch import Launch, launched, open_store
 
-#: How long, in seconds, the row that an agent's end has spoilt may take to be written when we are told to end; and how
-#: long an agent that is told so serves on, since the controller was told, too. Launchers wait for half a minute.
-_LAST_ROW = 5.0
+#: How long, in seconds, the result that an agent's end has spoilt may take to be written after SIGTERM; and how
+#: long an agent serves on after SIGTERM, which the controller has received, too. Launchers wait for half a minute.
+_LAST_RESULT = 5.0
 _LAST_ORDERS = 10
 _ASYNC = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _USAGE = int(pytest.ExitCode.USAGE_ERROR)
@@ -76,7 +76,7 @@ def _failed(error: Exception, status: int) -> int:
 
 
 def _under_torchrun() -> None:
-    """Be told to end if torchrun is killed, since nobody else would tell us; and undo what it sets for all ranks."""
+    """Have the kernel send SIGTERM if torchrun is killed; and undo what it sets for all ranks."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.environ.get(_ASYNC) == "1":  # ranks that NCCL ends would not show their stacks: worlds set it otherwise
@@ -98,7 +98,7 @@ def _control(launch: Launch, args: list[str]) -> int:
     fleet = attached_fleet.gather(launch, open_store(launch))
     attached_fleet.use(fleet)
     stopping = _Stopping(fleet)
-    signal.signal(signal.SIGTERM, stopping.told)
+    signal.signal(signal.SIGTERM, stopping.on_signal)
     try:
         return int(pytest.main(args, plugins=[stopping]))
     finally:
@@ -119,14 +119,14 @@ class _Stopping:
         """Know whom to stop."""
         self._session = session
 
-    def told(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Stop now, or after the row in hand."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what ends now is not to be disturbed
         lost = self._fleet.lost()
         if self._session is None or not lost:
-            raise KeyboardInterrupt("told to end by SIGTERM")
-        self._session.shouldstop = f"told to end by SIGTERM; {'; '.join(lost)}"
-        timer = threading.Timer(_LAST_ROW, os.kill, (os.getpid(), signal.SIGINT))
+            raise KeyboardInterrupt("ended by SIGTERM")
+        self._session.shouldstop = f"ended by SIGTERM; {'; '.join(lost)}"
+        timer = threading.Timer(_LAST_RESULT, os.kill, (os.getpid(), signal.SIGINT))
         timer.daemon = True
         timer.start()
 

@@ -81,8 +81,8 @@ class GroupsInPython:
             with self.answering():
                 work = right(group, *args, **options)
             inputs, outputs = ([] if place is None else args[place] for place in (source, target))
-            told = next((each for each in (*args, *options.values()) if hasattr(each, "asyncOp")), None)
-            self._tell(op, group, inputs, outputs, told, work)
+            given = next((each for each in (*args, *options.values()) if hasattr(each, "asyncOp")), None)
+            self._tell(op, group, inputs, outputs, given, work)
             return work
 
         return heard

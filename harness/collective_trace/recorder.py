@@ -150,11 +150,11 @@ class _Listener(TorchDispatchMode):
             self._works.waited_for_tensor(args[0])
         return result
 
-    def _note(self, told: list[Entry], result: Any) -> None:
-        for each in told:
+    def _note(self, new: list[Entry], result: Any) -> None:
+        for each in new:
             self._entries.append(each)  # one by one: see ``FailingTrace``
         if self._works is not None:
-            self._works.keep(result, range(len(self._entries) - len(told), len(self._entries)))
+            self._works.keep(result, range(len(self._entries) - len(new), len(self._entries)))
 
     def _told_by_hand(self, op: str, group: Any, inputs: Any, outputs: Any, options: Any, work: Any) -> None:
         pairs = [(inputs, outputs)]

@@ -76,7 +76,7 @@ def miscounted(run: Run) -> list[str]:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read one record file. Raises ``RecordFileError`` when it is not one; lesser harm is told in ``Run.damage``."""
+    """Read one record file. Raises ``RecordFileError`` when it is not one; minor damage is in ``Run.damage``."""
     reader = _Reader(Path(path))
     try:
         reader.read()

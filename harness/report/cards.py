@@ -127,10 +127,10 @@ def _modules(record: Record) -> list[str]:
     return [word for pair in found.items() for word in pair]
 
 
-def _differs(told: FailedComparison) -> Differs:
-    words = (clipped(told.get("where", ""), 500), clipped(told.get("path", ""), 500))
-    values = (clipped(told.get("got", ""), 500), clipped(told.get("want", ""), 500))
-    return Differs(*words, *values, much=_much(told.get("off"), told.get("allowed"), told.get("ulp")))
+def _differs(found: FailedComparison) -> Differs:
+    words = (clipped(found.get("where", ""), 500), clipped(found.get("path", ""), 500))
+    values = (clipped(found.get("got", ""), 500), clipped(found.get("want", ""), 500))
+    return Differs(*words, *values, much=_much(found.get("off"), found.get("allowed"), found.get("ulp")))
 
 
 def _much(off: float | None, allowed: float | None, ulp: float | None) -> str:
@@ -144,5 +144,5 @@ def _much(off: float | None, allowed: float | None, ulp: float | None) -> str:
 
 
 def _rank_end(end: RankOutcome) -> RankEnd:
-    told = (end.get("fate", ""), end.get("error", ""), end.get("traceback", ""), end.get("log", ""))
-    return RankEnd(str(end.get("rank", "")), *map(clipped, told))
+    parts = (end.get("fate", ""), end.get("error", ""), end.get("traceback", ""), end.get("log", ""))
+    return RankEnd(str(end.get("rank", "")), *map(clipped, parts))

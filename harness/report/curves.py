@@ -83,9 +83,9 @@ def _chart(record: Record, curve: LossCurve) -> Chart | None:
     )
 
 
-def _losses(told: Losses) -> Losses:
+def _losses(losses: Losses) -> Losses:
     """Numbers that can be drawn; None for what is not one."""
-    return [loss if loss is not None and abs(loss) < 1e150 else None for loss in told[:MOST_STEPS]]
+    return [loss if loss is not None and abs(loss) < 1e150 else None for loss in losses[:MOST_STEPS]]
 
 
 def _line(losses: Losses, steps: int, low: float, high: float) -> CurveLine:

@@ -129,9 +129,10 @@ def _named(record: Record, kind: type[Implementation] | type[Backend]) -> str:
     name = words[places[-1] + 1] if places else ""
     if name in BUILT_IN[kind]:
         return name
-    told = f"was recorded on {option} {_word(name)}, which is not built in" if name else f"does not say which {option}"
+    foreign = f"was recorded on {option} {_word(name)}, which is not built in"
+    origin = foreign if name else f"does not say which {option}"
     raise ValueError(
-        f"{_word(record.nodeid)} {told}, and nothing is imported on a record's word: "
+        f"{_word(record.nodeid)} {origin}, and nothing is imported on a record's word: "
         f"if you trust it, add --{option} {_word(name or 'NAME')}"
     )
 

@@ -73,10 +73,10 @@ def _manifest(members: Mapping[str, bytes], runs: Mapping[str, Run], manifest: M
         return
     yield f"{MANIFEST}: is not the manifest of these members; it was edited, or written by another tool"
     for name, run in runs.items():
-        told = manifest.runs.get(name, {})
+        stated = manifest.runs.get(name, {})
         for key, value in facts_of(run).items():
-            if told.get(key) != value:
-                yield f"{name}: the manifest states {key} {told.get(key)!r:.100}, but the records give {value!r:.100}"
+            if stated.get(key) != value:
+                yield f"{name}: the manifest states {key} {stated.get(key)!r:.100}, but the records give {value!r:.100}"
 
 
 def _page(members: Mapping[str, bytes], runs: Mapping[str, Run], manifest: Manifest) -> Iterator[str]:

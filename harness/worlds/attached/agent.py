@@ -70,8 +70,8 @@ class Agent:
 
     def _orders(self) -> list[Any]:
         """Wait for the controller or a worker; the orders that have come from the controller."""
-        told = [thing for worker in self._workers.values() for thing in worker.waitables()]
-        if self._line.fileno() in wait([self._line.fileno(), *told]):
+        waitables = [thing for worker in self._workers.values() for thing in worker.waitables()]
+        if self._line.fileno() in wait([self._line.fileno(), *waitables]):
             self._is_over = not self._line.receive()
         return [wire.decode(message) for message in iter(self._line.next, None)]
 

@@ -77,8 +77,8 @@ class Fleet:
     def place(self, rank: int, size: int) -> tuple[int, int, bool]:
         """Which of how many ranks of a world a rank is on its node; and whether all are on one machine."""
         here = [other for other in range(size) if self._nodes[other] == self._nodes[rank]]
-        told = self._locals[rank]
-        return here.index(rank) if told is None else told, len(here), self.on_one_machine
+        given = self._locals[rank]
+        return here.index(rank) if given is None else given, len(here), self.on_one_machine
 
     def facts(self) -> dict[str, str]:
         """How many nodes there are, and how many ranks on each, for the record."""

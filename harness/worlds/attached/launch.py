@@ -1,4 +1,4 @@
-"""What a launcher has told this process: which of how many ranks it is, on which node, and where all of them meet.
+"""What a launcher's environment says of this process: its rank, how many ranks there are, its node, where they meet.
 
 The variables of rank 3 of 4, the second one of node 1::
 

@@ -86,8 +86,8 @@ def _ensure_fork_server(context: Any) -> None:
     context.set_forkserver_preload(["harness.worlds.system.no_interrupts", "harness.worlds.preload"])
     root = str(Path(harness.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    told = {FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs), FOLDER_VARIABLE: str(folder())}
-    with _environment({"PYTHONPATH": path, **told}):
+    passed = {FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs), FOLDER_VARIABLE: str(folder())}
+    with _environment({"PYTHONPATH": path, **passed}):
         multiprocessing.forkserver.ensure_running()
 
 

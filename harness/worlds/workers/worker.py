@@ -73,7 +73,7 @@ class Setup:
 
 
 def main(connection: Connection, setup: Setup) -> None:
-    """The life of a worker process. Returns when it was told to leave, and then the process ends with code 0."""
+    """The life of a worker process. Returns when it is asked to leave, and then the process ends with code 0."""
     _stand_alone(setup)
     hazard = str(getattr(_preload(), "HAZARD", "")) if setup.forked else ""
     if hazard:
