@@ -150,5 +150,5 @@ def last_line(error: BaseException) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The message of a C++ error goes on with its stack, which helps nobody here."""
+    """The message of a C++ error continues with its stack, which is left out here."""
     return one_line(error_summary(error).partition("\nException raised from")[0].strip(), 300)

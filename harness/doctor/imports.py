@@ -107,7 +107,7 @@ def _implementation(spec: str) -> str:
 
 
 def _loaded(module: str, spec: str, load_it: Callable[[str], Any]) -> Any:
-    """``load_it(spec)``; first its module by itself, so that what that raises is seen and not retold.
+    """``load_it(spec)``; first its module alone, so that its own error is seen.
 
     A module that is nowhere was mistyped, or is not installed; one that is there and fails is a finding.
     """

@@ -117,7 +117,7 @@ def _forms(record: Record, file: str) -> list[Command]:
 
 
 def _modules(record: Record) -> list[str]:
-    """The options of the pytest line that name modules, which ``reproduce`` needs, since it imports none by itself."""
+    """The options of the pytest line that name modules, which ``reproduce`` needs, since it imports none unasked."""
     try:
         words = shlex.split(record.reproduce[:2000].partition(" --case ")[0])
     except ValueError:

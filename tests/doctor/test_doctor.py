@@ -159,7 +159,7 @@ def test_an_import_that_hangs_is_ended_and_shown(tmp_path: Path, monkeypatch: py
     """When its time is up, a plugin that hangs is wrong, by the place where it hangs."""
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setenv("BROKEN_PIPE", str(tmp_path / "pipe"))
-    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
 
     class Clock(threading.Timer):
         """Its time is up when the plugin says that it hangs."""

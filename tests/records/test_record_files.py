@@ -154,7 +154,7 @@ def test_a_header_and_a_footer_are_not_lost_with_a_field_that_does_not_fit(tmp_p
 
 
 def test_what_the_run_counted_and_the_file_does_not_have_is_told(tmp_path):
-    """A sentence for each verdict with another number of records, failures first; none where nobody counted."""
+    """A sentence for each verdict with another number of records, failures first; none without counts."""
     ended = {**footer(), "counts": {"pass": 2, "fail": 3}}
     rows = [row("a"), row("b", verdict="fail"), row("c", verdict="waived")]
 

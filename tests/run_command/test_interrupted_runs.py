@@ -52,7 +52,7 @@ class Running:
 def running(command: Sequence[str], there: Path, record: str) -> Iterator[Running]:
     """A run of which one row is written, while a rank of the second one hangs for ever."""
     os.mkfifo(there / "pipe")
-    pipe = os.open(there / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
+    pipe = os.open(there / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=ROOT,
@@ -165,7 +165,7 @@ def test_the_run_command_hears_sigterm_where_ctrl_c_is_ignored(tmp_path: Path) -
 
 
 def test_a_killed_run_command_takes_pytest_with_it(tmp_path: Path) -> None:
-    """After ``kill -9`` of the command alone, pytest ends in order by itself, and nothing lives on."""
+    """After ``kill -9`` of the command alone, pytest ends in order, and nothing lives on."""
     with command_running(tmp_path, "--numprocesses", "0", "--world", "processes") as run:
         run.process.kill()
         check_in_order(*run.ends())
@@ -184,7 +184,7 @@ def test_the_fork_server_is_not_interrupted_while_it_imports() -> None:
 
 
 def test_pytest_is_told_to_end_when_its_time_is_up(tmp_path: Path) -> None:
-    """With a limit pytest ends in order after it, as at Ctrl-C, and nobody has told this process to end."""
+    """With a limit pytest ends in order after it, as at Ctrl-C, though this process got no signal."""
     file = tmp_path / "test_endless.py"
     file.write_text("import threading\ndef test_waits():\n    threading.Event().wait()\n")
     with open(tmp_path / "output", "w+b") as output:

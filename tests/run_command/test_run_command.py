@@ -79,7 +79,7 @@ def test_what_would_lose_a_record_is_refused(
 
 
 def test_the_page_is_of_what_this_run_wrote(tmp_path: Path) -> None:
-    """Where pytest refuses to judge somebody, the record of an earlier run is left alone, and is not on the page."""
+    """Where pytest refuses an implementation, the record of an earlier run is left alone, and is not on the page."""
     ran(tmp_path, "--implementation", "torch")
     earlier = (tmp_path / "torch.jsonl").read_bytes()
     (tmp_path / "nobody.jsonl").write_bytes(earlier)
@@ -128,7 +128,7 @@ def said(pipe: int) -> str:
 def test_each_ctrl_c_reaches_pytest_once(tmp_path: Path) -> None:
     """A test that outlives the first is interrupted by the second; nothing else comes in between."""
     os.mkfifo(tmp_path / "pipe")
-    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
     words = command_on(
         "run_command/command_samples.py", tmp_path, "-k", "second_ctrl_c", "-n", "0", "--implementation", "torch"
     )

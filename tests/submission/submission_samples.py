@@ -1,6 +1,6 @@
 """A small complete run, and archives of it, edited or not.
 
-``Forger`` edits a run and then makes every digest, the page and the manifest again, as somebody would who knows how.
+``Forger`` edits a run and then makes every digest, the page and the manifest again, as an informed forger would.
 """
 
 from __future__ import annotations

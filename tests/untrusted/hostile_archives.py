@@ -16,7 +16,7 @@ SOUND = pack(MEMBERS)
 
 
 def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
-    """The sound archive with members added, by a tool of somebody else."""
+    """The sound archive with members added, by another tool."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", how) as file:
         for name in sorted(MEMBERS):

@@ -106,5 +106,5 @@ def drops_its_input(rank: Rank) -> tuple[bool, bool]:
 
 
 def test_tensors_are_kept_until_they_are_waited_for() -> None:
-    """Streams of a device may still read an input that nobody else holds; from the wait on its memory is free."""
+    """Streams of a device may still read an input that has no other holder; from the wait on its memory is free."""
     assert values(run(drops_its_input, 3)) == [(True, False)] * 3

@@ -119,7 +119,7 @@ class WorkerHandle:
         return self.code
 
     def disturbance(self) -> str:
-        """In words, what from outside has ended or stopped the process; "" if nothing is known of that."""
+        """In words, what from outside has ended or stopped the process; "" if nothing did."""
         self._exit_code()
         if self._is_orphan:
             assert self._server is not None

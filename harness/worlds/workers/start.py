@@ -58,7 +58,7 @@ def start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) 
     return process, ours
 
 
-#: Modules that programs come from, for the fork server to import once instead of each worker by itself.
+#: Modules that programs come from, for the fork server to import once instead of each worker.
 _programs: list[str] = []
 
 

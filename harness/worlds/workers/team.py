@@ -90,7 +90,7 @@ class Team:
                     yield worker, message
 
     def disturbance(self) -> str:
-        """In words, what from outside has ended or stopped workers; "" if nothing is known of that."""
+        """In words, what from outside has ended or stopped workers; "" if nothing did."""
         return "; ".join(dict.fromkeys(filter(None, (worker.disturbance() for worker in self.workers))))
 
     def show_stacks(self, workers: Sequence[WorkerHandle]) -> dict[WorkerHandle, str]:

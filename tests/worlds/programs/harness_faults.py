@@ -26,7 +26,7 @@ BOTH: Fates = (RETURNED, RETURNED)
 #: What becomes of most: rank 1 is at fault, and rank 0 waits for it.
 _RAISED, _CRASHED, _HUNG = (INTERRUPTED, RAISED), (INTERRUPTED, CRASHED), (INTERRUPTED, HUNG)
 
-#: In seconds: the deadline of a run that does not end by itself, and how long ranks may take to leave where one never
+#: In seconds: the deadline of a run that would not end, and how long ranks may take to leave where one never
 #: does. Both must pass; before that, ranks must have come to where they hang, or the others must have left.
 DEADLINE = 2.0
 LEAVE = 5.0

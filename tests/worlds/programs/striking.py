@@ -40,7 +40,7 @@ def stop(pid: int) -> None:
 def striking(directory: Path, strike: Strike) -> Iterator[None]:
     """Strike when rank 1 says that it runs, see ``waits_the_first_time``: at its process or its fork server."""
     os.mkfifo(directory / "pipe")
-    pipe = os.open(directory / "pipe", os.O_RDWR)  # for both ends, so that opening it waits for nobody
+    pipe = os.open(directory / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
     thread = threading.Thread(target=lambda: strike(*map(int, os.read(pipe, 100).split())), daemon=True)
     thread.start()
     try:
