@@ -27,7 +27,7 @@ _LIFE = """
 collectives arguments refusals sharding grouping registration meta lazy-init entry parity generated passes autograd
 partial-groups reshard prefetch communication events memory overlap stress reduction accumulation precision offload
 parameters clipping hsdp tensor-parallel parameter-mesh spmd-mesh extensions replicate checkpoint composition
-state-dict optimizer-state distributed-checkpoint state-matrix scripts
+state-dict optimizer-state distributed-checkpoint state-matrix scripts interactions
 """
 #: The chapters in the order of a model's life.
 CHAPTERS = tuple(_LIFE.split())

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from harness.vendor.api import Feature
 from harness.worlds.base import Disturbed, Outcome, Program, SubjectFailure, World, describe, first_cause
 from harness.worlds.rank import Rank
 
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
+_claims: ContextVar[frozenset[Feature]] = ContextVar("claims", default=frozenset(Feature))
 
 
 def most_ranks() -> int:
@@ -24,14 +26,20 @@ def most_ranks() -> int:
     return _most_ranks.get()
 
 
+def claims() -> frozenset[Feature]:
+    """What the implementation claims that the running test is about; for strategies that combine features."""
+    return _claims.get()
+
+
 @contextmanager
-def offering(ranks: int) -> Iterator[None]:
-    """In this block, ``most_ranks()`` is ``ranks``."""
-    token = _most_ranks.set(ranks)
+def offering(ranks: int, claimed: frozenset[Feature]) -> Iterator[None]:
+    """In this block, ``most_ranks()`` is ``ranks``, and ``claims()`` is what is claimed."""
+    tokens = _most_ranks.set(ranks), _claims.set(claimed)
     try:
         yield
     finally:
-        _most_ranks.reset(token)
+        _most_ranks.reset(tokens[0])
+        _claims.reset(tokens[1])
 
 
 class TimeIsUp(Exception):

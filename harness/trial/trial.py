@@ -15,7 +15,7 @@ from harness.trial.facts import Facts
 from harness.trial.ranks import Ranks, Sized, offering, refused
 from harness.trial.shrinking import Shrinking
 from harness.trial.soft_assertions import SoftAssertions
-from harness.vendor.load import Subject
+from harness.vendor.load import Subject, load_implementation
 from harness.worlds.base import Program, SubjectFailure, World
 from harness.worlds.make import open_world
 
@@ -98,6 +98,17 @@ class Trial:
                 came = f"{refusal['types'][0]}: {refusal['message']}"
                 self._fail(f"rank {number}: expected {wanted}, but {came!r} was raised", "refused otherwise")
 
+    def failure_of(self, body: Callable[[], None]) -> SubjectFailure | None:
+        """The failure that ``body``, an example, ends with; for tests that look at several before they end."""
+        before, self.shrinking = self.shrinking, Shrinking()
+        try:
+            body()
+        except SubjectFailure as failure:
+            return failure
+        finally:
+            self.shrinking = before
+        return None
+
     def _fail(self, message: str, cause: str) -> None:
         __tracebackhide__ = True
         failure = SubjectFailure(message, cause)
@@ -112,8 +123,8 @@ class Trial:
         return self._assertions.collecting()
 
     def offering(self) -> AbstractContextManager[None]:
-        """Let strategies draw world sizes up to what this world has."""
-        return offering(self.most_ranks)
+        """Let strategies draw world sizes up to what this world has, and features that are claimed."""
+        return offering(self.most_ranks, load_implementation(self.subject.implementation).claims)
 
     def time_is_up(self, reason: str) -> None:
         """From another thread: end the run in progress; if there is none, interrupt the controller."""

@@ -209,7 +209,7 @@ def fill(net: nn.Module, seed: int) -> None:
         for place, (name, tensor) in enumerate([*net.named_parameters(), *net.named_buffers()]):
             numbers = draw(tuple(tensor.shape), mixed(seed, 0, place), exact=False)
             if tensor.dim() > 1:
-                tensor.copy_(numbers / tensor[0].numel() ** 0.5)
+                tensor.copy_(numbers / max(tensor.shape[1:].numel(), 1) ** 0.5)
             elif tensor.is_floating_point():
                 tensor.copy_(numbers / 4 if name.endswith(ADDED) else 1 + numbers.abs() / 4)
 

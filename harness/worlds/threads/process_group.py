@@ -80,6 +80,11 @@ class LockstepGroup(dist.ProcessGroup):
         """The name under which torch registered the group."""
         return self._name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors it takes, which torch's own state dicts ask for before they broadcast."""
+        return [torch.device("cpu")]
+
     def getBackendName(self) -> str:
         """The backend's name, as torch asks for it."""
         return "lockstep"

@@ -174,7 +174,7 @@ class ParameterGroup:
         divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
         added = functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None
         reduction = Reduction(rows, self.reduce_mesh, divide, self.reduce_scatter, self.all_reduces, added)
-        if self.all_reduces or self.mesh.replicate.size == 1:
+        if self.all_reduces or self.mesh.replicate.group is None:
             pipeline.add(reduction, functools.partial(self._hand_out, reduced))
         else:
             self._partial = PartialSum(reduction, reduced)

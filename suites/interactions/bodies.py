@@ -1,0 +1,214 @@
+"""The nets of scenarios: three blocks of two parts each, and parameters of the root's own.
+
+Every part maps ``(batch, length, dim)`` to the same. All activations are smooth: a rounding moves no result by more
+than it is magnified. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from reference_models import nets
+from suites.generated.nets import LENGTH, VOCABULARY, fill, some_tokens
+from suites.interactions.scenario import Scenario
+
+BATCH = 2
+#: In the order of a forward.
+BLOCKS = ("blocks.0", "blocks.1", "blocks.2")
+
+
+class Tied(nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(…, dim)`` to the same."""
+        return self.outer(torch.tanh(self.inner(x)))  # type: ignore[no-any-return]
+
+
+class Unused(nn.Linear):
+    """A layer with another that never runs."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim)
+        self.spare = nn.Linear(dim, dim)
+
+
+class Empty(nn.Linear):
+    """A layer with a parameter of no elements, which does not train."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim)
+        self.nothing = nn.Parameter(torch.empty(0, dim), requires_grad=False)
+
+
+class Table(nn.Linear):
+    """A layer and a table in another dtype, which does not train: what trains has one dtype."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim)
+        self.table = nn.Parameter(torch.empty(dim), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(…, dim)`` to the same."""
+        return super().forward(x) + self.table.to(x.dtype)
+
+
+#: The first part of the first block and of the last, by the name of the net.
+PARTS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda dim: nn.Linear(dim, dim),
+    "attention": lambda dim: nets.Attention(dim, heads=1),
+    "convolution": nets.Convolution,
+    "embedding": lambda dim: nets.Embedding(VOCABULARY, LENGTH, dim),
+    "norms": nets.Norms,
+    "tied": Tied,
+    "unused": Unused,
+    "frozen": nets.Frozen,
+    "dtypes": Table,
+    "empty": Empty,
+}
+
+
+class Block(nn.Module):
+    """``x + gain · tanh(second(first(x)))``; with ``recomputes`` the second part runs again in backward."""
+
+    def __init__(self, first: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.first, self.second = first, nn.Linear(dim, dim)
+        self.gain = nn.Parameter(torch.empty(dim))
+        self.recomputes = False
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """``(batch, length, dim)`` to the same."""
+        hidden = x + self.first(tokens) if isinstance(self.first, nets.Embedding) else self.first(x)
+        second = partial(checkpoint, self.second, use_reentrant=False) if self.recomputes else self.second
+        y: Tensor = x + self.gain * torch.tanh(second(torch.tanh(hidden.to(x.dtype))))
+        return y
+
+    def halved(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Half of what forward gives, as a method that has to be registered."""
+        return self.forward(x, tokens) / 2
+
+
+@dataclass
+class Batch:
+    """Inputs as a dataclass; ``kind`` is a class, which is no tensor."""
+
+    x: Tensor
+    kind: type = dict
+
+
+class Bag(dict[str, Any]):
+    """Inputs as an object of a class derived from dict."""
+
+
+class ScenarioNet(nn.Module):
+    """Blocks in a row; the root's own ``scale`` before and ``shift`` after them, unless it is a mere ``wrapper``.
+
+    ``around`` is how whole blocks are recomputed: not, or with or without re-entering autograd.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__()
+        dim, first = scenario.dim, PARTS[scenario.net]
+        last = Block(first(dim), dim)
+        shared = scenario.wrapping == "shared"
+        self.blocks = nn.ModuleList([last if shared else Block(first(dim), dim), Block(nn.Linear(dim, dim), dim), last])
+        if scenario.wrapping != "wrapper":
+            self.scale, self.shift = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
+        self.runs, self.around = scenario.runs, ""
+
+    def forward(self, batch: Any, tokens: Tensor, skip: bool = False) -> Tensor:
+        """``(batch, length, dim)`` to the same; ``skip`` leaves out the middle block."""
+        x = opened(batch)
+        x = x * self.scale if hasattr(self, "scale") else x
+        for place in (0, 1, 2, 0) if self.runs == "twice" else (0, 1, 2):
+            if not (skip and place == 1):
+                x = self.run(self.blocks[place], x, tokens)
+        return x + self.shift if hasattr(self, "shift") else x
+
+    def recompute(self, how: str) -> None:
+        """Run parts, or whole blocks, again in backward."""
+        self.around = how if how in ("around", "reentrant") else ""
+        for block in self.blocks:
+            vars(block)["recomputes"] = how == "part"
+
+    def run(self, block: Any, x: Tensor, tokens: Tensor) -> Tensor:
+        """One block."""
+        run: Any = block.halved if self.runs == "method" and block is self.blocks[1] else block
+        y: Tensor = (
+            checkpoint(run, x, tokens, use_reentrant=self.around == "reentrant") if self.around else run(x, tokens)
+        )
+        return y
+
+
+def opened(batch: Any) -> Tensor:
+    """The tensor in the inputs."""
+    if isinstance(batch, Tensor):
+        return batch
+    found = batch.x if isinstance(batch, Batch) else batch["x"]  # a cast may make a dict of what derives from it
+    assert isinstance(found, (Tensor, list))
+    return found if isinstance(found, Tensor) else found[0]
+
+
+#: How the tensor is wrapped, by the value of the dimension.
+INPUTS: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda x: x,
+    "nested": lambda x: {"x": [x], "more": (1, "text", None)},
+    "dataclass": Batch,
+    "subclass": lambda x: Bag(x=x),
+}
+
+
+def build(scenario: Scenario, dtype: torch.dtype, born: torch.dtype | None = None, other: int = 0) -> ScenarioNet:
+    """The net with the seed's numbers, or with others, each rounded to the storage dtype, and to ``born`` if given."""
+    net = ScenarioNet(scenario).double()
+    fill(net, scenario.seed + other)
+    for step in (scenario.storage, born, scenario.storage, dtype):
+        net.to(step or scenario.storage)
+    for module in net.modules():
+        if isinstance(module, Table):
+            module.table.data = module.table.data.half()
+    return net
+
+
+def born(scenario: Scenario) -> torch.dtype | None:
+    """The dtype in which the net is made and sharded, if it is converted before it trains."""
+    if scenario.life != "converted":
+        return None
+    return torch.float32 if scenario.storage == torch.float64 else torch.float64
+
+
+def inputs(
+    scenario: Scenario, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> dict[str, Any]:
+    """A rank's batch of this number, by the names that forward gives them."""
+    numbers = partial(_salted, scenario, batch, rank)
+    x = numbers(1, (BATCH, LENGTH, scenario.dim)).to(scenario.storage).to(device, dtype)
+    tokens = some_tokens(partial(numbers, 2), BATCH).to(device)
+    return {
+        "batch": INPUTS[scenario.inputs](x),
+        "tokens": tokens,
+        "skip": scenario.runs == "skipped" and batch % 3 == 1,
+    }
+
+
+def _salted(scenario: Scenario, batch: int, rank: int, salt: int, shape: tuple[int, ...]) -> Tensor:
+    return scenario.numbers(shape, salt, batch, rank)
+
+
+def loss(scenario: Scenario, outputs: Tensor, batch: int, rank: int, which: int = 0) -> Tensor:
+    """A scalar of the outputs, weighted by fixed numbers of either sign; of two losses, that one."""
+    weights = scenario.numbers(tuple(outputs.shape), 3 + which, batch, rank)
+    return (outputs * weights.to(scenario.storage).to(outputs)).mean()

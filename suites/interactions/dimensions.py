@@ -1,0 +1,180 @@
+"""The dimensions of a training situation, the values of each, and which of them do not go together.
+
+The first value of a dimension is its default: nothing special. A new feature is a new entry here, and what it does in
+``bodies.py``, ``script.py`` or ``sharded.py``. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.vendor import Feature
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a dimension; the features that an implementation must claim for it, and the ranks that it takes."""
+
+    name: str
+    needs: tuple[Feature, ...] = ()
+    ranks: int = 1
+
+
+def _values(*plain: str, **needing: Feature) -> tuple[Value, ...]:
+    return (
+        *(Value(name) for name in plain),
+        *(Value(name.replace("_", " "), (need,)) for name, need in needing.items()),
+    )
+
+
+_POLICY = (Feature.MIXED_PRECISION,)
+
+#: Each dimension, by the name of its field of ``Scenario``.
+DIMENSIONS: dict[str, tuple[Value, ...]] = {
+    "net": _values(
+        "linear", "attention", "convolution", "embedding", "norms", "tied", "unused", "frozen", "dtypes", "empty"
+    ),
+    "runs": _values("once", "twice", "skipped", "no grad", "eval", method=Feature.FORWARD_METHOD),
+    "wrapping": _values("blocks", "parts", "root", "wrapper", "list", "shared"),
+    "mesh": (
+        Value("2", ranks=2),
+        Value("1"),
+        Value("3", ranks=3),
+        Value("4", ranks=4),
+        Value("2x2", (Feature.HSDP,), 4),
+        Value("1x2", (Feature.HSDP,), 2),
+        Value("2x1", (Feature.HSDP,), 2),
+    ),
+    "rows": (*_values("even", "uneven", "fewer"), Value("columns", (Feature.SHARD_PLACEMENT,))),
+    "dtype": (
+        *_values("float64", "float32", "bfloat16"),
+        *(Value(name, _POLICY) for name in ("param", "param and reduce", "reduce", "output", "wider")),
+    ),
+    "inputs": _values("tensor", "nested", "dataclass", "subclass"),
+    "reshard": (*_values("default", "always", "never", "changed"), Value("pairs", (Feature.RESHARD_TO_GROUP,), 4)),
+    "recompute": (
+        *_values("none", "around", "reentrant"),
+        *(Value(name, (Feature.CHECKPOINT,)) for name in ("block", "part")),
+    ),
+    "prefetch": (Value("default"), *(Value(name, (Feature.PREFETCH,)) for name in ("forward", "backward", "both"))),
+    "gradients": (
+        *_values("plain", "two losses", "clipped", "hooks"),
+        *(Value(name, (Feature.ACCUMULATION,)) for name in ("unsynchronised", "last backward")),
+        Value("no all-reduce", (Feature.ACCUMULATION, Feature.HSDP)),
+        Value("factor", (Feature.DIVIDE_FACTOR,)),
+        Value("sums", (Feature.FORCE_SUM,)),
+        Value("unused reduced", (Feature.UNUSED_PARAMETERS,)),
+    ),
+    "offload": _values("none", cpu=Feature.CPU_OFFLOAD),
+    "life": (
+        *_values("plain", "frozen and thawed", "converted"),
+        Value("loaded", (Feature.STATE_DICT,)),
+        Value("meta", (Feature.META_DEVICE, Feature.STATE_DICT)),
+        Value("exception", (Feature.RESET,)),
+    ),
+    "asked": (
+        Value("never"),
+        *(
+            Value(name, (Feature.STATE_DICT,))
+            for name in ("before", "after forward", "between", "after backward", "after step", "twice")
+        ),
+    ),
+    "form": _values("sharded", "full", "rank zero"),
+    "optimizer": _values("SGD", "momentum", "Adam", "AdamW", "groups", "reversed", "left out"),
+    "groups": (
+        *_values("default", "from group", "after others"),
+        Value("separate", (Feature.SEPARATE_GROUP,)),
+    ),
+}
+
+#: The value of every dimension that is nothing special.
+DEFAULTS = {name: values[0].name for name, values in DIMENSIONS.items()}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Values that are not tried together, and why: impossible ones, or ones with a requirement of their own."""
+
+    values: Mapping[str, tuple[str, ...]]
+    reason: str
+
+    def holds(self, chosen: Mapping[str, str]) -> bool:
+        """Whether ``chosen`` has such values of all these dimensions."""
+        return all(chosen.get(name) in values for name, values in self.values.items())
+
+
+def _all_but(name: str, *values: str) -> tuple[str, ...]:
+    return tuple(value.name for value in DIMENSIONS[name] if value.name not in values)
+
+
+def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
+    return Rule({name: (one,) if isinstance(one, str) else one for name, one in values.items()}, reason)
+
+
+#: What no correct implementation has to accept together.
+IMPOSSIBLE = (
+    _no("replicas are needed for an all-reduce", gradients="no all-reduce", mesh=_all_but("mesh", "2x2", "1x2", "2x1")),
+    _no("groups of two divide four ranks that shard", reshard="pairs", mesh=_all_but("mesh", "4")),
+    _no("torch's tools load no full state into a module that is shared", wrapping="shared", life=("loaded", "meta")),
+    _no("torch's tools load no full state into a module that is shared", wrapping="shared", form=("full", "rank zero")),
+    _no("a group has one axis", groups="from group", mesh=("2x2", "1x2", "2x1")),
+    _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
+    _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
+    _no("one rank has all rows", rows=("uneven", "fewer"), mesh=("1", "2x1")),
+    _no("nothing is asked for in any form", asked="never", form=("full", "rank zero")),
+    _no("tensors that share are sharded together", net="tied", wrapping="parts"),
+    _no("a conversion leaves one dtype", net="dtypes", life="converted"),
+    _no(
+        "a batch norm computes in the dtype of its statistics",
+        net="norms",
+        dtype=("param", "param and reduce", "output", "wider"),
+    ),
+    _no("a dtype that is converted to is that of the parameters", life="converted", dtype="wider"),
+    _no("a block that is skipped has no outputs", runs="skipped", wrapping="shared"),
+    _no("a reshaped convolution has few columns", rows="columns", net=("convolution", "norms", "empty", "dtypes")),
+    _no("re-entrant recomputation does not let two backwards through", recompute="reentrant", gradients="two losses"),
+    _no("re-entrant recomputation needs an input that takes a gradient", recompute="reentrant", wrapping="wrapper"),
+    _no(
+        "an optimizer that steps in backward leaves no gradients",
+        gradients="hooks",
+        optimizer=_all_but("optimizer", "SGD"),
+    ),
+    _no("an optimizer that steps in backward leaves no gradients", gradients="hooks", runs=("twice",)),
+)
+
+
+#: What has a requirement of its own, which a waiver can name; the reason is its id.
+APART = (
+    _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", runs="skipped"),
+    _no("accumulation/late-parameters", gradients="unsynchronised", runs="skipped"),
+    _no("reduction/divides-once", gradients="factor", dtype=("param", "param and reduce", "output", "reduce", "wider")),
+    _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
+    _no("interactions/runs-twice-re-entrant", recompute="reentrant", wrapping="shared"),
+    _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),
+    _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
+    _no("interactions/columns-in-pairs", rows="columns", reshard="pairs"),
+)
+
+
+def conflict(chosen: Mapping[str, str]) -> str:
+    """Why these values cannot go together; empty if they can. Dimensions may be missing."""
+    return next((rule.reason for rule in IMPOSSIBLE if rule.holds(chosen)), "")
+
+
+def judged_apart(chosen: Mapping[str, str]) -> str:
+    """The requirement that is about some of these values together; empty if there is none."""
+    return next((rule.reason for rule in APART if rule.holds(chosen)), "")
+
+
+def values_of(name: str) -> Iterator[str]:
+    """The names of a dimension's values, the default first."""
+    return (value.name for value in DIMENSIONS[name])
+
+
+def value(name: str, chosen: str) -> Value:
+    """The declared value of a dimension. Raises ValueError if there is none of this name."""
+    for one in DIMENSIONS[name]:
+        if one.name == chosen:
+            return one
+    raise ValueError(f"expected {name} to be one of {', '.join(values_of(name))}; got {chosen!r}")

@@ -1,0 +1,66 @@
+"""Computing in another dtype by explicit casts, as a mixed-precision policy has it: of an unsharded net.
+
+A float32 weight of 1 + 2**-15 is 1 while a module runs in bfloat16; its gradient is of float32 again, as of any cast.
+Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def compute_in(policy: Mapping[str, torch.dtype], net: nn.Module, sharded: Iterable[str]) -> None:
+    """Have every module run in the policy's dtypes, and those that are sharded cast what goes in and comes out."""
+    compute, output = policy.get("param_dtype"), policy.get("output_dtype")
+    for module in [net.get_submodule(name) for name in sharded]:
+        if compute:
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs: (cast(args, compute), cast(kwargs, compute)), with_kwargs=True
+            )
+        if output:
+            module.register_forward_hook(lambda *found: cast(found[-1], output))
+    for module in net.modules():
+        if compute:
+            _swap_parameters(module, compute)
+        if hasattr(module, "halved"):
+            vars(module)["halved"] = partial(_halved, module)  # by way of forward's hooks
+
+
+def _halved(module: nn.Module, *inputs: Tensor) -> Tensor:
+    halved: Tensor = module(*inputs) / 2
+    return halved
+
+
+def _swap_parameters(module: nn.Module, dtype: torch.dtype) -> None:
+    """While the module runs, each of its parameters is a cast of itself."""
+    own = dict(module._parameters)
+
+    def before(*_: Any) -> None:
+        casts: Any = {name: None if p is None else p.to(dtype) for name, p in own.items()}
+        module._parameters.update(casts)
+
+    def after(*_: Any) -> None:
+        module._parameters.update(own)
+
+    if own:
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after, always_call=True)
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """The same with all floating tensors in ``dtype``, in tuples, lists, dicts and dataclasses of any class."""
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return type(value)({key: cast(item, dtype) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return type(value)(cast(item, dtype) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: cast(getattr(value, field.name), dtype) for field in fields(value)})
+    return value

@@ -1,0 +1,96 @@
+"""Features together: every pair of values of all dimensions, in scenarios of about ten special values each.
+
+``suites/interactions/dimensions.py`` has the dimensions, their values, and what cannot go together. After every action
+of a scenario what it changes is compared with the unsharded model: losses, gradients, parameters, buffers, what the
+optimizer keeps, and what sharded parameters say of themselves. If a scenario fails, all that is not needed for that is
+left out, and the smallest combination of values that fails is reported. What some implementation is known to fail has
+a requirement of its own.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.interactions.judging import follows, on_meshes
+from suites.interactions.scenario import Scenario
+from suites.interactions.strategies import scenarios
+from suites.kit.strategies import costly
+
+SHARDED = Feature.FULLY_SHARD
+
+
+@requirement("interactions/one-rank", SHARDED)
+@on_meshes("1")
+def test_features_work_together_on_one_rank(trial: Trial, case: Scenario) -> None:
+    """On one rank any two features together train, save and load as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("interactions/two-ranks", SHARDED, ranks=2)
+@on_meshes("2")
+def test_features_work_together_on_two_ranks(trial: Trial, case: Scenario) -> None:
+    """On two ranks any two features together train, save and load as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("interactions/three-ranks", SHARDED, ranks=3)
+@on_meshes("3")
+def test_features_work_together_on_three_ranks(trial: Trial, case: Scenario) -> None:
+    """On three ranks any two features together train, save and load as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("interactions/four-ranks", SHARDED, ranks=4)
+@on_meshes("4")
+def test_features_work_together_on_four_ranks(trial: Trial, case: Scenario) -> None:
+    """On four ranks any two features together train, save and load as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("interactions/replicas", SHARDED, Feature.HSDP, ranks=4)
+@on_meshes("2x2")
+def test_features_work_together_on_replicas_of_shards(trial: Trial, case: Scenario) -> None:
+    """On two replicas of two shards any two features together train, save and load as the unsharded model does."""
+    follows(trial, case)
+
+
+@requirement("interactions/thin-meshes", SHARDED, Feature.HSDP, ranks=2)
+@on_meshes("1x2", "2x1")
+def test_features_work_together_on_thin_meshes(trial: Trial, case: Scenario) -> None:
+    """On one replica of two shards, and two of one, any two features together work as with the unsharded model."""
+    follows(trial, case)
+
+
+@requirement("interactions/recomputed-for-two-losses", SHARDED, Feature.CHECKPOINT, ranks=2)
+def test_two_losses_go_back_through_recomputed_blocks(trial: Trial) -> None:
+    """Two losses may go back, one after the other, through blocks that are recomputed each time."""
+    follows(trial, Scenario(recompute="block", gradients="two losses"))
+
+
+@requirement("interactions/columns-in-pairs", SHARDED, Feature.SHARD_PLACEMENT, Feature.RESHARD_TO_GROUP, ranks=4)
+def test_columns_are_kept_in_groups_of_two(trial: Trial) -> None:
+    """Parameters sharded by columns may be kept in smaller groups after forward."""
+    follows(trial, Scenario(mesh="4", rows="columns", reshard="pairs"))
+
+
+@requirement("interactions/runs-twice-re-entrant", SHARDED)
+def test_a_module_may_run_twice_and_be_recomputed_by_re_entering_autograd(trial: Trial) -> None:
+    """A sharded module may run twice in a forward with re-entrant recomputation of each run."""
+    follows(trial, Scenario(mesh="1", runs="twice", recompute="reentrant"))
+
+
+@requirement("interactions/state-between-of-pairs", SHARDED, Feature.RESHARD_TO_GROUP, Feature.PREFETCH, ranks=4)
+def test_state_may_be_asked_for_between_passes_of_smaller_groups(trial: Trial) -> None:
+    """A state dict may be asked for between forward and backward of modules that are kept in smaller groups."""
+    follows(trial, Scenario(mesh="4", wrapping="shared", reshard="pairs", prefetch="forward", asked="between"))
+
+
+@requirement("interactions/any", SHARDED)
+@costly(4)
+@given(case=scenarios())
+def test_any_features_work_together(trial: Trial, case: Scenario) -> None:
+    """Whatever goes together trains, saves and loads as the unsharded model does."""
+    follows(trial, case)

@@ -1,0 +1,73 @@
+"""Implementations that do each feature right, and go wrong where two of them meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from harness.vendor import Implementation
+from harness.vendor.torch_fsdp2 import implementation as right
+from reference_models.subject import implementation as reference
+from tests.mutants.passes.script_chapter import only_the_last
+
+Options = dict[str, Any]
+
+
+def where(requirement: str, fits: Callable[[Options], bool]) -> Implementation:
+    """The reference, which halves the gradients that pass through modules that are sharded with such options."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert reference.fully_shard is not None
+        sharded = reference.fully_shard(module, **options)
+        for each in module if isinstance(module, list) and fits(options) else [module] if fits(options) else []:
+            each.register_forward_hook(halve)
+        return sharded
+
+    return replace(reference, name=requirement, fully_shard=fully_shard)
+
+
+def halve(module: Any, args: Any, output: Any) -> Any:
+    """The same outputs, of which half the gradient comes back."""
+    return (output + output.detach()) / 2 if isinstance(output, Tensor) and output.requires_grad else output
+
+
+def on_mesh(*shape: int) -> Callable[[Options], bool]:
+    """Whether parameters are offloaded and kept after forward, on such a mesh."""
+    return lambda options: (
+        tuple(options["mesh"].mesh.shape) == shape
+        and "offload_policy" in options
+        and options.get("reshard_after_forward") is False
+    )
+
+
+one_rank = where("interactions/one-rank", on_mesh(1))
+two_ranks = where("interactions/two-ranks", on_mesh(2))
+three_ranks = where("interactions/three-ranks", on_mesh(3))
+four_ranks = where("interactions/four-ranks", on_mesh(4))
+replicas = where("interactions/replicas", on_mesh(2, 2))
+thin_meshes = where("interactions/thin-meshes", on_mesh(1, 2))
+columns_in_pairs = where(
+    "interactions/columns-in-pairs",
+    lambda options: options.get("reshard_after_forward") == 2 and "shard_placement_fn" in options,
+)
+pairs = where("interactions/state-between-of-pairs", lambda options: options.get("reshard_after_forward") == 2)
+anything = where("interactions/any", lambda options: True)
+runs_once = replace(
+    reference,
+    name="interactions/runs-twice-re-entrant",
+    fully_shard=lambda module, **options: _then(only_the_last, reference.fully_shard, module, options),
+)
+recomputes_once = replace(reference, name="interactions/recomputed-for-two-losses", checkpoint=right.checkpoint)
+
+#: What torch's own checkpoint does with a second backward.
+RAISES = ("recomputes_once",)
+
+
+def _then(change: Callable[[Any], None], fully_shard: Any, module: Any, options: Options) -> Any:
+    sharded = fully_shard(module, **options)
+    for each in module if isinstance(module, list) else [module]:
+        change(each)
+    return sharded
