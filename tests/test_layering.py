@@ -171,7 +171,6 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
         "suites.passes.passes",
         "suites.kit.tolerance",
         "suites.saving.resume",
-        "suites.interactions.oracle",
         "suites.interactions.expected",
         "suites.saving.optimizer_states",
         "suites.collectives.collective_oracle",

@@ -1,4 +1,4 @@
-"""Few scenarios that have every pair, or triple, of values which can go together.
+"""Choosing scenarios: few that have every pair, or triple, of values which can go together.
 
 Three features that are off or on take 8 scenarios for all combinations and 4 for all pairs::
 
@@ -15,7 +15,9 @@ from functools import lru_cache
 from itertools import combinations
 
 from allpairspy import AllPairs  # type: ignore[import-untyped]
+from hypothesis import strategies as st
 
+from harness.trial import claims, most_ranks
 from harness.vendor import Feature
 from suites.interactions.dimensions import DIMENSIONS, conflict, judged_apart
 from suites.interactions.scenario import Scenario, with_values
@@ -92,3 +94,14 @@ def _greedy(wanted: Sequence[Combination], values: Mapping[str, Sequence[str]]) 
     full = completed(tuple(chosen.items()), values)
     assert full is not None
     return full
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """A scenario of any values, one dimension after the other, each of those that the earlier ones leave."""
+    values = available(claims(), most_ranks())
+    chosen: dict[str, str] = {}
+    for name in DIMENSIONS:
+        fits = [value for value in values[name] if completed((*chosen.items(), (name, value)), values) is not None]
+        chosen[name] = draw(st.sampled_from(fits))
+    return with_values(chosen, seed=draw(st.integers(0, 2**16)))

@@ -131,8 +131,6 @@ IMPOSSIBLE = (
         dtype=("param", "param and reduce", "output", "wider"),
     ),
     _no("a dtype that is converted to is that of the parameters", life="converted", dtype="wider"),
-    _no("a block that is skipped has no outputs", runs="skipped", wrapping="shared"),
-    _no("a reshaped convolution has few columns", rows="columns", net=("convolution", "norms", "empty", "dtypes")),
     _no("re-entrant recomputation does not let two backwards through", recompute="reentrant", gradients="two losses"),
     _no("re-entrant recomputation needs an input that takes a gradient", recompute="reentrant", wrapping="wrapper"),
     _no(
@@ -140,7 +138,8 @@ IMPOSSIBLE = (
         gradients="hooks",
         optimizer=_all_but("optimizer", "SGD"),
     ),
-    _no("an optimizer that steps in backward leaves no gradients", gradients="hooks", runs=("twice",)),
+    _no("what runs twice may be reduced twice, and step each time", gradients="hooks", runs="twice"),
+    _no("what runs twice may be reduced twice, and step each time", gradients="hooks", wrapping="shared"),
 )
 
 
@@ -149,6 +148,7 @@ APART = (
     _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", runs="skipped"),
     _no("accumulation/late-parameters", gradients="unsynchronised", runs="skipped"),
     _no("reduction/divides-once", gradients="factor", dtype=("param", "param and reduce", "output", "reduce", "wider")),
+    _no("reduction/divides-once", gradients="factor", mesh=("1", "2x1")),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", wrapping="shared"),
     _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),

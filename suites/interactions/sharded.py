@@ -2,113 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
 from suites.interactions import optimizers
-from suites.interactions.bodies import BLOCKS, ScenarioNet, born, build, inputs, loss
+from suites.interactions.bodies import born, build, inputs, loss
 from suites.interactions.scenario import Scenario
-from suites.interactions.script import CLIP, FACTOR, MIDDLE, interrupted, script, shown
-from suites.interactions.wrapping import Layout, plan
+from suites.interactions.script import CLIP, MIDDLE, interrupted, script, shown
+from suites.interactions.sharding import apply, other_groups
 from suites.kit.layout import local
 from suites.kit.programs import placement_words
 
 State = dict[str, Any]
-RESHARD = {"always": True, "never": False, "pairs": 2}
 FORMS = {
     "sharded": StateDictOptions(),
     "full": StateDictOptions(full_state_dict=True),
     "rank zero": StateDictOptions(full_state_dict=True, cpu_offload=True),
 }
-
-
-def mesh_of(rank: Rank, scenario: Scenario) -> DeviceMesh:
-    """The mesh, made anew or from a group that there is; after other groups if that is asked for."""
-    if scenario.groups == "from group":
-        group = rank.group(range(scenario.world_size))
-        assert group is not None
-        return DeviceMesh.from_group(group, rank.device.type)
-    return rank.mesh(scenario.axes, ("replicate", "shard")[-len(scenario.axes) :])
-
-
-@contextmanager
-def other_groups(scenario: Scenario) -> Iterator[None]:
-    """Have some ranks made groups before, which end with the scenario: later ones depend on what each rank has made."""
-    made = []
-    if scenario.groups == "after others":
-        made = [dist.new_group([0]), dist.new_group(list(range(scenario.world_size)))]
-    yield
-    for group in made:
-        if group is not dist.GroupMember.NON_GROUP_MEMBER:
-            dist.destroy_process_group(group)
-
-
-def options(rank: Rank, scenario: Scenario) -> State:
-    """What ``fully_shard`` is given besides modules; what is left at its default is not given."""
-    found, subject, layout = State(mesh=mesh_of(rank, scenario)), rank.implementation, Layout(scenario)
-    if scenario.reshard in RESHARD:
-        found["reshard_after_forward"] = RESHARD[scenario.reshard]
-    if scenario.rows == "columns":
-        found["shard_placement_fn"] = lambda parameter: Shard(layout.dim(tuple(parameter.shape)))
-    if scenario.policy:
-        assert subject.mixed_precision_policy is not None
-        found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
-    if scenario.offload == "cpu":
-        assert subject.cpu_offload_policy is not None
-        found["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
-    return found
-
-
-def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
-    """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
-    subject, given = rank.implementation, options(rank, scenario)
-    net.recompute(scenario.recompute)
-    for name in BLOCKS if scenario.recompute == "block" else ():
-        block = net.get_submodule(name)
-        if name != BLOCKS[-1] or scenario.wrapping != "shared":
-            assert subject.checkpoint is not None
-            subject.checkpoint(block)
-    assert subject.fully_shard is not None
-    for names in plan(scenario):
-        modules = [net.get_submodule(name) for name in names]
-        subject.fully_shard(modules if len(modules) > 1 else modules[0], **given)
-    if scenario.runs == "method":
-        assert subject.register_forward_method is not None
-        subject.register_forward_method(net.get_submodule(MIDDLE), "halved")
-    settings(scenario, net)
-    return net
-
-
-def settings(scenario: Scenario, net: Any) -> None:
-    """What is set on the sharded net before it runs."""
-    wrapped = [net.get_submodule(names[0]) for names in plan(scenario)[:-1]]
-    for one, other in pairwise(wrapped):
-        if scenario.prefetch in ("forward", "both"):
-            one.set_modules_to_forward_prefetch([other])
-        if scenario.prefetch in ("backward", "both"):
-            other.set_modules_to_backward_prefetch([one])
-    if scenario.gradients == "factor":
-        for name in ("", *(names[0] for names in plan(scenario))):
-            net.get_submodule(name).set_gradient_divide_factor(FACTOR)
-    if scenario.gradients == "sums":
-        net.set_force_sum_reduction_for_comms(True)
-    if scenario.gradients == "unused reduced":
-        net.set_reduce_scatter_unused_params(True)
-    if scenario.groups == "separate":
-        net.set_separate_reduce_scatter_group(True)
 
 
 class Sharded:

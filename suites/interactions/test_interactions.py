@@ -14,9 +14,9 @@ from hypothesis import given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.interactions.covering import scenarios
 from suites.interactions.judging import follows, on_meshes
 from suites.interactions.scenario import Scenario
-from suites.interactions.strategies import scenarios
 from suites.kit.strategies import costly
 
 SHARDED = Feature.FULLY_SHARD

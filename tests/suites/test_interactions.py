@@ -1,0 +1,125 @@
+"""Scenarios cover every pair, say why they cannot be, and a failure is reduced to its cause."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given
+
+from harness.data.case import from_text
+from harness.vendor import Feature
+from suites.catalogue import entries
+from suites.interactions.covering import available, combined, completed, covering, scenarios
+from suites.interactions.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, conflict
+from suites.interactions.expected import expected
+from suites.interactions.judging import isolated, search
+from suites.interactions.oracle import played
+from suites.interactions.scenario import Scenario, with_values
+from suites.interactions.script import script
+from suites.interactions.wrapping import Layout
+
+ALL = frozenset(Feature)
+RICH = Scenario(net="tied", runs="twice", recompute="block", prefetch="forward", optimizer="Adam", rows="uneven")
+
+
+@pytest.mark.parametrize("claims", [ALL, frozenset({Feature.FULLY_SHARD, Feature.STATE_DICT})])
+def test_every_pair_that_some_scenario_has_is_covered(claims: frozenset[Feature]) -> None:
+    """A pair of values is missing only if no scenario has it, and values that are not claimed are nowhere."""
+    found = covering(claims, ranks=4)
+    pairs = {pair for one in found for pair in combinations(one.values.items(), 2)}
+    values = available(claims, 4)
+    possible = {pair for pair in combined(values, 2) if completed(pair, values) is not None}
+    assert pairs == possible
+    assert all(one.needs <= claims for one in found)
+
+
+def test_fewer_ranks_and_single_values_take_fewer_scenarios() -> None:
+    """Scenarios fit into the ranks that there are; those for each value alone are few."""
+    assert {one.world_size for one in covering(ALL, ranks=2)} == {1, 2}
+    assert len(covering(ALL, 4, strength=1)) < 20 < len(covering(ALL, 4))
+
+
+@pytest.mark.parametrize("rule", [*IMPOSSIBLE, *APART], ids=lambda rule: str(dict(rule.values)))
+def test_rules_name_values_that_there_are(rule: Rule) -> None:
+    """A rule that excludes nothing, since it names what does not exist, would be a mistake."""
+    assert all(set(values) <= {one.name for one in DIMENSIONS[name]} for name, values in rule.values.items())
+
+
+def test_what_is_judged_apart_has_a_requirement() -> None:
+    """Each combination that is left out of the covering array is what a requirement is about."""
+    assert {rule.reason for rule in APART} <= {entry.requirement.id for entry in entries()}
+
+
+def test_a_scenario_that_cannot_be_says_why() -> None:
+    """Values that do not go together are refused with the reason, and unknown ones with those that there are."""
+    with pytest.raises(ValueError, match="nothing but the root is there to prefetch"):
+        Scenario(prefetch="both", wrapping="root")
+    with pytest.raises(ValueError, match="expected net to be one of linear, attention"):
+        Scenario(net="rnn")
+    with pytest.raises(ValueError, match="a group has one axis"):
+        from_text('{"case": "Scenario", "groups": "from group", "mesh": "2x2"}')
+
+
+@given(case=scenarios())
+def test_a_scenario_survives_json_and_reads_as_its_special_values(case: Scenario) -> None:
+    """A scenario that is drawn is possible, can be replayed from a record, and prints what is special."""
+    assert conflict(case.values) == ""
+    assert with_values(case.special, case.seed) == case
+    assert eval(repr(case), {"Scenario": Scenario}) == case
+
+
+def test_a_failure_is_reduced_to_the_values_that_it_needs() -> None:
+    """Of six special values the two that fail together remain, and the sentence says that either alone passes."""
+    cause = isolated(RICH, lambda one: one.recompute == "block" and one.prefetch == "forward")
+    assert cause.scenario == Scenario(recompute="block", prefetch="forward")
+    assert str(cause) == "fails when recompute=block is combined with prefetch=forward; passes with either alone"
+    assert str(isolated(RICH, lambda one: one.net == "tied")) == "fails with net=tied; passes without"
+    assert str(isolated(RICH, lambda _: True)) == "fails with nothing special"
+
+
+def test_what_one_cause_explains_is_tried_without_it() -> None:
+    """Scenarios with a known cause are tried without it, so two causes are found, each with what it explains."""
+    fails = [{"recompute": "block", "prefetch": "forward"}, {"net": "tied"}]
+    tried: list[Scenario] = []
+
+    def failure_of(one: Scenario) -> str | None:
+        tried.append(one)
+        return "failed" if any(bad.items() <= one.values.items() for bad in fails) else None
+
+    found = covering(ALL, ranks=4)
+    causes, counts = search(found, failure_of)
+    assert sorted((cause.scenario.special for cause in causes), key=len, reverse=True) == fails
+    assert sum(counts) > 2
+    assert len(tried) < len(found) + 60
+
+
+def test_a_subject_that_fails_everything_is_one_cause() -> None:
+    """Where nothing special is needed to fail, the first scenario is reduced and no other is tried."""
+    tried: list[Scenario] = []
+    causes, counts = search(covering(ALL, ranks=4), lambda one: tried.append(one) or "failed")
+    assert [str(cause) for cause in causes] == ["fails with nothing special"]
+    assert counts == [1]
+    assert len(tried) < 2 * len(DEFAULTS)
+
+
+def test_the_oracle_trains_and_the_parts_make_up_the_whole() -> None:
+    """In the oracle every step changes parameters, and ranks' parts together are the whole tensors."""
+    case = Scenario(mesh="3", rows="uneven", optimizer="Adam")
+    want, places = expected(case), [place for place, action in enumerate(script(case)) if action == "step"]
+    before, after = (want.wide[place]["parameters"] for place in places[:2])
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    for name, full in after.items():
+        parts = [want.on_rank(places[1], rank)["parameters"][name] for rank in range(3)]
+        assert torch.equal(torch.cat(parts, Layout(case).dim(tuple(full.shape))), full)
+
+
+def test_frozen_and_deferred_gradients_are_not_there() -> None:
+    """What is frozen has no gradient, and what is deferred none before the backward that reduces."""
+    seen, _ = played(Scenario(gradients="unsynchronised"), working=False)
+    backwards = [one for one in seen if "gradients" in one]
+    assert [backwards[0]["gradients"]["scale"] is None, backwards[1]["gradients"]["scale"] is None] == [True, False]
+    frozen, _ = played(Scenario(life="frozen and thawed"), working=False)
+    gradients = [one["gradients"]["blocks.1.gain"] for one in frozen if "gradients" in one]
+    assert [gradient is None for gradient in gradients[:3]] == [False, True, False]
