@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.attached.attached_samples import ENDS
 from tests.attached.attaching import attached, torchruns
 from tests.mutation.judging import judged
 from tests.patience import GUARD
+from tests.pipes import heard, named_pipe
 from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import descendants, is_gone
 from tests.worlds.programs import basic
@@ -196,21 +196,16 @@ def test_an_agent_that_is_killed_is_named_and_then_missed(tmp_path: Path) -> Non
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, set[int]]]:
     """A run that was told to end in its last row: its record, what it printed, and all processes that there were."""
     there = tmp_path_factory.mktemp("attached")
-    os.mkfifo(there / "pipe")
-    pipe = os.open(there / "pipe", os.O_RDWR)
     args = ["tests/attached/attached_samples.py", "--backend", "gloo", "--record", str(there / "record.jsonl")]
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SAMPLE_PIPE", str(there / "pipe"))
-            with torchruns(2, *args) as nodes:
-                assert select.select([pipe], [], [], GUARD)[0], "the rank never said that it hangs"
-                below = {pid for node in nodes for pid in descendants(node.pid)}
-                for node in nodes:
-                    node.send_signal(signal.SIGTERM)
-                text = "".join(node.communicate(timeout=GUARD)[0] for node in nodes)
+    with pytest.MonkeyPatch.context() as patch, named_pipe(there / "pipe") as pipe:
+        patch.setenv("SAMPLE_PIPE", str(there / "pipe"))
+        with torchruns(2, *args) as nodes:
+            assert heard(pipe)
+            below = {pid for node in nodes for pid in descendants(node.pid)}
+            for node in nodes:
+                node.send_signal(signal.SIGTERM)
+            text = "".join(node.communicate(timeout=GUARD)[0] for node in nodes)
         yield there / "record.jsonl", text, below
-    finally:
-        os.close(pipe)
 
 
 def test_rows_under_torchrun_end_as_they_must(ended: tuple[Path, str, set[int]]) -> None:
