@@ -71,32 +71,6 @@ def test_check_reads_the_suites_beside_the_harness(capsys: pytest.CaptureFixture
     assert "0 errors, 0 warnings" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["check", "nowhere.toml"], "waiver file nowhere.toml: cannot be read"),
-        (["check", "bad.toml"], "missing required field `issue`"),
-        (["check", "w.toml", "--records", "w.toml"], "w.toml, line 2: not a record file"),
-        (["check", "w.toml", "--suites", "nowhere"], "--suites nowhere: expected the folder of a suite"),
-        (["suggest", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
-        (["suggest", "run.jsonl", "--id", "sharding/b"], "run.jsonl: no result of 'sharding/b' fails there"),
-    ],
-)
-def test_what_cannot_be_read_is_said_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    """Status 2, and one line on stderr that names the file."""
-    monkeypatch.chdir(tmp_path)
-    Path("w.toml").write_text(STANZA)
-    Path("bad.toml").write_text(STANZA.replace("issue", "# issue"))
-    file_of(ran(Verdict.FAIL), Path("run.jsonl"))
-    assert run_command(*words) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 def test_suggest_prints_what_fails_or_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All failures, or those of the requirements and node ids named; nothing to waive is a comment."""
     rows = [row(name, Verdict.FAIL, cause="raised", message=HOSTILE) for name in "abc"]
