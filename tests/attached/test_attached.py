@@ -25,6 +25,7 @@ from tests.attached.attaching import attached, torchruns
 from tests.mutation.judging import judged
 from tests.patience import GUARD
 from tests.pipes import heard, named_pipe
+from tests.waivers.stanzas import stanza
 from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import descendants, is_gone
 from tests.worlds.programs import basic
@@ -43,14 +44,6 @@ TRIED = (
     "writes_to_every_pipe", "removes_its_files", "leaves_a_daemon_and_dies",
     "leaves_a_stubborn_thread",
 )  # fmt: skip
-WAIVER = """
-[[waiver]]
-nodeid = "a.py::test_b[processes]"
-subject = "gloo"
-issue = "https://example.org/1"
-reason = "known"
-expires = 2999-01-01
-"""
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +154,8 @@ def test_folders_are_those_that_all_machines_see(fleet: Fleet, monkeypatch: pyte
 
 def test_a_waiver_for_processes_is_for_attached_ranks_too() -> None:
     """The same defect shows in both, and one waiver says so; threads are another matter."""
-    [waiver] = waivers_in(WAIVER.encode(), "waivers")
+    text = stanza("a.py::test_b[processes]", "gloo").replace("requirement", "nodeid")
+    [waiver] = waivers_in(text.encode(), "waivers")
     rows = {world: waiver.names("a/b", f"a.py::test_b[{world}]") for world in ("processes", "attached", "threads")}
     assert rows == {"processes": True, "attached": True, "threads": False}
 

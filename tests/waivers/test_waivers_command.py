@@ -12,6 +12,7 @@ from harness.data.text import visible
 from harness.records.provenance import suites_folder
 from harness.records.record import Verdict
 from tests.report.report_samples import HOSTILE, file_of, row, run_of
+from tests.waivers.stanzas import stanza
 from tests.waivers.test_waivers_checked import ran
 
 # The command.
@@ -22,14 +23,7 @@ def run_command(*words: str | Path) -> int:
     return cli.main(["waivers", *map(str, words)])
 
 
-STANZA = """
-[[waiver]]
-requirement = "sharding/a"
-subject = "torch"
-issue = "https://example.org/1"
-reason = "known"
-expires = 2027-06-15
-"""
+STANZA = stanza("sharding/a", "torch", "2027-06-15")
 
 
 @pytest.mark.parametrize(
