@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -26,10 +27,13 @@ Completed = subprocess.CompletedProcess[str]
 SUBJECT = ["--implementation", "tests.plugin.samples:implementation", "--backend", "tests.plugin.samples:backend"]
 
 
-def pytest_run(*args: str) -> Completed:
-    """A run of pytest in a process of its own, in the repository."""
+def pytest_run(*args: str, **variables: str) -> Completed:
+    """A run of pytest in a process of its own, in the repository, with these environment variables besides."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=GUARD, check=False)
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=GUARD, check=False
+    )
 
 
 def samples_run(there: Path, *args: str) -> tuple[Completed, Run]:
