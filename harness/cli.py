@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from harness import __version__
 from harness.commands import COMMANDS
+from harness.data.text import one_line
 
 _HELP = ("-h", "--help", "help")
 
@@ -30,6 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"fsdp-conformance {given[0]}: interrupted", file=sys.stderr)
         return 130
+
+
+def refuse(command: str, why: Exception | str, *lines: str) -> int:
+    """Print in one line why a command cannot do what it was asked for, and ``lines`` below it; exit status 2."""
+    print("\n".join([f"fsdp-conformance {command}: {one_line(str(why), 2000)}", *lines]), file=sys.stderr)
+    return 2
 
 
 def _usage() -> str:

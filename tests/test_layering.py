@@ -166,16 +166,13 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
 @pytest.mark.parametrize(
     "oracle",
     [
-        "suites.kit.baseline",
-        "suites.kit.layout",
-        "suites.passes.passes",
-        "suites.kit.tolerance",
-        "suites.saving.resume",
+        "suites.kit.baseline", "suites.kit.layout", "suites.passes.passes", "suites.kit.tolerance",
+        "suites.saving.resume", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
+        "suites.generated.net_baseline", "suites.generated.net_tolerance",
+        "suites.scenarios.script_acts", "suites.scenarios.script_baseline",
         "suites.interactions.expected",
-        "suites.saving.optimizer_states",
-        "suites.collectives.collective_oracle",
     ],
-)
+)  # fmt: skip
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:
     """What expected values are computed with uses no ``torch.distributed``, directly or through other files of ours."""
     assert users(("torch.distributed",), sorted(reached(oracle))) == []

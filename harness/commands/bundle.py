@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cli import refuse
 from harness.commands.verify import lines_of
-from harness.data.text import one_line, plural, visible
+from harness.data.text import plural, visible
 from harness.records.output import replace_file
 from harness.records.provenance import sources_digest
 from harness.submission.archive import SubmissionError, pack, unpack
@@ -29,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         if found.is_verified:
             replace_file(options.output, data, "-o")
     except (OSError, ValueError) as error:
-        print(f"fsdp-conformance bundle: {one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refuse("bundle", error)
     print("\n".join(lines_of(found)))
     if not found.is_verified:
         print("fsdp-conformance bundle: verify would refuse it, so nothing was written", file=sys.stderr)

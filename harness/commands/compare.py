@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import to_builtins
 
+from harness.cli import refuse
 from harness.data.text import one_line
 from harness.records.output import json_document, write_output
 from harness.records.reader import RecordFileError, read_run
@@ -27,8 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         comparison = compare(read_run(options.reference), read_run(options.run), options.drift)
         _show(comparison, options)
     except (RecordFileError, OSError) as error:
-        print(f"fsdp-conformance compare: {one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refuse("compare", error)
     return 1 if comparison.regressions or (options.strict and _passes_lost(comparison)) else 0
 
 

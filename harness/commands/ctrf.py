@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.data.text import one_line
+from harness.cli import refuse
 from harness.exports.ctrf import ctrf_of
 from harness.records.output import json_document, write_output
 from harness.records.reader import RecordFileError, read_run
@@ -21,8 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.output:
             write_output(options.output, text, [options.run], "-o", "ctrf.json")
     except (RecordFileError, OSError) as error:
-        print(f"fsdp-conformance ctrf: {one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refuse("ctrf", error)
     if not options.output:
         print(text, end="")
     return 0

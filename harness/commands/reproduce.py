@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cli import refuse
 from harness.data.kinds import ATTACHED
 from harness.data.text import one_line, visible
 from harness.records.command_lines import launched, pytest_line
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             return _print_script(choice, folder)
         words = _words(choice, folder, options.torchrun) + given[cut + 1 :]
     except ValueError as error:
-        return _refused(str(error))
+        return refuse("reproduce", error)
     print(visible(shlex.join(words)), flush=True)
     if options.torchrun:
         return 0
@@ -56,16 +57,9 @@ def _print_script(choice: Choice, folder: Path) -> int:
         text = script_of(choice)
     except NoScript as why:
         line = shlex.join(_words(choice, folder, torchrun=choice.record.world == ATTACHED))
-        return _refused(f"{why}; this command runs it instead:", visible(line))
+        return refuse("reproduce", f"{why}; this command runs it instead:", visible(line))
     sys.stdout.buffer.write(text.encode())  # as Python reads it, whatever the terminal's encoding is
     return 0
-
-
-def _refused(why: str, line: str = "") -> int:
-    print(f"fsdp-conformance reproduce: {one_line(why, 2000)}", file=sys.stderr)
-    if line:
-        print(line, file=sys.stderr)
-    return 2
 
 
 def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:

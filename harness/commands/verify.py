@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.cli import refuse
 from harness.data.kinds import LEVELS
 from harness.data.text import one_line, plural
 from harness.records.provenance import sources_digest
@@ -30,10 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = verify(unpack(read_file(options.archive, MOST_BYTES), options.archive.name), sources_digest())
     except SubmissionError as error:
-        if options.json:
-            print(json.dumps({"state": "unreadable", "problems": [str(error)]}))
-        else:
-            print(f"fsdp-conformance verify: {error}", file=sys.stderr)
+        if not options.json:
+            return refuse("verify", error)
+        print(json.dumps({"state": "unreadable", "problems": [str(error)]}))
         return 2
     print(json.dumps(as_json(found), indent=1, sort_keys=True) if options.json else "\n".join(lines_of(found)))
     return 0 if found.is_verified else 1

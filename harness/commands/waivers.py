@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from harness.cli import refuse
 from harness.data.text import one_line, plural
 from harness.records.provenance import suites_folder
 from harness.records.reader import RecordFileError, read_run
@@ -23,8 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _check(options) if options.act == "check" else _suggest(options)
     except ValueError as error:
-        print(f"fsdp-conformance waivers {options.act}: {one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refuse(f"waivers {options.act}", error)
 
 
 def _parser() -> argparse.ArgumentParser:

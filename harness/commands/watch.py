@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from harness.cli import refuse
 from harness.data.text import one_line
 from harness.pytest_plugin.progress import Progress
 from harness.records.reader import RecordFileError, Run, miscounted, read_run
@@ -24,8 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _watch(options.run, options.every)
     except (RecordFileError, OSError) as error:
-        print(f"fsdp-conformance watch: {one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refuse("watch", error)
 
 
 def _watch(path: Path, every: float) -> int:

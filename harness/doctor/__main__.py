@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.data.text import one_line
+from harness.cli import refuse
 from harness.doctor import findings_text
 from harness.doctor.examination import PATIENCE, Examination, Refused
 from harness.doctor.imports import AUTOLOAD, IMPORT_TORCH, torch_itself
@@ -30,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         examined = examine(Examination(options.implementation, options.backend, options.patience))
     except Refused as refused:
-        print(f"fsdp-conformance doctor: {refused}", file=sys.stderr)
-        return 2
+        return refuse("doctor", refused)
     if options.json != "-":
         print(findings_text.text(examined), end="")
     return _written(options.json, examined)
@@ -83,8 +82,7 @@ def _written(file: str, examined: Examination) -> int:
         try:
             replace_file(Path(file), findings_text.as_json(examined).encode(), "--json")
         except OSError as error:
-            print(f"fsdp-conformance doctor: {one_line(str(error))}", file=sys.stderr)
-            return 2
+            return refuse("doctor", error)
     return findings_text.status(examined)
 
 

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
+from harness.data.kinds import StringEnum
 from harness.data.text import one_line
 from harness.worlds.base import error_summary
 
 
-class Status(str, Enum):
+class Status(StringEnum):
     """What the doctor found. A refusal is ``missing``; a wrong answer, a crash and a hang are ``wrong``."""
 
     FOUND = "found"
     MISSING = "missing"
     WRONG = "wrong"
     NOT_TRIED = "not tried"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

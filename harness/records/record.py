@@ -6,12 +6,11 @@ its JSON Schema is ``msgspec.json.schema(Line)``. docs/formats.md says what each
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Meta, Struct, field, to_builtins
 
-from harness.data.kinds import Level
+from harness.data.kinds import Level, StringEnum
 
 SCHEMA: Final = 1
 #: A page has a cell a requirement and world: without a limit, a short file could ask for billions.
@@ -26,7 +25,7 @@ Ends = Annotated[str, Meta(pattern="^[FP]*$")]
 Tried = Annotated[str, Meta(pattern="^(pass|fail)?$")]
 
 
-class Verdict(str, Enum):
+class Verdict(StringEnum):
     """The seven verdicts of a result. The value is what records, pages and terminals show."""
 
     PASS = "pass"
@@ -36,9 +35,6 @@ class Verdict(str, Enum):
     NOT_CLAIMED = "not claimed"
     NOT_RUN = "not run"
     BROKEN = "broken"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def is_red(self) -> bool:

@@ -10,23 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
-from harness.data.kinds import LEVELS
+from harness.data.kinds import LEVELS, StringEnum
 from harness.data.text import plural
 from harness.records.reader import Run, miscounted, missing
 from harness.records.record import Record, Verdict
 
 
-class State(str, Enum):
+class State(StringEnum):
     """The three words a page can open with."""
 
     CONFORMS = "CONFORMS"
     DOES_NOT_CONFORM = "DOES NOT CONFORM"
     INCOMPLETE = "INCOMPLETE"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Standing:
         return f"{self.state}{' ' if self.state is State.CONFORMS else ': '}{self.reason}"
 
 
-class Part(str, Enum):
+class Part(StringEnum):
     """The five parts of a bar."""
 
     PASS = "pass"
@@ -48,9 +44,6 @@ class Part(str, Enum):
     NOT_CLAIMED = "not claimed"
     WAIVED = "waived"
     UNPROVEN = "unproven"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 #: Which part of the bar a verdict counts with. Unproven: nothing was learned about the subject.

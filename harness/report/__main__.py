@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.data.text import one_line, visible
+from harness.cli import refuse
+from harness.data.text import visible
 from harness.records.output import write_output
 from harness.records.reader import RecordFileError, read_run
 from harness.records.standing import standing
@@ -22,8 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         page = options.output or options.records[0].with_suffix(".html")
         write_output(page, render(runs), options.records, "-o", "page.html")
     except (RecordFileError, OSError) as error:
-        print(f"fsdp-conformance report: {one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refuse("report", error)
     for run in runs:
         print(visible(f"{run.header.implementation} on {run.header.backend}: {standing(run)}"))
     print(visible(str(page)))

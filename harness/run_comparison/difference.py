@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from typing import Literal
 
 from msgspec import Struct
 
-from harness.data.kinds import LEVELS
+from harness.data.kinds import LEVELS, StringEnum
 from harness.data.text import one_line, plural, unique
 from harness.records.reader import Run
 from harness.records.record import Record, Verdict
@@ -33,7 +32,7 @@ MISSING = "missing"
 DRIFT, LEAST_DRIFT = 2.0, 0.1
 
 
-class Change(str, Enum):
+class Change(StringEnum):
     """What became of a result, in the order in which kinds of change are reported."""
 
     REGRESSED = "regressed"
@@ -46,9 +45,6 @@ class Change(str, Enum):
     REMOVED = "removed"
     ADDED = "added"
     SAME = "the same"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 #: What each kind of change is.

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from harness.vendor.api import Feature
 from harness.worlds.base import Disturbed, Outcome, Program, SubjectFailure, World, describe, first_cause
-from harness.worlds.rank import Rank
 
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
 _claims: ContextVar[frozenset[Feature]] = ContextVar("claims", default=frozenset(Feature))
@@ -113,12 +112,3 @@ def _raise_first_cause(outcomes: tuple[Outcome, ...], when: str = "") -> None:
     __tracebackhide__ = True
     if (cause := first_cause(outcomes)) is not None:
         raise SubjectFailure(f"{when}{describe(outcomes)}", cause.fate.value, outcomes)
-
-
-def refused(rank: Rank, case: Any, program: Program) -> dict[str, Any] | None:
-    """On every rank: run ``program`` and return what it raised, as data; None if it returned."""
-    try:
-        program(rank, case)
-    except Exception as error:
-        return {"types": [cls.__name__ for cls in type(error).__mro__], "message": str(error)}
-    return None

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from harness.collective_trace.recorder import Entry
 from harness.records.record import Verdict
 from harness.trial.ranks import Sized
+from harness.trial.refusals import NOT_REFUSED, RAISED_INSTEAD, REFUSED_OTHERWISE
 from harness.trial.trial import Trial
 from harness.trial.verdict import attempt, verdict_of
 from harness.worlds.base import Program, SubjectFailure, error_summary
@@ -26,7 +27,7 @@ TIMES, BUDGET = 2, 30.0
 #: How many collectives are kept of each rank.
 MOST_EVENTS = 200
 #: The causes of failure that leave ranks able to run again at once.
-_CAUSES = ("disagreement", "raised", "not refused", "refused otherwise", "flaky")
+_CAUSES = ("disagreement", "raised", NOT_REFUSED, REFUSED_OTHERWISE, RAISED_INSTEAD, "flaky")
 
 
 class Rerun(NamedTuple):

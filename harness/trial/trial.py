@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,7 +11,8 @@ from hypothesis import reject
 
 from harness.data.comparison import Allowance, exact
 from harness.trial.facts import Facts
-from harness.trial.ranks import Ranks, Sized, offering, refused
+from harness.trial.ranks import Ranks, Sized, offering
+from harness.trial.refusals import Raised, cause_of, refused
 from harness.trial.shrinking import Shrinking
 from harness.trial.soft_assertions import SoftAssertions
 from harness.vendor.load import Subject, load_implementation
@@ -88,15 +88,17 @@ class Trial:
     def refuses(self, program: Program, case: Sized, error: str | tuple[str, ...], match: str) -> None:
         """Require that every rank raises one of the named errors with a message in which ``match`` is found."""
         __tracebackhide__ = True
+        for number, raised in enumerate(self.run(refused, case, program)):
+            self.is_refusal(f"rank {number}", raised, error, match)
+
+    def is_refusal(self, where: str, raised: Raised | None, error: str | tuple[str, ...], match: str) -> None:
+        """Require that what a rank raised (None: nothing) is one of the named errors, with such a message."""
+        __tracebackhide__ = True
+        self.facts.checks += 1
         names = (error,) if isinstance(error, str) else error
-        for number, refusal in enumerate(self.run(refused, case, program)):
-            self.facts.checks += 1
-            wanted = f"{' or '.join(names)} matching {match!r}"
-            if refusal is None:
-                self._fail(f"rank {number}: expected {wanted}, but nothing was raised", "not refused")
-            elif not set(names) & set(refusal["types"]) or not re.search(match, refusal["message"]):
-                came = f"{refusal['types'][0]}: {refusal['message']}"
-                self._fail(f"rank {number}: expected {wanted}, but {came!r} was raised", "refused otherwise")
+        if cause := cause_of(raised, names, match):
+            came = repr(f"{raised['types'][0]}: {raised['message']}") if raised else "nothing"
+            self._fail(f"{where}: expected {' or '.join(names)} matching {match!r}, but {came} was raised", cause)
 
     def failure_of(self, body: Callable[[], None]) -> SubjectFailure | None:
         """The failure that ``body``, an example, ends with; for tests that look at several before they end."""

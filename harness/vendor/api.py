@@ -12,13 +12,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import torch.nn as nn
 
+from harness.data.kinds import StringEnum
 
-class Feature(str, Enum):
+
+class Feature(StringEnum):
     """One thing an implementation can claim. The value is the stable name that records and pages show."""
 
     FULLY_SHARD = "fully_shard"
@@ -55,9 +56,6 @@ class Feature(str, Enum):
     RESET = "reset after an exception"
     OPTIMIZER_EVENT = "event after the optimizer"
     INTROSPECTION = "introspection"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from enum import Enum
 
+from harness.data.kinds import StringEnum
 from harness.data.text import one_line, plural
 from harness.records.reader import Run
 from harness.records.record import Header, Record
@@ -27,15 +27,12 @@ SOON = 30
 _SHOWN = 3
 
 
-class Weight(str, Enum):
+class Weight(StringEnum):
     """Whether a finding is good, worth knowing, or makes the check fail."""
 
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
+from harness.data.kinds import StringEnum
 from harness.data.text import visible
 
 Program = Callable[..., Any]
@@ -24,7 +24,7 @@ Program = Callable[..., Any]
 _TEXT_LIMIT = 64 * 1024
 
 
-class Fate(str, Enum):
+class Fate(StringEnum):
     """What became of one rank in one run."""
 
     RETURNED = "returned"  # a value came back
@@ -36,9 +36,6 @@ class Fate(str, Enum):
     EXITED = "exited"  # the process left with code 0 before its result came
     UNSENDABLE = "unsendable"  # the program's result is not plain data
     INTERRUPTED = "interrupted"  # a peer's victim: ended because another rank had failed
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

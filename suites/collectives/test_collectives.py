@@ -73,6 +73,9 @@ STRIDED, TRANSPOSED = (
         Collective("reduce_scatter_single", 4, layout="transposed"),
     )
 )
+STRIDED_SUM = CollectiveCase(2, (Collective("all_reduce", 4, layout="strided"),))
+#: Two barriers, waited for at once and later, in a group without rank 0.
+BARRIERS_APART = BarrierCase(3, ((1, 2),), rounds=2)
 
 
 @requirement("collectives/all-gather", ranks=2)
@@ -202,6 +205,7 @@ def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: C
 
 
 @requirement("collectives/barrier", ranks=2)
+@example(case=BARRIERS_APART)
 @given(case=barrier_cases())
 def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: BarrierCase) -> None:
     """A barrier of a group, waited for at once or later, holds each rank until all ranks of the group have come."""
@@ -249,6 +253,7 @@ def test_strided_tensors_are_gathered_and_reduced_rightly_or_refused(trial: Tria
 
 
 @requirement("collectives/strided-others", level="should", ranks=2)
+@example(case=STRIDED_SUM)
 @given(case=strided(("reduce_scatter", "all_reduce", *FROM_ONE, "all_to_all_single")))
 def test_strided_tensors_are_sent_rightly_or_refused(trial: Trial, case: CollectiveCase) -> None:
     """Other collectives are right where tensors are strided, or an error on every rank."""

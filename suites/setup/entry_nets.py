@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.data.case import Case
+from harness.trial.refusals import as_data
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.layout import local
@@ -226,7 +227,7 @@ def keeps_or_refuses(
         outputs.sum().backward()
         grads = [local(p.grad.full_tensor()) for p in net.parameters()]
     except Exception as error:
-        return {"raised": [cls.__name__ for cls in type(error).__mro__], "message": str(error)}
+        return {"raised": as_data(error)}
     return {"parameters": full, "outputs": outputs.detach().double(), "gradients": grads}
 
 
@@ -243,15 +244,17 @@ def uneven_columns() -> tuple[nn.Module, dict[str, Any]]:
 
 
 class TwoDtypes(nn.Module):
-    """A float32 and a float64 layer."""
+    """A float32 layer, and a float64 one whose weights float32 cannot hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.other = linear(2, 2), linear(2, 2).double()
+        with torch.no_grad():
+            self.other.weight += 2.0**-40
 
     def forward(self, x: Tensor) -> Any:
-        """The sum of both."""
-        return self.one(x) + self.other(x.double())
+        """The sum of both, also if both have come to one dtype: then the numbers show it."""
+        return self.one(x) + self.other(x.to(self.other.weight.dtype))
 
 
 def two_dtypes() -> tuple[nn.Module, dict[str, Any]]:

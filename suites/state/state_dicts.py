@@ -83,11 +83,12 @@ def described(state: dict[str, Any]) -> Facts:
     return {name: {"is": kind(value), "local": local(value)} for name, value in state.items()}
 
 
-def registered_afterwards(rank: Rank, case: AnyCase) -> Facts:
-    """What the module has registered after ``state_dict``: its parameters, then its buffers."""
+def registered_afterwards(rank: Rank, case: AnyCase) -> dict[str, Facts]:
+    """What the module has registered after ``state_dict``, parameters, then buffers; and its entries, asked again."""
     net = prepared(rank, case)
     net.state_dict()
-    return described({**dict(net.named_parameters()), **dict(net.named_buffers())})
+    registered = described({**dict(net.named_parameters()), **dict(net.named_buffers())})
+    return {"registered": registered, "entries": described(net.state_dict())}
 
 
 def in_own_memory(rank: Rank, case: AnyCase) -> dict[str, bool]:

@@ -43,7 +43,7 @@ def test_values_are_dtensors_of_this_ranks_rows(trial: Trial, case: TrainingCase
 @requirement("state-dict/leaves-sharded", *SHARDED, source="A1")
 @given(case=ANY_CASE)
 def test_asking_for_a_state_dict_leaves_the_model_sharded(trial: Trial, case: TrainingCase) -> None:
-    """After state_dict() the module has its sharded parameters registered as before, and its buffers."""
+    """After state_dict() the module has its sharded parameters and buffers registered, and gives the same again."""
     is_left_sharded(trial, case)
 
 
@@ -144,7 +144,7 @@ def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial:
 @requirement("state-dict/2d-leaves-sharded", *TWO_AXES, ranks=2, source="A4")
 @given(case=two_axis_cases())
 def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: Trial, case: TwoAxisCase) -> None:
-    """Cut by tensor parallelism too, the module has its sharded parameters registered after state_dict()."""
+    """Cut by tensor parallelism too, state_dict() leaves sharded parameters registered, and gives the same again."""
     is_left_sharded(trial, case)
 
 
@@ -201,12 +201,13 @@ def test_a_full_state_dict_of_a_transformer_is_the_unsharded_models(trial: Trial
 
 
 def is_left_sharded(trial: Trial, case: TrainingCase) -> None:
-    """Compare what is registered after ``state_dict`` with each rank's rows."""
+    """Compare what is registered after ``state_dict``, and another state dict, with each rank's rows."""
     net = case.build()
     names = [*dict(net.named_parameters()), *dict(net.named_buffers())]
     for number, got in enumerate(trial.run(state_dicts.registered_afterwards, case)):
         want = expected(case, number, net)
-        trial.agree(f"rank {number}", got, {name: want[name] for name in names})
+        trial.agree(f"rank {number}", got["registered"], {name: want[name] for name in names})
+        trial.agree(f"rank {number}, asked again", got["entries"], want)
 
 
 def shares_memory(trial: Trial, case: TrainingCase) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +24,8 @@ from tests.attached.attached_samples import ENDS
 from tests.attached.attaching import attached, torchruns
 from tests.mutation.judging import judged
 from tests.patience import GUARD
+from tests.pipes import heard, named_pipe
+from tests.waivers.stanzas import stanza
 from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import descendants, is_gone
 from tests.worlds.programs import basic
@@ -43,14 +44,6 @@ TRIED = (
     "writes_to_every_pipe", "removes_its_files", "leaves_a_daemon_and_dies",
     "leaves_a_stubborn_thread",
 )  # fmt: skip
-WAIVER = """
-[[waiver]]
-nodeid = "a.py::test_b[processes]"
-subject = "gloo"
-issue = "https://example.org/1"
-reason = "known"
-expires = 2999-01-01
-"""
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +154,8 @@ def test_folders_are_those_that_all_machines_see(fleet: Fleet, monkeypatch: pyte
 
 def test_a_waiver_for_processes_is_for_attached_ranks_too() -> None:
     """The same defect shows in both, and one waiver says so; threads are another matter."""
-    [waiver] = waivers_in(WAIVER.encode(), "waivers")
+    text = stanza("a.py::test_b[processes]", "gloo").replace("requirement", "nodeid")
+    [waiver] = waivers_in(text.encode(), "waivers")
     rows = {world: waiver.names("a/b", f"a.py::test_b[{world}]") for world in ("processes", "attached", "threads")}
     assert rows == {"processes": True, "attached": True, "threads": False}
 
@@ -196,21 +190,16 @@ def test_an_agent_that_is_killed_is_named_and_then_missed(tmp_path: Path) -> Non
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, set[int]]]:
     """A run that was told to end in its last row: its record, what it printed, and all processes that there were."""
     there = tmp_path_factory.mktemp("attached")
-    os.mkfifo(there / "pipe")
-    pipe = os.open(there / "pipe", os.O_RDWR)
     args = ["tests/attached/attached_samples.py", "--backend", "gloo", "--record", str(there / "record.jsonl")]
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SAMPLE_PIPE", str(there / "pipe"))
-            with torchruns(2, *args) as nodes:
-                assert select.select([pipe], [], [], GUARD)[0], "the rank never said that it hangs"
-                below = {pid for node in nodes for pid in descendants(node.pid)}
-                for node in nodes:
-                    node.send_signal(signal.SIGTERM)
-                text = "".join(node.communicate(timeout=GUARD)[0] for node in nodes)
+    with pytest.MonkeyPatch.context() as patch, named_pipe(there / "pipe") as pipe:
+        patch.setenv("SAMPLE_PIPE", str(there / "pipe"))
+        with torchruns(2, *args) as nodes:
+            assert heard(pipe)
+            below = {pid for node in nodes for pid in descendants(node.pid)}
+            for node in nodes:
+                node.send_signal(signal.SIGTERM)
+            text = "".join(node.communicate(timeout=GUARD)[0] for node in nodes)
         yield there / "record.jsonl", text, below
-    finally:
-        os.close(pipe)
 
 
 def test_rows_under_torchrun_end_as_they_must(ended: tuple[Path, str, set[int]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.doctor.examination import Examination
 from harness.doctor.imports import AUTOLOAD
 from harness.worlds.base import Program, World
 from tests.patience import GUARD
+from tests.pipes import heard, named_pipe
 
 pytestmark = pytest.mark.alone
 
@@ -157,20 +157,18 @@ def test_a_broken_import_is_a_finding(module: str, words: str) -> None:
 
 def test_an_import_that_hangs_is_ended_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When its time is up, a plugin that hangs is wrong, by the place where it hangs."""
-    os.mkfifo(tmp_path / "pipe")
     monkeypatch.setenv("BROKEN_PIPE", str(tmp_path / "pipe"))
-    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
 
     class Clock(threading.Timer):
         """Its time is up when the plugin says that it hangs."""
 
         def run(self) -> None:
-            os.read(pipe, 1)
+            heard(pipe)
             self.function(*self.args)
 
     monkeypatch.setattr(processes, "threading", SimpleNamespace(Timer=Clock))
-    found = asked("tests.doctor.broken.hangs:backend")["backend"]
-    os.close(pipe)
+    with named_pipe(tmp_path / "pipe") as pipe:
+        found = asked("tests.doctor.broken.hangs:backend")["backend"]
     assert found.state is Status.WRONG
     assert re.search(r"rank 0 hung: .*, in (wait|__init__|<module>) \((threading|hangs).py:\d+\)", found.said)
 

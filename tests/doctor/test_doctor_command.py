@@ -19,23 +19,6 @@ pytestmark = pytest.mark.alone
 # What it is asked, and what it says.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--backend", "glo"], "unknown backend 'glo': expected one of auto, gloo"),
-        (["--backend", "no_such_vendor.conformance:backend"], "no module 'no_such_vendor'; is it installed here"),
-        (["--backend", "tests.doctor.broken.values:absent"], "module 'tests.doctor.broken.values' has no 'absent'"),
-        (["--implementation", "torhc", "--backend", "gloo"], "unknown implementation 'torhc'"),
-    ],
-)
-def test_a_name_that_is_none_is_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A command line that names nothing is status 2 and a sentence, since no vendor is to blame."""
-    assert cli.main(["doctor", *arguments]) == 2
-    out, said = capsys.readouterr()
-    assert (out, said.count("\n")) == ("", 1)
-    assert words in said
-
-
 def test_a_patience_out_of_bounds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Status 2, and what was expected."""
     with pytest.raises(SystemExit) as ended:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from harness import cli
 from harness.exports.ctrf import STATUSES, ctrf_of, milliseconds
 from harness.records.output import json_document
-from harness.records.reader import RecordFileError, read_run
+from harness.records.reader import Run
 from harness.records.record import Footer, Verdict
 from tests.report.report_samples import file_of, full_run, row, run_of
 from tests.untrusted import harmless
 from tests.untrusted.strategies import inputs
-from tests.untrusted.test_records import record_files
+from tests.untrusted.test_records import any_runs
 
 # CTRF.
 
@@ -115,27 +115,19 @@ def test_any_duration_is_a_number_of_milliseconds(seconds: float) -> None:
 
 
 @inputs(60)
-@given(data=record_files())
-def test_any_record_file_becomes_ctrf(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+@given(run=any_runs())
+def test_any_record_file_becomes_ctrf(run: Run) -> None:
     """Whatever a record file holds, its report has what CTRF requires, and is ASCII JSON."""
-    path = tmp_path_factory.getbasetemp() / "any.jsonl"
-    path.write_bytes(data)
-    harmless.start()
-    run, refusal = harmless.tried(read_run, path, refusal=RecordFileError)
-    if not refusal:
-        with harmless.harmless():
-            text = json_document(ctrf_of(run))
-        check_ctrf(json.loads(text.encode("ascii")))
+    with harmless.harmless():
+        text = json_document(ctrf_of(run))
+    check_ctrf(json.loads(text.encode("ascii")))
 
 
 def test_the_command_prints_or_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On stdout alone, or in the file that -o names; a file that is no record is a sentence and status 2."""
+    """On stdout alone, or in the file that -o names."""
     record = file_of(full_run(), tmp_path / "run.jsonl")
     assert cli.main(["ctrf", str(record)]) == 0
     printed = capsys.readouterr().out
     check_ctrf(json.loads(printed))
     assert cli.main(["ctrf", str(record), "-o", str(tmp_path / "ctrf.json")]) == 0
     assert (tmp_path / "ctrf.json").read_text() == printed
-    for words in (["nowhere.jsonl"], [str(record), "-o", str(record)]):
-        assert cli.main(["ctrf", *words]) == 2
-        assert capsys.readouterr().err.count("\n") == 1

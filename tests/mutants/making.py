@@ -15,8 +15,10 @@ from torch.distributed.fsdp import FSDPModule
 
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import _groups, _state
-from harness.vendor.torch_fsdp2 import implementation as right
+from harness.vendor.torch_fsdp2 import _groups, _state, implementation
+
+#: torch's own implementation. Its functions are all there, which type checkers need not be told at each call.
+right: Any = implementation
 
 
 class Gather:
@@ -90,7 +92,6 @@ def mutant(
     """
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         result = right.fully_shard(module, **{**options, **forced})
         for each in sharded_of(module):
             if gather:

@@ -19,6 +19,7 @@ from typing import Any
 from harness.data.case import Case
 from harness.records.record import Verdict
 from harness.trial import Trial
+from harness.trial.refusals import RAISED_INSTEAD
 from harness.trial.shrinking import Shrinking
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor.load import Subject, load_backend
@@ -46,6 +47,11 @@ class End:
     seconds: float
     examples: int = 0
     case: dict[str, Any] | None = None
+
+    @property
+    def is_kill(self) -> bool:
+        """Whether it failed, and not by an accident where a refusal was expected: that is no word on the refusal."""
+        return self.verdict is Verdict.FAIL and self.cause != RAISED_INSTEAD
 
 
 def judged(requirement: str, subject: Subject, world: str, shrinking: float = 0.0, ranks: int = 0) -> End:

@@ -5,7 +5,8 @@ For example, a mutant that its requirement kills after 0.1 s, and the third requ
     Result("reductions.drops_rank_zero", "threads", 0.1, "parity/exact", 2, "..x")
 
 *Killed* means that a requirement said ``fail``: broken, not run and not claimed are no kills, nor is a result that
-torch's own FSDP fails, nor an error (or another error) where a wrong result is the mutant's symptom.
+torch's own FSDP fails, nor an error (or another error) where a wrong result is the mutant's symptom, nor a TypeError or
+the like where a refusal was expected: code that goes wrong breaks no requirement on what is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.pytest_plugin.loaded_subject import LoadedSubject
-from harness.records.record import Verdict
+from harness.trial.refusals import REFUSED_OTHERWISE
 from harness.waivers.waiver import read_waivers
 from harness.worlds.base import Fate
 from suites.catalogue import RUN_ORDER, Entry, entries
@@ -31,7 +32,7 @@ RANKS = 2
 #: How long a smaller failing case is looked for, in seconds.
 SHRINKING = 2.0
 #: Causes of a failure that are an error which was not expected, or not that one.
-ERRORS = (Fate.RAISED.value, "refused otherwise")
+ERRORS = (Fate.RAISED.value, REFUSED_OTHERWISE)
 
 
 class Result(NamedTuple):
@@ -62,7 +63,7 @@ def measured(mutant: Mutant) -> tuple[Result, dict[str, Any]]:
     named = judged(mutant.killed_by, subject, world, SHRINKING)
     first, position = first_failure(mutant, named.cause) or ("", None)
     others = killed_by_checks(subject) if world == "threads" else ""
-    seconds = round(named.seconds, 2) if named.verdict is Verdict.FAIL else None
+    seconds = round(named.seconds, 2) if named.is_kill else None
     return Result(mutant.id, world, seconds, first, position, others), {"id": mutant.id, **asdict(named)}
 
 
@@ -75,7 +76,7 @@ def first_failure(mutant: Mutant, symptom: str) -> tuple[str, int] | None:
     symptoms = {symptom, *(ERRORS if mutant.raises else ())}
     for position, entry in enumerate(in_run_order(mutant)):
         end = judged(entry.requirement.id, subject_of(mutant), mutant.worlds[0], ranks=RANKS)
-        if end.verdict is Verdict.FAIL and (end.cause not in ERRORS or end.cause in symptoms):
+        if end.is_kill and (end.cause not in ERRORS or end.cause in symptoms):
             return entry.requirement.id, position
     return None
 

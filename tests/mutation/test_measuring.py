@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from harness.vendor.load import Subject
 from tests.mutants import Mutant, all_mutants
+from tests.mutants.hooking import instead
+from tests.mutants.making import mutant
+from tests.mutation import measure
 from tests.mutation.judging import by_id
 from tests.mutation.measure import Result, in_run_order, measured
 from tests.mutation.other_checks import killed_by_checks
@@ -18,6 +23,8 @@ SUMS, TWICE = MUTANTS["reductions.sums_for_averages"], MUTANTS["reductions.divid
 KILLED = Result(SUMS.id, "threads", 0.5, "parity/exact", 0, "..x")
 NOT_IN_A_RUN = Result("reductions.sums_from_three_ranks_on", "threads", 0.7, "", None, "...")
 SURVIVES = Result(TWICE.id, "threads", None, "", None, "...")
+#: Fails by a TypeError, whatever it is given to load.
+loads_nothing = mutant("optimizer-state/strict", after=instead("load_state_dict", lambda module, load: load({})))
 
 
 def test_a_mutant_is_measured_as_a_run_would_find_it() -> None:
@@ -27,6 +34,18 @@ def test_a_mutant_is_measured_as_a_run_would_find_it() -> None:
     assert (details["verdict"], details["cause"]) == ("fail", "disagreement")
     assert 1 <= details["examples"] <= 5
     assert details["case"]["world_size"] == 2
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_code_that_goes_wrong_where_a_refusal_is_expected_is_no_kill(
+    raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TypeError instead of the refusal fails the requirement, but kills no mutant, not even one that raises."""
+    one = Mutant("a.b", f"{__name__}:loads_nothing", "implementation", "optimizer-state/strict", ("threads",), raises)
+    monkeypatch.setattr(measure, "in_run_order", lambda _: [by_id()[one.killed_by]])
+    result, details = measured(one)
+    assert (details["verdict"], details["cause"]) == ("fail", "raised instead")
+    assert not result.is_killed
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from harness.records.reader import read_run
 from harness.records.record import Verdict
+from harness.trial.refusals import NOT_REFUSED, REFUSED_OTHERWISE
 from harness.vendor.load import Subject, load_backend
 from harness.waivers.waiver import read_waivers
 from tests import ROOT as ROOT
@@ -22,7 +23,7 @@ from tests.mutation.judging import by_id, judged, subject_of
 
 MUTANTS = all_mutants()
 #: Causes of failure that mean a judged result, rather than an error that may have come by accident.
-JUDGED = ("disagreement", "not refused", "refused otherwise")
+JUDGED = ("disagreement", NOT_REFUSED, REFUSED_OTHERWISE)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
@@ -30,7 +31,7 @@ def test_a_mutant_is_killed_by_the_requirement_named_for_it(mutant: Mutant) -> N
     """The named requirement says ``fail``, in each world that shows the defect."""
     for world in mutant.worlds:
         end = judged(mutant.killed_by, subject_of(mutant), world)
-        assert end.verdict is Verdict.FAIL, f"{mutant.where} ended with {end}"
+        assert end.is_kill, f"{mutant.where} ended with {end}"
         assert mutant.raises or end.cause in JUDGED, f"{mutant.where} was killed by an error: {end}"
 
 

@@ -26,7 +26,6 @@ def results_of(run: Run) -> dict[str, Any]:
 
 def seed_of(run: Run) -> str:
     """The seed in the header of a run."""
-    assert run.header is not None
     return run.header.seed
 
 

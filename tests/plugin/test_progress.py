@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,24 +111,3 @@ def test_a_file_that_grows_is_followed_to_its_end(
     status, lines = watched(capsys, path)
     assert (status, lines[0].partition(";")[0]) == (1, "[50%] 1 of 2 results: 1 pass")
     assert "fail: sharding/b [threads] late" in lines
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (None, "No such file"),
-        ("{}\n", "not a record file"),
-        (json.dumps({"kind": "header", "schema": 9}), "value 9, expected 1"),
-    ],
-)
-def test_what_is_no_run_is_told_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, sentence: str
-) -> None:
-    """Status 2, and one line on stderr that says what is wrong."""
-    path = tmp_path / "run.jsonl"
-    if content is not None:
-        path.write_text(content)
-    assert cli.main(["watch", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1

@@ -103,54 +103,6 @@ def test_what_is_kept_in_part_may_be_resharded_by_hand() -> None:
         assert (first, second) == ("(Replicate(), Shard(dim=0))", "(Shard(dim=0),)")
 
 
-def used_late(rank: Rank) -> list[Tensor]:
-    """Gradients of two layers, the second of which is used in the microbatch that reduces alone."""
-    first, second = linear(2), linear(2)
-    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    net = sharded(rank, _Both(first, second), mp_policy=policy)
-    x = torch.ones(1, 2)
-    net.set_requires_gradient_sync(False)
-    net(x, late=False).sum().backward()
-    net.set_requires_gradient_sync(True)
-    net(x, late=True).sum().backward()
-    return [parameter.grad.full_tensor() for parameter in net.parameters()]
-
-
-class _Both(nn.Module):
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, x: Tensor, late: bool) -> Tensor:
-        out: Tensor = self.first(x)
-        return out + self.second(x) if late else out
-
-
-def test_a_parameter_may_be_used_first_in_the_last_microbatch() -> None:
-    """With low-precision compute and full-precision reduction, kept and new gradients are reduced together."""
-    for first, second in on_ranks(2, used_late):
-        assert torch.equal(first, torch.full((2, 2), 2.0))
-        assert torch.equal(second, torch.full((2, 2), 1.0))
-
-
-def reset_midway(rank: Rank) -> Tensor:
-    """The gradient of one pass, after another whose reduction was under way when it was dropped."""
-    net = sharded(rank, linear())
-    net.set_is_last_backward(False)
-    net(torch.ones(1, 2)).sum().backward()
-    net.reset_iter_state()
-    net.set_is_last_backward(True)
-    net(torch.ones(1, 2)).sum().backward()
-    whole: Tensor = net.weight.grad.full_tensor()
-    return whole
-
-
-def test_a_reduction_under_way_can_be_dropped() -> None:
-    """``reset_iter_state`` waits for reductions that nobody has waited for, and forgets what they gave."""
-    for gradient in on_ranks(2, reset_midway):
-        assert torch.equal(gradient, torch.ones(4, 2))
-
-
 def several_names_beside_tp(rank: Rank) -> list[Any]:
     """The layout of a weight over a shard axis of two names, beside tensor parallelism."""
     mesh = rank.mesh((2, 1, 2), ("a", "b", "tp"))

@@ -7,6 +7,7 @@ skipped, since there is nothing to ask.
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,8 +22,9 @@ from harness.records.reader import Run, read_run
 from harness.records.record import Verdict
 from harness.report.page import render
 from tests.patience import GUARD
-from tests.report.report_samples import file_of, full_run, row
-from tests.report.test_report_page import HOSTILE, poisoned_run
+from tests.report.report_samples import HOSTILE, file_of, full_run, row
+from tests.untrusted.strategies import poisoned
+from tests.untrusted.test_records import DOCUMENTS, FIXED
 
 #: How long the browser may take for one thing, in milliseconds.
 PATIENT = 1000 * GUARD
@@ -70,11 +72,8 @@ class Shown:
         return self.tab.evaluate(expression)
 
 
-def written(run: Run, folder: Path, second: Run | None = None) -> Path:
-    """The page of runs that were read from files, as a file."""
-    runs = [read_run(file_of(run, folder / "run.jsonl"))]
-    runs += [read_run(file_of(second, folder / "second.jsonl"))] if second else []
-    path = folder / "page.html"
+def written(path: Path, *runs: Run) -> Path:
+    """The page of these runs, as a file."""
     path.write_text(render(runs), encoding="utf-8")
     return path
 
@@ -82,8 +81,9 @@ def written(run: Run, folder: Path, second: Run | None = None) -> Path:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run with everything."""
-    run = full_run(status=1)
-    return written(replace(run, records=[*run.records, *ALIKE]), tmp_path_factory.mktemp("page"))
+    run, folder = full_run(status=1), tmp_path_factory.mktemp("page")
+    file = file_of(replace(run, records=[*run.records, *ALIKE]), folder / "run.jsonl")
+    return written(folder / "page.html", read_run(file))
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,9 @@ def test_without_javascript_all_is_there_but_for_the_buttons(browser: Any, path:
 
 def test_a_hostile_record_runs_nothing_and_adds_nothing(browser: Any, tmp_path: Path) -> None:
     """With markup in every string of two runs the browser shows text, and there is no script, image or request."""
-    page = written(poisoned_run(HOSTILE), tmp_path, second=full_run(status=1))
+    lines = [json.dumps(poisoned(line, lambda: HOSTILE, FIXED)) for line in DOCUMENTS]
+    (tmp_path / "run.jsonl").write_text("\n".join(lines))
+    page = written(tmp_path / "page.html", read_run(tmp_path / "run.jsonl"), full_run(status=1))
     context = browser.new_context()
     hostile = Shown(context.new_page(), page).watch()
     hostile.all("window.scrollTo(0, document.body.scrollHeight)")

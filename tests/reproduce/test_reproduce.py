@@ -104,23 +104,6 @@ def test_an_unknown_name_is_refused_with_similar_ones(asked: Asked) -> None:
     assert "no result parity/exakt; is it parity/exact" in said
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("nothing of that kind\n", "not a record file"),
-        ('{"kind": "header", "schema": 0}\n', "value 0, expected 1; use the version of the suite that wrote it"),
-        ("", "is empty"),
-    ],
-)
-def test_a_file_that_is_none_of_ours_is_told_so(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A foreign file and one of another schema are one sentence and status 2."""
-    (tmp_path / "run.jsonl").write_text(text)
-    assert cli.main(["reproduce", str(tmp_path / "run.jsonl"), "parity/exact"]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_torchrun_has_as_many_ranks_as_the_case(asked: Asked) -> None:
     """``--torchrun`` prints the line for the attached world, and runs nothing."""
     status, words, said = asked(BOTH, "parity/exact", "--torchrun")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from harness.records.reader import read_run
 from harness.records.record import Verdict
 from harness.trial.verdict import verdict_of
 from harness.worlds.base import Disturbed, SubjectFailure
-from tests.plugin.test_plugin import ROOT, SUBJECT
+from tests.plugin.test_plugin import SUBJECT, pytest_run
 
 
 @pytest.mark.parametrize(
@@ -29,20 +26,9 @@ def test_a_disturbance_that_hypothesis_takes_for_flakiness_is_no_failure(inner: 
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of samples that kill their fork server: its record, and what it printed."""
     there = tmp_path_factory.mktemp("disturbed")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/run_command/disturbed_samples.py",
-        *SUBJECT,
-    ]
-    environment = {**os.environ, "SAMPLE_FOLDER": str(there)}
-    command += ["--record", str(there / "record.jsonl")]
-    told = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False).stdout
-    return there / "record.jsonl", told
+    files = ["--record", str(there / "record.jsonl")]
+    ended = pytest_run("tests/run_command/disturbed_samples.py", *SUBJECT, *files, SAMPLE_FOLDER=str(there))
+    return there / "record.jsonl", ended.stdout
 
 
 @pytest.mark.parametrize("world", ["processes", "threads"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing.forkserver
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from harness.records.writer import Journal
 from harness.vendor.backends import gloo
 from harness.worlds.workers.start import FORK_SERVER_FLAG, start_ahead
 from tests.patience import GUARD
+from tests.pipes import heard, named_pipe
 from tests.plugin.test_plugin import ROOT, SUBJECT, pytest_run
 from tests.run_command.run_samples import command_on
 from tests.worlds.leftovers import descendants, interruptible, is_gone  # noqa: F401
@@ -51,26 +51,17 @@ class Running:
 @contextmanager
 def running(command: Sequence[str], there: Path, record: str) -> Iterator[Running]:
     """A run of which one row is written, while a rank of the second one hangs for ever."""
-    os.mkfifo(there / "pipe")
-    pipe = os.open(there / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command],
-        cwd=ROOT,
-        env={**os.environ, "SAMPLE_PIPE": str(there / "pipe")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        with process:
-            assert select.select([pipe], [], [], GUARD)[0], "the rank never said that it hangs"
-            rank, below = int(os.read(pipe, 100)), descendants(process.pid)
-            assert rank in below
-            yield Running(process, below, there / record)
-            process.kill()
-    finally:
-        os.close(pipe)
+    environment = {**os.environ, "SAMPLE_PIPE": str(there / "pipe")}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    line = [sys.executable, "-m", *command]
+    with (
+        named_pipe(there / "pipe") as pipe,
+        subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True, **output) as process,
+    ):
+        rank, below = int(heard(pipe)), descendants(process.pid)
+        assert rank in below
+        yield Running(process, below, there / record)
+        process.kill()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,8 @@ from harness import cli
 from harness.commands import run as command
 from harness.records.reader import read_run
 from harness.records.record import Verdict
+from tests.patience import GUARD
+from tests.pipes import heard, named_pipe
 from tests.plugin.test_plugin import ROOT, SUBJECT, Completed
 from tests.report.report_samples import Parsed
 from tests.run_command.run_samples import command_on
@@ -119,31 +120,25 @@ def test_a_pytest_that_is_killed_is_not_green(tmp_path: Path) -> None:
     assert [record.verdict for record in read_run(tmp_path / "reference.jsonl").records] == [Verdict.PASS]
 
 
-def said(pipe: int) -> str:
-    """What is written into a pipe next; fails if that takes too long."""
-    assert select.select([pipe], [], [], 60)[0], "nothing was said"
-    return os.read(pipe, 100).decode()
-
-
 def test_each_ctrl_c_reaches_pytest_once(tmp_path: Path) -> None:
     """A test that outlives the first is interrupted by the second; nothing else comes in between."""
-    os.mkfifo(tmp_path / "pipe")
-    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
     words = command_on(
         "run_command/command_samples.py", tmp_path, "-k", "second_ctrl_c", "-n", "0", "--implementation", "torch"
     )
     environment = {**os.environ, "SAMPLE_PIPE": str(tmp_path / "pipe")}
     line = [sys.executable, "-m", *words]
-    with subprocess.Popen(line, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
+    with (
+        named_pipe(tmp_path / "pipe") as pipe,
+        subprocess.Popen(line, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process,
+    ):
         try:
-            assert said(pipe) == "ready\n"
+            assert heard(pipe) == "ready\n"
             process.terminate()
-            assert said(pipe) == "1\n"
+            assert heard(pipe) == "1\n"
             process.terminate()
-            assert said(pipe) == "2\n"
-            assert process.wait(60) == pytest.ExitCode.INTERRUPTED
+            assert heard(pipe) == "2\n"
+            assert process.wait(GUARD) == pytest.ExitCode.INTERRUPTED
         finally:
-            os.close(pipe)
             process.kill()
     footer = read_run(tmp_path / "torch.jsonl").footer
     assert footer is not None

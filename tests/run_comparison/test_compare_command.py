@@ -91,33 +91,6 @@ def test_json_goes_to_a_file_or_in_place_of_the_text(tmp_path: Path, capsys: pyt
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere.jsonl", "a.jsonl"], "nowhere.jsonl: cannot be read"),
-        (["a.jsonl", "notes.txt"], "notes.txt, line 1: not a record file"),
-        (["a.jsonl", "a.jsonl", "--json", "a.jsonl"], "a.jsonl: is one of the record files"),
-        (["a.jsonl", "a.jsonl", "--json", "no/c.json"], "c.json: cannot be written"),
-    ],
-)
-def test_what_cannot_be_compared_is_said_in_a_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
-    """Status 2, and one line on stderr that names the file."""
-    monkeypatch.chdir(tmp_path)
-    file_of(run_of(row("a")), Path("a.jsonl"))
-    Path("notes.txt").write_text("hello\n")
-    assert cli.main(["compare", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert words in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 @pytest.mark.parametrize("factor", ["0.5", "nan", "inf", "much"])
 def test_a_factor_that_is_none_is_refused(factor: str, capsys: pytest.CaptureFixture[str]) -> None:
     """argparse's status 2, and a sentence."""

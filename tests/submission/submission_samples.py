@@ -17,18 +17,12 @@ from harness.submission.archive import MANIFEST, pack, unpack
 from harness.submission.bundle import completed
 from harness.submission.manifest import sha256
 from harness.submission.verify import Verification, verify
+from tests.waivers.stanzas import stanza
 
 #: What stands for the digest of the suites that judged, and of those that are installed where the archive is verified.
 SOURCES = "5e" * 32
 RECORD, OTHER_RECORD, WAIVERS = "records/01-torch.jsonl", "records/02-reference.jsonl", "waivers/01-waivers.toml"
-WAIVER_FILE = b"""
-[[waiver]]
-requirement = "parity/known"
-subject = "torch"
-issue = "https://example.org/1"
-reason = "known to be off"
-expires = 2026-12-01
-"""
+WAIVER_FILE = stanza("parity/known", "torch", "2026-12-01", reason="known to be off").encode()
 _WAIVER = {
     "subject": "torch", "issue": "https://example.org/1", "reason": "known to be off", "expires": "2026-12-01",
     "requirement": "parity/known", "nodeid": "", "versions": "",

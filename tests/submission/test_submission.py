@@ -199,38 +199,6 @@ def test_what_verify_would_refuse_is_not_written(files: Path, capsys: pytest.Cap
     assert "nothing was written" in printed.err
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (["--waivers", "other.toml"], "other.toml: no run read this waiver file"),
-        (["--waivers", "none.toml"], "none.toml: cannot be read (No such file or directory)"),
-        (["none.jsonl"], "none.jsonl: cannot be read (No such file or directory)"),
-        (["mine.toml"], "not a record file"),
-        (["-o", "."], ".: is a directory; name the archive itself"),
-        (["-o", "torch.jsonl"], "torch.jsonl: is one of the files to bundle"),
-        (["-o", "no/s.zip"], "no/s.zip: cannot be written (No such file or directory)"),
-        (["torch.jsonl"] * 62, "has 66 members, and a submission at most 64"),
-    ],
-)
-def test_what_cannot_be_bundled_is_one_sentence(
-    files: Path, more: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2, one line, and no archive."""
-    (files / "other.toml").write_bytes(b"")
-    monkeypatch.chdir(files)
-    assert bundled(files, *more) == 2
-    printed = capsys.readouterr().err
-    assert sentence in printed
-    assert printed.count("\n") == 1
-    assert not (files / "s.zip").exists()
-
-
-def test_a_waiver_file_that_a_run_read_must_be_given(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is named as the run names it."""
-    assert bundle_command.main([str(files / "torch.jsonl"), "-o", str(files / "s.zip")]) == 2
-    assert "the waiver file 'waivers.toml' with sha256" in capsys.readouterr().err
-
-
 def test_a_real_run_of_a_part_is_refused_for_being_a_part_only(tmp_path: Path) -> None:
     """A run with -k, recorded by the suites themselves, has no other problem, and no note."""
     record, archive = tmp_path / "run.jsonl", tmp_path / "s.zip"

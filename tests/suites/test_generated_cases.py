@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.data.case import from_json
 from harness.data.comparison import difference
 from reference_models import nets
 from suites.generated import net_baseline, net_tolerance
@@ -31,7 +29,6 @@ from suites.generated.net_strategies import (
     twices,
 )
 from suites.generated.nets import LEAVES, NAMED, OUTPUTS, Block, Named, Net, skeleton, tensors_in
-from tests.test_layering import reached, users
 
 ANY_CASE = st.one_of(
     generated_cases(),
@@ -45,17 +42,6 @@ ANY_CASE = st.one_of(
     ahead_cases(),
     nested_cases(),
 )
-
-
-@given(case=ANY_CASE)
-def test_generated_cases_come_back_from_json(case: GeneratedCase) -> None:
-    """A generated case, read back from JSON, equals the case and builds the same numbers."""
-    back = from_json(json.loads(json.dumps(case.as_json())))
-    assert back == case
-    assert isinstance(back, GeneratedCase)
-    ours, theirs = case.build().state_dict(), back.build().state_dict()
-    assert list(ours) == list(theirs)
-    assert all(theirs[name].equal(tensor) for name, tensor in ours.items())
 
 
 @given(case=ANY_CASE)
@@ -177,9 +163,3 @@ def test_parameters_are_cut_along_the_dim_asked_for_where_it_fits() -> None:
     weight = case.build().get_parameter("blocks.0.wide.weight")
     assert case.part(1, weight).shape == (8, 2, 3)
     assert replace(case, dim=2).part(1, weight).shape == (4, 4, 3)
-
-
-@pytest.mark.parametrize("oracle", ["suites.generated.net_baseline", "suites.generated.net_tolerance"])
-def test_the_oracle_of_generated_nets_loads_no_collectives(oracle: str) -> None:
-    """What is expected of generated nets is worked out without ``torch.distributed``."""
-    assert users(("torch.distributed",), sorted(reached(oracle))) == []

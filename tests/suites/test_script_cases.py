@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from hypothesis import find, given, settings
 from torch import Tensor
 
-from harness.data.case import from_json
 from harness.data.comparison import difference
 from suites.generated.net_cases import Group
 from suites.generated.nets import Block
@@ -20,7 +18,6 @@ from suites.scenarios.script_baseline import Expected, expected, played, tensors
 from suites.scenarios.script_state import MOST_EXACT_STEPS
 from suites.scenarios.script_strategies import COUNTS, exact_scripts, scripts, small_cases, walk, wishes, without
 from suites.scenarios.scripts import ScriptCase, owners, plain
-from tests.test_layering import reached, users
 
 ALL = (
     draws.TRAINING, draws.LOOKING, draws.SETTING, draws.GATHERING, draws.KEEPING, draws.STATE, draws.META,
@@ -49,15 +46,6 @@ def test_scripts_are_legal(case: ScriptCase) -> None:
         play.do(act)
     assert len(case.acts) <= 10
     assert not case.exact or play.steps <= MOST_EXACT_STEPS
-
-
-@given(case=ANY_SCRIPT)
-def test_scripts_come_back_from_json(case: ScriptCase) -> None:
-    """A script that was recorded replays as it was: the same case, and so the same numbers."""
-    back = from_json(json.loads(json.dumps(case.as_json())))
-    assert back == case
-    assert isinstance(back, ScriptCase)
-    assert list(back.build().state_dict()) == list(case.build().state_dict())
 
 
 @given(wished=wishes(*ALL), counts=COUNTS)
@@ -227,9 +215,3 @@ def test_a_wrong_scale_is_not_allowed_in_scripts(case: ScriptCase) -> None:
 def scaled(gradient: Tensor) -> Tensor:
     """A thousandth more."""
     return gradient * 1.001
-
-
-@pytest.mark.parametrize("oracle", ["suites.scenarios.script_acts", "suites.scenarios.script_baseline"])
-def test_the_oracle_of_scripts_loads_no_collectives(oracle: str) -> None:
-    """What is expected of scripts is worked out without ``torch.distributed``."""
-    assert users(("torch.distributed",), sorted(reached(oracle))) == []

@@ -94,6 +94,11 @@ def raises(rank: Rank, case: Ask) -> None:
     raise UnicodeError(f"{case.number} is not allowed")
 
 
+def goes_wrong(rank: Rank, case: Ask) -> None:
+    """Every rank's own code fails."""
+    len(case.number)  # type: ignore[arg-type]
+
+
 # Running.
 
 
@@ -174,10 +179,12 @@ def test_a_refusal_is_known_by_its_type_or_a_base_of_it(error: str | tuple[str, 
         (number_of, "ValueError", "x", "expected ValueError matching 'x', but nothing was raised", "not refused"),
         (raises, "KeyError", "7", "expected KeyError matching '7', but 'UnicodeError: 7 is not", "refused otherwise"),
         (raises, "ValueError", "8", "expected ValueError matching '8', but", "refused otherwise"),
+        (goes_wrong, "ValueError", "7", "expected ValueError matching '7', but \"TypeError: obj", "raised instead"),
+        (goes_wrong, "TypeError", "7", "expected TypeError matching '7', but \"TypeError: obj", "raised instead"),
     ],
 )
 def test_no_refusal_or_another_one_fails(program: Any, error: str, match: str, words: str, cause: str) -> None:
-    """No error, an error of another type and one that says something else are the subject's failure."""
+    """No error, one of another type or wording, and code that goes wrong are failures of three causes."""
     with pytest.raises(SubjectFailure, match=f"rank 0: {words}") as failed:
         trial_on(Worlds()).refuses(program, Ask(7), error, match)
     assert failed.value.cause == cause

@@ -16,6 +16,7 @@ from harness.data.case import _known_cases
 from harness.data.text import visible
 from harness.data.type_checks import _hints as misfit_hints
 from harness.vendor import api
+from harness.waivers.waiver import waivers_in
 from tests.untrusted.strategies import CANARY, ENCODINGS
 
 #: Acts that reading a document never needs. Opening a file to write it is one too, unless allowed.
@@ -47,6 +48,7 @@ def start() -> None:
         codecs.lookup(name)
     for cls in (*filter(is_dataclass, vars(api).values()), *_known_cases().values()):
         misfit_hints(cls)
+    waivers_in(b"", "none")
     if _heard not in _installed:
         _installed.append(_heard)
         sys.addaudithook(_heard)

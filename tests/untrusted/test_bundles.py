@@ -74,20 +74,6 @@ def test_an_archive_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
         read_file(tmp_path / "s.zip", len(SOUND) - 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [("none.zip", "cannot be read (No such file"), ("", "is not a regular file"), ("a\x1b", "a␛: cannot be read")],
-)
-def test_what_cannot_be_read_is_exit_status_2(
-    tmp_path: Path, name: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line that names it, without characters that steer a terminal."""
-    assert command.main([str(tmp_path / name)]) == 2
-    printed = capsys.readouterr().err
-    assert sentence in printed
-    assert harmless.is_sentence(printed.rstrip("\n"))
-
-
 # Archives that were changed.
 
 

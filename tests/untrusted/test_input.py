@@ -128,11 +128,3 @@ def test_the_text_of_a_case_is_a_case_or_refused_in_a_sentence(data: st.DataObje
         assert isinstance(case, Case)
         assert misfit(case) == ""
         assert repr(from_json(case.as_json())) == repr(case)
-
-
-@inputs(60)
-@given(case=CASES)
-def test_a_case_that_is_drawn_is_never_refused(case: Case) -> None:
-    """What the suites draw has the types that it declares, and its text is taken."""
-    back, refusal = harmless.tried(from_text, json.dumps(case.as_json()))
-    assert (back, refusal) == (case, "")

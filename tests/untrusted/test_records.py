@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from harness.data.kinds import LEVELS
 from harness.data.text import LONGEST, clipped, one_line, visible
 from harness.pytest_plugin import html_columns
 from harness.records.codec import as_line
-from harness.records.reader import RecordFileError, read_run
+from harness.records.reader import RecordFileError, Run, read_run, run_in
 from harness.records.record import Record, Verdict
 from harness.records.standing import standing
 from harness.records.writer import writable
@@ -58,6 +58,15 @@ def record_files(draw: st.DrawFn) -> bytes:
     for place in draw(st.lists(st.integers(0, len(tree) - 1), max_size=3)):
         tree[place] = draw(changed(tree[place]))
     return draw(documents([as_json(one, is_ascii=draw(st.booleans())) for one in tree]))
+
+
+@st.composite
+def any_runs(draw: st.DrawFn) -> Run:
+    """The run of any record file that can be read; nothing of it runs."""
+    harmless.start()
+    run, refusal = harmless.tried(run_in, draw(record_files()), "any.jsonl", refusal=RecordFileError)
+    assume(not refusal)
+    return run  # type: ignore[no-any-return]
 
 
 @inputs(80)

@@ -14,17 +14,11 @@ from harness.records.record import Verdict
 from harness.vendor.load import Subject
 from harness.waivers.waiver import Waiver, read_waivers, unmatched, waived
 from tests import ROOT
+from tests.waivers.stanzas import stanza
 
 TODAY = date(2026, 6, 15)
 SUITES = ROOT / "suites" / "waivers.toml"
-GOOD = """
-[[waiver]]
-requirement = "offload/pinned"
-subject = "torch"
-issue = "https://example.org/1"
-reason = "pinning happens on the wrong device"
-expires = 2027-03-01
-"""
+GOOD = stanza("offload/pinned", "torch", "2027-03-01", reason="pinning happens on the wrong device")
 
 
 def waiver(
@@ -67,7 +61,7 @@ def test_an_empty_file_waives_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("2027-03-01", "soon", "at line 7, column 11"),
+        ("2027-03-01", "soon", "at line 6, column 11"),
         ("[[waiver]]", "[[waver]]", "unknown field `waver`; expected .* tables of subject, issue, reason, expires"),
         ("[[waiver]]", "[waiver]", "Expected `array`, got `object`"),
         ("issue", "isue", r"unknown field `isue` - at `\$.waiver\[0\]`"),

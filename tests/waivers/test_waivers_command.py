@@ -12,6 +12,7 @@ from harness.data.text import visible
 from harness.records.provenance import suites_folder
 from harness.records.record import Verdict
 from tests.report.report_samples import HOSTILE, file_of, row, run_of
+from tests.waivers.stanzas import stanza
 from tests.waivers.test_waivers_checked import ran
 
 # The command.
@@ -22,14 +23,7 @@ def run_command(*words: str | Path) -> int:
     return cli.main(["waivers", *map(str, words)])
 
 
-STANZA = """
-[[waiver]]
-requirement = "sharding/a"
-subject = "torch"
-issue = "https://example.org/1"
-reason = "known"
-expires = 2027-06-15
-"""
+STANZA = stanza("sharding/a", "torch", "2027-06-15")
 
 
 @pytest.mark.parametrize(
@@ -69,32 +63,6 @@ def test_check_reads_the_suites_beside_the_harness(capsys: pytest.CaptureFixture
     assert folder is not None
     assert run_command("check", folder / "waivers.toml", "--on", "2026-06-15") == 0
     assert "0 errors, 0 warnings" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["check", "nowhere.toml"], "waiver file nowhere.toml: cannot be read"),
-        (["check", "bad.toml"], "missing required field `issue`"),
-        (["check", "w.toml", "--records", "w.toml"], "w.toml, line 2: not a record file"),
-        (["check", "w.toml", "--suites", "nowhere"], "--suites nowhere: expected the folder of a suite"),
-        (["suggest", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
-        (["suggest", "run.jsonl", "--id", "sharding/b"], "run.jsonl: no result of 'sharding/b' fails there"),
-    ],
-)
-def test_what_cannot_be_read_is_said_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    """Status 2, and one line on stderr that names the file."""
-    monkeypatch.chdir(tmp_path)
-    Path("w.toml").write_text(STANZA)
-    Path("bad.toml").write_text(STANZA.replace("issue", "# issue"))
-    file_of(ran(Verdict.FAIL), Path("run.jsonl"))
-    assert run_command(*words) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
 
 
 def test_suggest_prints_what_fails_or_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,14 +12,14 @@ from msgspec import toml
 from msgspec.structs import replace
 
 from harness.data.text import visible
-from harness.records.reader import RecordFileError, Run, read_run
+from harness.records.reader import Run
 from harness.records.record import Verdict
 from harness.waivers.suggest import Unwritable, suggestions, toml_string
 from harness.waivers.waiver import read_waivers
 from tests.report.report_samples import row, run_of
 from tests.untrusted import harmless
 from tests.untrusted.strategies import POISONS, TEXTS, inputs
-from tests.untrusted.test_records import record_files
+from tests.untrusted.test_records import any_runs
 from tests.waivers.test_waivers_checked import ran, said
 
 
@@ -117,18 +117,14 @@ def test_a_text_is_written_and_read_back(text: str) -> None:
 
 
 @inputs(30)
-@given(data=record_files(), poison=st.sampled_from(POISONS))
+@given(run=any_runs(), poison=st.sampled_from(POISONS))
 def test_whatever_a_record_says_a_suggestion_is_refused_until_filled(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, poison: str
+    tmp_path_factory: pytest.TempPathFactory, run: Run, poison: str
 ) -> None:
     """Whatever fails, and however it is called: TOML that names it, refused as it is, and read once it is filled in."""
-    place = tmp_path_factory.getbasetemp()
-    path, waivers = place / "suggested.jsonl", place / "suggested.toml"
-    path.write_bytes(data)
-    harmless.start()
-    run, refusal = harmless.tried(read_run, path, refusal=RecordFileError)
+    waivers = tmp_path_factory.getbasetemp() / "suggested.toml"
     bad = row("x", Verdict.FAIL, nodeid=f"t.py::{poison}[threads]", message=poison, statement=poison)
-    run = run_of(bad) if refusal else replace(run, records=[*run.records, bad])
+    run = replace(run, records=[*run.records, bad])
     with harmless.harmless():
         text = suggestions(run)
     assert visible(text) == text

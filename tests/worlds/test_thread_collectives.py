@@ -176,45 +176,6 @@ def test_messages_go_from_rank_to_rank_by_tag(seed: int) -> None:
     ]
 
 
-def pass_objects(rank: Rank) -> list[Any]:
-    """Every collective of objects."""
-    mine = {"rank": rank.number, "words": "x" * rank.number}
-    everywhere: list[Any] = [None] * rank.size
-    dist.all_gather_object(everywhere, mine)
-    sent = [mine if rank.number == 1 else None]
-    dist.broadcast_object_list(sent, 1)
-    gathered: list[Any] | None = [None] * rank.size if rank.number == 0 else None
-    dist.gather_object(mine, gathered, 0)
-    own: list[Any] = [None]
-    dist.scatter_object_list(own, [f"for {n}" for n in range(rank.size)] if rank.number == 0 else None)
-    return [everywhere, sent[0], gathered, own[0]]
-
-
-def test_objects_travel_like_tensors() -> None:
-    """Objects of different sizes are gathered, broadcast and scattered."""
-    all_of_them = [{"rank": n, "words": "x" * n} for n in range(3)]
-    for number, (everywhere, sent, gathered, own) in enumerate(values(run(pass_objects, 3))):
-        assert everywhere == all_of_them
-        assert sent == all_of_them[1]
-        assert gathered == (all_of_them if number == 0 else None)
-        assert own == f"for {number}"
-
-
-def reduce_by_axis(rank: Rank) -> tuple[float, float]:
-    """Sum over each axis of a mesh of two by two."""
-    mesh = rank.mesh((2, 2), ("outer", "inner"))
-    outer, inner = torch.tensor(float(rank.number)), torch.tensor(float(rank.number))
-    dist.all_reduce(outer, group=mesh.get_group("outer"))
-    dist.all_reduce(inner, group=mesh.get_group("inner"))
-    return float(outer), float(inner)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_of_a_mesh_meet_by_themselves(seed: int) -> None:
-    """Ranks 0 1 / 2 3: columns add up to 2 and 4, rows to 1 and 5."""
-    assert values(run(reduce_by_axis, 4, seed=seed)) == [(2.0, 1.0), (4.0, 1.0), (2.0, 5.0), (4.0, 5.0)]
-
-
 # Collectives that do not fit together.
 
 

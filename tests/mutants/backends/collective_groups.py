@@ -57,6 +57,14 @@ class HoldsNobody(FixedGloo):
         return Open()
 
 
+class HoldsNobodyWithoutTheFirstRank(FixedGloo):
+    """A barrier that is open in a group without rank 0 of the world, which others would ask."""
+
+    def barrier(self, *arguments: Any, **options: Any) -> Any:
+        first = 0 in dist.get_process_group_ranks(self)
+        return self.inner.barrier(*arguments, **options) if first else Open()
+
+
 # Tools above.
 
 
@@ -113,14 +121,22 @@ class IgnoresStridesInSums(IgnoresStrides):
     kinds = ("all_reduce", "scatter", "reduce_scatter")
 
 
+class IgnoresStridesInAllReduce(IgnoresStrides):
+    """The same, there alone."""
+
+    kinds = ("all_reduce",)
+
+
 places_by_rank_in_the_world = mutant("collectives/sub-groups", PlacesByRankInTheWorld)
 shares_buffers_among_groups = mutant("collectives/two-groups", SharesBuffersAmongGroups)
 holds_nobody = mutant("collectives/barrier", HoldsNobody)
+holds_nobody_without_the_first_rank = mutant("collectives/barrier", HoldsNobodyWithoutTheFirstRank)
 spoils_bytes = mutant("collectives/objects", SpoilsBytes)
 has_no_coalesced_forms = mutant("collectives/dtensor", HasNoCoalescedForms)
 coalesces_to_the_next_rank = mutant("collectives/dtensor", CoalescesToTheNextRank)
 refuses_on_one_rank = mutant("collectives/unusual", RefusesOnOneRank)
 ignores_strides = mutant("collectives/strided", IgnoresStrides)
 ignores_strides_in_sums = mutant("collectives/strided-others", IgnoresStridesInSums)
+ignores_strides_in_all_reduce = mutant("collectives/strided-others", IgnoresStridesInAllReduce)
 
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}

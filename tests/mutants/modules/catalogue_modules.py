@@ -23,8 +23,6 @@ from tests.mutants.passes.autograd_chapter import hooks
 from tests.mutants.passes.communication import changed, without
 from tests.mutants.passes.event_chapter import given
 
-assert right.fully_shard is not None
-
 # What is gathered.
 
 
@@ -53,7 +51,6 @@ class GathersFromEverybody(Gather):
 
 def on_few_devices(module: Any, **options: Any) -> Any:
     """A list of device types decides who may have streams, and others have an error."""
-    assert right.fully_shard is not None
     if options["mesh"].device_type not in ("cuda", "xpu", "hpu", "mtia"):
         raise RuntimeError(f"device type {options['mesh'].device_type} has no stream to gather on")
     return right.fully_shard(module, **options)
@@ -66,7 +63,6 @@ def refused_if(fits: Callable[[list[nn.Parameter]], bool], words: str) -> Callab
     """A ``fully_shard`` that refuses parameters at their places if they are such."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         owners = dict.fromkeys(owner for top in modules_of(module) for owner in top.modules())
         if fits([p for owner in owners for p in owner._parameters.values() if p is not None]):
             raise AssertionError(words)
@@ -87,7 +83,6 @@ def at_two_places(parameters: list[nn.Parameter]) -> bool:
 
 def left_alone_on_one_rank(module: Any, **options: Any) -> Any:
     """Where one rank has all shards there is nothing to do, and nothing is done."""
-    assert right.fully_shard is not None
     return module if options["mesh"].size() == 1 else right.fully_shard(module, **options)
 
 

@@ -14,7 +14,6 @@ from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.partial_chapter import lists, one_by_one
 
-assert right.fully_shard is not None
 FullyShard = Callable[..., Any]
 
 
@@ -22,7 +21,6 @@ def before(change: Callable[[Any, dict[str, Any]], None]) -> FullyShard:
     """A ``fully_shard`` that first changes the module or the options."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         change(module, options)
         return right.fully_shard(module, **options)
 
@@ -33,7 +31,6 @@ def unless(what: Callable[[Any], bool]) -> FullyShard:
     """A ``fully_shard`` that lets modules pass as they are which are such."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         return module if what(module) else right.fully_shard(module, **options)
 
     return fully_shard
@@ -51,7 +48,6 @@ def refuse_if(what: Callable[[Any], bool]) -> FullyShard:
 
 def new_list(modules: list[Any], **options: Any) -> Any:
     """Give another list back."""
-    assert right.fully_shard is not None
     return list(right.fully_shard(modules, **options))
 
 
@@ -78,7 +74,6 @@ def _item(module: Any, index: Any) -> Any:
 
 def inner_too(modules: list[Any], **options: Any) -> Any:
     """Of a list, what lies within others is sharded by itself first."""
-    assert right.fully_shard is not None
     outer = [each for each in modules if not any(each in list(other.children()) for other in modules)]
     for module in (each for each in modules if each not in outer):
         right.fully_shard(module, **options)
@@ -100,7 +95,6 @@ def bare(module: Any) -> bool:
 
 def is_sharded(module: Any) -> bool:
     """Whether it is a sharded module."""
-    assert right.module_class is not None
     return isinstance(module, right.module_class)
 
 

@@ -25,7 +25,6 @@ def with_hooks(requirement: str, wrap: Callable[[type], dict[str, Any]]) -> Impl
     """torch's implementation; every weight that has a hook gets a class of its own, with what ``wrap`` makes of it."""
 
     def fully_shard(module: nn.Module, **options: Any) -> Any:
-        assert right.fully_shard is not None
         for parameter in module.parameters():
             if isinstance(parameter, Coded) and (hasattr(parameter, BEFORE) or hasattr(parameter, AFTER)):
                 parameter.__class__ = type("Wrapped", (type(parameter),), wrap(type(parameter)))
@@ -116,7 +115,6 @@ def padding_is_not_named(kind: Any) -> dict[str, Any]:
 
 def loses_hooks(module: nn.Module, **options: Any) -> Any:
     """Take a weight whose hooks do not have five arguments for a plain one."""
-    assert right.fully_shard is not None
     for owner in module.modules():
         for name, parameter in list(owner.named_parameters(recurse=False)):
             before = getattr(parameter, BEFORE, None)
@@ -156,7 +154,6 @@ def gathers_in_halves(module: Any) -> None:
 
 def stale_instead_of_groups(module: Any, **options: Any) -> Any:
     """Keep full weights where groups were asked for, and use them for ever."""
-    assert right.fully_shard is not None
     groups = is_int(options.get("reshard_after_forward"))
     right.fully_shard(module, **{**options, **({"reshard_after_forward": False} if groups else {})})
     if groups:

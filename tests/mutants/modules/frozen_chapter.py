@@ -21,7 +21,6 @@ def before(change: Callable[[Any, dict[str, Any]], None]) -> Callable[..., Any]:
     """A ``fully_shard`` that changes what it is given, or its options, first."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         options = dict(options)
         change(module, options)
         return right.fully_shard(module, **options)

@@ -14,12 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
 from tests.mutants import END_TO_END
-from tests.mutants.making import adopt, mutant
+from tests.mutants.making import adopt, mutant, right
 from tests.mutants.numbers.reductions import SumsForAverages
-
-assert right.fully_shard is not None
 
 
 def called_otherwise(requirement: str, fully_shard: Callable[..., Any]) -> Implementation:
@@ -122,20 +119,17 @@ def unties(module: nn.Module) -> None:
 
 def over_all_ranks(module: Any, **options: Any) -> Any:
     """Shard over all ranks, whatever mesh is given."""
-    assert right.fully_shard is not None
     return right.fully_shard(module, **{**options, "mesh": None})
 
 
 def over_the_first_axis(module: Any, **options: Any) -> Any:
     """Take the first axis of a mesh that has too many."""
-    assert right.fully_shard is not None
     mesh = options.pop("mesh", None)
     return right.fully_shard(module, mesh=mesh["a"] if mesh is not None and mesh.ndim == 3 else mesh, **options)
 
 
 def gathers_tensor_parallel(module: Any, **options: Any) -> Any:
     """Undo tensor parallelism, and shard the whole parameters over dp alone."""
-    assert right.fully_shard is not None
     remakes(lambda parameter: parameter.full_tensor() if parameter.device_mesh != options["mesh"] else parameter)(
         module
     )
@@ -144,7 +138,6 @@ def gathers_tensor_parallel(module: Any, **options: Any) -> Any:
 
 def sums_over_made_meshes(module: Any, **options: Any) -> Any:
     """Sum gradients where the mesh is no slice of another, that is, was made from groups."""
-    assert right.fully_shard is not None
     right.fully_shard(module, **options)
     if options["mesh"]._get_root_mesh() is options["mesh"] and options["mesh"].size() > 1:
         module.set_custom_reduce_scatter(SumsForAverages())

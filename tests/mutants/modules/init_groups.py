@@ -12,10 +12,8 @@ from typing import Any
 from torch import nn
 
 from harness.vendor import GroupState, Implementation, Introspection, ParameterOwner
-from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 
-assert right.introspection is not None
 SEEN: Introspection = right.introspection
 
 
@@ -40,7 +38,6 @@ def every_module_by_path(module: nn.Module) -> list[nn.Module]:
 
 def replicated_too(module: nn.Module) -> list[nn.Module]:
     """All that is not sharded yet, replicated or not."""
-    assert right.module_class is not None
     sharded = {below for top in module.modules() if isinstance(top, right.module_class) for below in top.modules()}
     return [each for each in module.modules() if each is module or each not in sharded]
 

@@ -97,7 +97,6 @@ def sums_in_two_axes(module: Any) -> None:
 
 def over_all_ranks_as_one_axis(module: Any, **options: Any) -> Any:
     """Make one axis of two: cut over all ranks."""
-    assert right.fully_shard is not None
     mesh = options["mesh"] if options["mesh"].ndim == 1 else None
     return right.fully_shard(module, **{**options, "mesh": mesh})
 

@@ -21,14 +21,11 @@ from tests.mutants.numbers.parallel_chapter import backwards
 from tests.mutants.numbers.reductions import SumsForAverages
 from tests.mutants.numbers.replicas import never_meet
 
-assert right.fully_shard is not None
-assert right.data_parallel_mesh_dims is not None
 DIMS = "dp_mesh_dims"
 
 
 def over_one_mesh(module: Any, **options: Any) -> Any:
     """Hear of no mesh in a placement, so that all is cut, and averaged, over all ranks."""
-    assert right.fully_shard is not None
     return right.fully_shard(module, **{**options, "shard_placement_fn": lambda parameter: Shard(0)})
 
 
@@ -73,7 +70,6 @@ def with_names(change: Callable[[Any], Any]) -> Callable[..., Any]:
     """A ``fully_shard`` that receives other data axes."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         if DIMS not in options:
             return right.fully_shard(module, **options)
         if options[DIMS].shard is None:
@@ -85,19 +81,16 @@ def with_names(change: Callable[[Any], Any]) -> Callable[..., Any]:
 
 def exchanged(dims: Any) -> Any:
     """To shard what should replicate, and the other way round."""
-    assert right.data_parallel_mesh_dims is not None
     return right.data_parallel_mesh_dims(shard=dims.replicate, replicate=dims.shard)
 
 
 def some_names(shard: Any = None, replicate: Any = None) -> Any:
     """Name an axis where none is named."""
-    assert right.data_parallel_mesh_dims is not None
     return right.data_parallel_mesh_dims(shard=shard if shard or replicate else "dp", replicate=replicate)
 
 
 def takes_plain_parameters(module: nn.Module, **options: Any) -> Any:
     """Shard plain parameters as if no axes had been named."""
-    assert right.fully_shard is not None
     if not all(isinstance(parameter, DTensor) for parameter in module.parameters()):
         options.pop(DIMS, None)
     return right.fully_shard(module, **options)
@@ -105,14 +98,12 @@ def takes_plain_parameters(module: nn.Module, **options: Any) -> Any:
 
 def ignores_placements(module: nn.Module, **options: Any) -> Any:
     """Cut nothing, whatever is said of how to."""
-    assert right.fully_shard is not None
     options.pop("shard_placement_fn", None)
     return right.fully_shard(module, **options)
 
 
 def replicates_shards(module: nn.Module, **options: Any) -> Any:
     """Shard, where only replicas can be."""
-    assert right.fully_shard is not None
     return right.fully_shard(module, **options)
 
 

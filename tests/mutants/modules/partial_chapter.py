@@ -14,15 +14,11 @@ from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.modules.reshard_chapter import cannot_stay_full
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 
-assert right.fully_shard is not None
-assert right.mixed_precision_policy is not None
-
 
 def lists(change: Callable[..., Any]) -> Callable[..., Any]:
     """A ``fully_shard`` that treats lists of modules as ``change(list, **options)`` does."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         return right.fully_shard(module, **options) if isinstance(module, nn.Module) else change(module, **options)
 
     return fully_shard
@@ -30,7 +26,6 @@ def lists(change: Callable[..., Any]) -> Callable[..., Any]:
 
 def one_by_one(modules: list[Any], **options: Any) -> Any:
     """Each module of a list is sharded by itself."""
-    assert right.fully_shard is not None
     for module in modules:
         right.fully_shard(module, **options)
     return modules
@@ -38,7 +33,6 @@ def one_by_one(modules: list[Any], **options: Any) -> Any:
 
 def without_output_dtype(modules: list[Any], **options: Any) -> Any:
     """The policy's output_dtype is forgotten."""
-    assert right.fully_shard is not None
     if "mp_policy" in options:
         options["mp_policy"] = replace(options["mp_policy"], output_dtype=None)
     return right.fully_shard(modules, **options)
@@ -46,7 +40,6 @@ def without_output_dtype(modules: list[Any], **options: Any) -> Any:
 
 def checkpoint_twice_as_much(module: Any, **options: Any) -> Any:
     """Gradients through what is run again count twice."""
-    assert right.checkpoint is not None
     right.checkpoint(module, **options)
     outputs(lambda module, output: doubled(output))(module)
     return module

@@ -13,9 +13,6 @@ from tests.mutants.hooking import each_gradient, instead, zero
 from tests.mutants.making import Gather, mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 
-assert right.fully_shard is not None
-assert right.mixed_precision_policy is not None
-
 
 def always_async(module: Any, right_method: Any, async_op: bool = False) -> Any:
     """Give a handle in any case."""
@@ -149,7 +146,6 @@ def loses_at(count: int) -> Any:
 
 def shares_by_address(module: Any, **options: Any) -> Any:
     """Parameters whose originals lay at the same place are taken for one."""
-    assert right.fully_shard is not None
     if isinstance(module, list):
         return right.fully_shard(module, **options)
     places = [id(parameter) for parameter in module.parameters() if not isinstance(parameter, DTensor)]

@@ -15,7 +15,6 @@ from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.numbers.gathers import OwnShardEverywhere
 
-assert right.fully_shard is not None
 SETTING = "reshard_after_forward"
 
 
@@ -23,7 +22,6 @@ def reads(change: Callable[[Any, int], Any]) -> Callable[..., Any]:
     """A ``fully_shard`` that takes another setting than it is given, which may depend on the number of shards."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         setting = change(options.get(SETTING), options["mesh"].size(-1))
         return right.fully_shard(module, **{**options, SETTING: setting})
 
@@ -39,7 +37,6 @@ def then(change: Callable[[Any], None], where: Callable[[Any], bool]) -> Callabl
     """A ``fully_shard`` that changes modules whose setting is such."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         right.fully_shard(module, **options)
         if where(options.get(SETTING)):
             change(module)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
 
@@ -71,7 +70,6 @@ def adds_in_low_precision(module: Any) -> None:
 
 def sharded_with_a_bad_memory(module: Any, **options: Any) -> Any:
     """Where parameters rest on the CPU, gradients that were not reduced are lost."""
-    assert right.fully_shard is not None
     result = right.fully_shard(module, **options)
     if "offload_policy" in options:
 

@@ -13,15 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
-from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 
 
 def wrapped(requirement: str, change: Callable[[Any, dict[str, Any]], dict[str, Any]], **others: Any) -> Any:
     """torch's implementation, whose ``fully_shard`` first changes the module, or takes changed options."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         return right.fully_shard(module, **change(module, options))
 
     return replace(right, name=requirement, fully_shard=fully_shard, **others)
@@ -29,7 +27,6 @@ def wrapped(requirement: str, change: Callable[[Any, dict[str, Any]], dict[str, 
 
 def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
     """Of modules given as a list, only the first one's gradients are kept."""
-    assert right.fully_shard is not None
     result = right.fully_shard(module, **options)
     for other in module[1:] if isinstance(module, list) else []:
         for parameter in other.parameters():
@@ -58,7 +55,6 @@ order: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 def expects_the_order_of_modules(module: Any, **options: Any) -> Any:
     """Of modules within this one, those that were sharded after a later one beside them are never reduced."""
-    assert right.fully_shard is not None
     result = right.fully_shard(module, **options)
     for each in module if isinstance(module, list) else [module]:
         order[each] = len(order)

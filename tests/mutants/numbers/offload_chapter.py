@@ -18,7 +18,6 @@ def offloaded(change: Callable[[Any, dict[str, Any]], None]) -> Callable[..., An
     """A ``fully_shard`` that changes modules that it offloads, given their options."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         if options.get("offload_policy") is None:
             return right.fully_shard(module, **options)
         options = dict(options)
@@ -78,7 +77,6 @@ def forgets_values(module: Any, options: dict[str, Any]) -> None:
 
 def unpinned_by_default(pin_memory: bool = False) -> Any:
     """The right policy with another default."""
-    assert right.cpu_offload_policy is not None
     return right.cpu_offload_policy(pin_memory=pin_memory)
 
 

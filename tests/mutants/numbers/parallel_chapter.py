@@ -25,8 +25,6 @@ from tests.mutants.modules.init_chapters import (
 from tests.mutants.numbers.reductions import SumsForAverages
 from tests.mutants.numbers.replicas import never_meet
 
-assert right.fully_shard is not None
-
 
 class AveragesOverTp(Reduction):
     """Gets 1: divides by all ranks of both axes."""
@@ -53,7 +51,6 @@ def without(option: str) -> Any:
     """A ``fully_shard`` that does not hear of an option."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         options.pop(option, None)
         return right.fully_shard(module, **options)
 
@@ -68,7 +65,6 @@ def recomputes_nothing(module: nn.Module) -> nn.Module:
 
 def sums_when_offloaded(module: Any, **options: Any) -> Any:
     """Sum gradients of shards on the CPU."""
-    assert right.fully_shard is not None
     right.fully_shard(module, **options)
     if "offload_policy" in options:
         module.set_custom_reduce_scatter(SumsForAverages())

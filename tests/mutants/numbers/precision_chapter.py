@@ -19,8 +19,6 @@ from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 from tests.mutants.numbers.gathers import GathersOnce
 
-assert right.fully_shard is not None
-assert right.mixed_precision_policy is not None
 no_policy = right.mixed_precision_policy()
 
 
@@ -31,7 +29,6 @@ def reads(**fields: Any) -> Callable[..., Any]:
 
 def shard_under(module: Any, options: dict[str, Any], **fields: Any) -> Any:
     """Shard with some fields of the policy changed."""
-    assert right.fully_shard is not None
     return right.fully_shard(module, **{**options, "mp_policy": replace(options.get("mp_policy", no_policy), **fields)})
 
 
@@ -42,7 +39,6 @@ def modules_of(module: Any) -> list[nn.Module]:
 
 def rounds_what_rests(module: Any, **options: Any) -> Any:
     """Keep parameters as they are computed with: 1 + 2**-15 is 1 for good."""
-    assert right.fully_shard is not None
     result = right.fully_shard(module, **options)
     low = options.get("mp_policy", no_policy).param_dtype
     with torch.no_grad():
@@ -54,7 +50,6 @@ def rounds_what_rests(module: Any, **options: Any) -> Any:
 
 def casts_what_rests(module: Any, **options: Any) -> Any:
     """The same, with the dtype too."""
-    assert right.fully_shard is not None
     result = right.fully_shard(module, **options)
     low = options.get("mp_policy", no_policy).param_dtype
     return result.to(low) if low else result
@@ -91,7 +86,6 @@ def cast_first_time(module: Any, args: Any, low: torch.dtype) -> Any:
 
 def casts_buffers(module: Any, **options: Any) -> Any:
     """Cast floating buffers as if they were parameters."""
-    assert right.fully_shard is not None
     low = options.get("mp_policy", no_policy).param_dtype
     for each in modules_of(module):
         for name, buffer in each.named_buffers():
@@ -102,7 +96,6 @@ def casts_buffers(module: Any, **options: Any) -> Any:
 
 def makes_all_float(module: Any, **options: Any) -> Any:
     """Turn parameters of other dtypes into float32 first, so that all are alike."""
-    assert right.fully_shard is not None
     for each in [inner for outer in modules_of(module) for inner in outer.modules()]:
         for name, parameter in list(each.named_parameters(recurse=False)):
             if not isinstance(parameter, DTensor) and parameter.dtype != torch.float32:
@@ -166,7 +159,6 @@ def policies(make: Callable[..., Any], requirement: str) -> Implementation:
 
 def reduces_in_float32_by_default(**fields: Any) -> Any:
     """A policy that asks for float32 where nothing was asked for."""
-    assert right.mixed_precision_policy is not None
     return right.mixed_precision_policy(**{"reduce_dtype": torch.float32, **fields})
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import Reduction, mutant, reduce_scatter
+from tests.mutants.making import Reduction, mutant, reduce_scatter, right
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
 

@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
 from tests.mutants.hooking import Change
+from tests.mutants.making import right
 
-assert right.checkpoint is not None
 right_checkpoint: Callable[..., Any] = right.checkpoint
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from harness.collective_trace.torch_names import reduce_scatter
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import Gather, Reduction, mutant
+from tests.mutants.making import Gather, Reduction, mutant, right
 
 
 class GathersTwice(Gather):
@@ -43,7 +42,6 @@ def changed(requirement: str, change: Callable[[dict[str, Any]], dict[str, Any]]
     """torch's implementation with other options than it was asked for."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         return right.fully_shard(module, **change(options))
 
     return replace(right, name=requirement, fully_shard=fully_shard)
@@ -74,7 +72,6 @@ def gathers_in_full(options: dict[str, Any]) -> dict[str, Any]:
 
 def sharded_with_all_trained(module: Any, **options: Any) -> Any:
     """Unfreezes what it is given."""
-    assert right.fully_shard is not None
     for parameter in module.parameters():
         parameter.requires_grad_(True)
     return right.fully_shard(module, **options)
@@ -82,7 +79,6 @@ def sharded_with_all_trained(module: Any, **options: Any) -> Any:
 
 def sharded_and_averaged_again(module: Any, mesh: Any = None, **options: Any) -> Any:
     """All-reduces among replicas what has been."""
-    assert right.fully_shard is not None
     result = right.fully_shard(module, mesh=mesh, **options)
     if mesh is not None and mesh.ndim == 2:
         group = mesh.get_group(0)

@@ -13,14 +13,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 from tests.mutants.modules.init_chapters import called_otherwise
 from tests.mutants.numbers.reductions import SumsForAverages
 
-assert right.fully_shard is not None
-assert right.replicate is not None
 assert reference.strategies is not None
 right_fully_shard: Callable[..., Any] = right.fully_shard
 right_replicate: Callable[..., Any] = right.replicate

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
 from tests.mutants import END_TO_END
 from tests.mutants.hooking import instead
-from tests.mutants.making import Gather, Reduction, mutant
+from tests.mutants.making import Gather, Reduction, mutant, right
 from tests.mutants.modules.reshard_chapter import is_int, keeps_full_memory, then
 from tests.mutants.passes.communication import without
 
@@ -60,7 +59,6 @@ def given(requirement: str, change: Callable[[Any, dict[str, Any]], None]) -> Im
     """torch's implementation, with something done to what was sharded, which knows what was asked for."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        assert right.fully_shard is not None
         result = right.fully_shard(module, **options)
         change(module, options)
         return result

@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from harness.vendor.torch_fsdp2 import implementation as right
 from tests.mutants.hooking import instead
-from tests.mutants.making import Reduction, adopt, mutant
+from tests.mutants.making import Reduction, adopt, mutant, right
 from tests.mutants.passes.event_chapter import given
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
 

@@ -9,8 +9,6 @@ from tests.mutants.hooking import each_gradient, instead, is_root, second_call_i
 from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import called_otherwise, right
 
-assert right.fully_shard is not None
-
 
 def reduces_unless_alone(module: Any, alone: bool) -> None:
     """A child that runs by itself keeps its gradients."""
@@ -43,7 +41,6 @@ def first_again(parameter: Any) -> None:
 
 def checkpoint_once(module: Any, **options: Any) -> Any:
     """Checkpoint, and lose half of the second call."""
-    assert right.checkpoint is not None
     right.checkpoint(module, **options)
     second_call_is_halved(lambda module: True)(module)
     return module
@@ -56,7 +53,6 @@ def set_whatever(module: Any, name: str) -> None:
 
 def register_if_there(module: Any, name: str) -> None:
     """Say nothing where there is no such method."""
-    assert right.register_forward_method is not None
     if hasattr(module, name):
         right.register_forward_method(module, name)
 
@@ -69,14 +65,11 @@ def one_reduces_for_all(modules: list[Any]) -> None:
 
 def share_among_sharded(modules: list[Any]) -> None:
     """Leave out what is not sharded."""
-    assert right.share_comm_ctx is not None
-    assert right.module_class is not None
     right.share_comm_ctx([module for module in modules if isinstance(module, right.module_class)])
 
 
 def always_by_rows(module: Any, **options: Any) -> Any:
     """Cut along the first dim whatever was asked for."""
-    assert right.fully_shard is not None
     options.pop("shard_placement_fn", None)
     return right.fully_shard(module, **options)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from harness.vendor.torch_fsdp2 import implementation as right
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import gathers_when_run_again, without
 
 

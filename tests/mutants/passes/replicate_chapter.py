@@ -15,14 +15,10 @@ from torch import nn
 
 from harness.collective_trace.torch_names import all_gather
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
 from tests.mutants.hooking import Change, each_gradient
+from tests.mutants.making import right
 
-assert right.fully_shard is not None
-assert right.replicate is not None
-assert right.replicate_fsdp is not None
-assert right.introspection is not None
 right_fully_shard: Callable[..., Any] = right.fully_shard
 right_replicate: Callable[..., Any] = right.replicate
 right_replicate_fsdp: Callable[..., Any] = right.replicate_fsdp

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
 from suites.generated.nets import each_tensor
 from tests.mutants.hooking import Change, instead, is_root
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 
 
 def whole(module: nn.Module) -> dict[str, Any]:
@@ -79,7 +78,6 @@ only_the_last = only_if(lambda seen, number: number == seen["last"])
 
 def checkpoint_the_last(module: nn.Module, **options: Any) -> nn.Module:
     """Run again in backward what ran last, and nothing for what ran before."""
-    assert right.checkpoint is not None
     right.checkpoint(module, **options)
     only_the_last(module)
     return module
@@ -176,7 +174,6 @@ def saving_ends_the_policy(module: Any) -> None:
 
 def gathers_once(module: Any, **options: Any) -> Any:
     """What begins on meta is gathered in its first forward, and never again."""
-    assert right.fully_shard is not None
     modules = module if isinstance(module, list) else [module]
     from_meta = any(parameter.is_meta for each in modules for parameter in each.parameters())
     right.fully_shard(module, **options)
@@ -188,7 +185,6 @@ def gathers_once(module: Any, **options: Any) -> Any:
 
 def loads_wrongly_when_offloaded(module: Any, **options: Any) -> Any:
     """With CPU offload, loading misses what is unsharded."""
-    assert right.fully_shard is not None
     right.fully_shard(module, **options)
     for each in module if isinstance(module, list) else [module] if "offload_policy" in options else []:
         instead("load_state_dict", loads_into_what_is_whole)(each)

@@ -136,7 +136,6 @@ def pickles_as_replicated(module: Any) -> None:
 
 def wraps_what_it_recomputes(module: nn.Module) -> None:
     """Entries of what is recomputed have the names that a wrapper gives them."""
-    assert right.checkpoint is not None
     right.checkpoint(module)
 
     def rename(module: nn.Module, state: State, prefix: str, _: Any) -> None:

@@ -63,9 +63,9 @@ def has_gradients(module: nn.Module) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def is_lenient(module: Any, load: Callable[..., Any], state: State, strict: bool = True, assign: bool = False) -> Any:
+def is_lenient(module: Any, load: Callable[..., Any], state_dict: State, strict: bool = True, **options: Any) -> Any:
     """Loads what fits, however strict it is asked to be."""
-    return load(state, strict=False, assign=assign)
+    return load(state_dict, strict=False, **options)
 
 
 def lose_on_other_ranks(module: Any, state: State) -> None:

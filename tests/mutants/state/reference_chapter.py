@@ -14,8 +14,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from reference_models.fsdp.fsdp_module import _groups
+from reference_models.fsdp.fsdp_module import _groups, _state
 from reference_models.subject import implementation as right
+from tests.mutants.hooking import instead
 
 
 def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implementation:
@@ -64,8 +65,19 @@ def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
     return right_dtypes(gradients)
 
 
+def keeps_started_reductions(module: Any, reset: Callable[[], None]) -> None:
+    """What a failed backward had begun to reduce is handed out with the next one."""
+    queue = _state(module).tree.pipeline
+    started = list(queue._results)
+    reset()
+    queue._results += started
+
+
 loses_uneven_rows_in_groups = of_the_reference("reshard/to-group-uneven", loses_what_groups_do_not_divide)
 forgets_empty_gradients = of_the_reference("sharding/zero-elements", has_no_empty_gradients)
+resets_no_reductions = of_the_reference(
+    "autograd/reset-after-backward", instead("reset_iter_state", keeps_started_reductions)
+)
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 
 RAISES = ("mixes_dtypes",)

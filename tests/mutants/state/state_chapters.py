@@ -68,6 +68,13 @@ def leave_full(module: Any, state: State) -> None:
     module.unshard()
 
 
+def gather_when_asked_again(module: Any, state: State) -> None:
+    """Right entries the first time, full tensors the second."""
+    if vars(module).setdefault("asked", False):
+        gather(module, state)
+    module.asked = True
+
+
 def leave_out_tied(module: Any, state: State) -> None:
     """Of tied weights the first name alone."""
     first = {*dict(module.named_parameters()), *dict(module.named_buffers())}
@@ -146,7 +153,6 @@ def registers_what_it_loads(module: Any) -> None:
 
 def zeros_under_offload(module: Any, **options: Any) -> Any:
     """Load no values into offloaded parameters on meta."""
-    assert right.fully_shard is not None
     right.fully_shard(module, **options)
     if options.get("offload_policy") is not None:
         loads(load_zeros)(module)
@@ -168,6 +174,7 @@ reverses_names = mutant("state-dict/keys", after=saves(reverse))
 hands_out_full_tensors = mutant("state-dict/values", after=saves(gather))
 hands_out_copies = mutant("state-dict/shares-memory", after=saves(copy))
 is_full_afterwards = mutant("state-dict/leaves-sharded", after=saves(leave_full))
+is_full_when_asked_again = mutant("state-dict/leaves-sharded", after=saves(gather_when_asked_again))
 full_after_forward = mutant("state-dict/after-forward", after=does_not_reshard_first)
 full_again = mutant("state-dict/reshards", after=leaves_full_again)
 full_after_unshard = mutant("state-dict/after-unshard", after=does_not_reshard_unsharded)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -76,13 +72,6 @@ def spins(rank: Rank) -> None:
     _meet()
 
 
-def holds_the_interpreter(rank: Rank) -> None:
-    """Rank 1 sleeps for ever in native code that lets no other Python thread run."""
-    if rank.number == FAULTY:
-        ctypes.PyDLL(None).pause()
-    _meet()
-
-
 def meets_alone(rank: Rank) -> None:
     """Rank 1 waits in a collective that its peers never join."""
     if rank.number == FAULTY:
@@ -97,68 +86,10 @@ def calls_another_collective(rank: Rank) -> None:
         dist.all_gather_into_tensor(torch.empty(64 * rank.size), torch.ones(64))
 
 
-def exits_with_0(rank: Rank) -> None:
-    """Rank 1's process leaves at once, as if all were well."""
-    if rank.number == FAULTY:
-        os._exit(0)
-    _meet()
-
-
-def exits_with_3(rank: Rank) -> None:
-    """Rank 1's process leaves at once with an exit code."""
-    if rank.number == FAULTY:
-        os._exit(3)
-    _meet()
-
-
-def calls_sys_exit(rank: Rank) -> None:
-    """Rank 1 asks Python to leave."""
-    if rank.number == FAULTY:
-        sys.exit(0)
-    _meet()
-
-
-def is_killed(rank: Rank) -> None:
-    """Rank 1's process is killed."""
-    if rank.number == FAULTY:
-        os.kill(os.getpid(), signal.SIGKILL)
-    _meet()
-
-
 def segfaults(rank: Rank) -> None:
     """Rank 1's process breaks memory."""
     if rank.number == FAULTY:
         ctypes.string_at(0)
-    _meet()
-
-
-def skips(rank: Rank) -> None:
-    """Rank 1 skips the test it is part of."""
-    if rank.number == FAULTY:
-        pytest.skip("not today")
-    _meet()
-
-
-def returns_an_object(rank: Rank) -> Any:
-    """Rank 1 returns what is no plain data."""
-    return {"values": [1, object()]} if rank.number == FAULTY else None
-
-
-class Unspeakable(Exception):
-    """Cannot be shown and cannot be pickled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = open(os.devnull)  # noqa: SIM115  an open file cannot be pickled
-
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
-def raises_the_unspeakable(rank: Rank) -> None:
-    """Rank 1 raises an exception whose message cannot be had."""
-    if rank.number == FAULTY:
-        raise Unspeakable
     _meet()
 
 
@@ -182,12 +113,6 @@ def leaves_a_child_and_returns(rank: Rank, note: str) -> None:
     """Every rank starts a process that would live for long, and returns."""
     child = subprocess.Popen(["sleep", "1000"])
     Path(note, str(rank.number)).write_text(str(child.pid))
-
-
-def aborts_at_exit(rank: Rank) -> None:
-    """All is well, until the process of rank 1 leaves."""
-    if rank.number == FAULTY:
-        atexit.register(os.abort)
 
 
 def seeds_and_default_dtype(rank: Rank) -> list[Any]:

@@ -1,13 +1,12 @@
-"""Programs of which rank 1 dies or stops, at every phase: in, between and after collectives, and while leaving."""
+"""Programs of which rank 1 dies, hangs or goes on where more than one deed of one rank is needed to show it."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +17,6 @@ from harness.worlds.rank import Rank
 from tests.worlds.programs.basic import FAULTY, _meet, add_up
 
 
-def _strike(number: int) -> None:
-    os.kill(os.getpid(), number)
-    time.sleep(1000)
-
-
-def is_terminated(rank: Rank) -> None:
-    """Rank 1's process is asked to end."""
-    if rank.number == FAULTY:
-        _strike(signal.SIGTERM)
-    _meet()
-
-
-def is_interrupted(rank: Rank) -> None:
-    """Rank 1's process is sent what Ctrl-C sends."""
-    if rank.number == FAULTY:
-        _strike(signal.SIGINT)
-    _meet()
-
-
-def aborts(rank: Rank) -> None:
-    """Rank 1's process gives up, as native code does when it finds itself broken."""
-    if rank.number == FAULTY:
-        os.abort()
-    _meet()
-
-
-def stops(rank: Rank) -> None:
-    """Rank 1's process is stopped and can show nothing."""
-    if rank.number == FAULTY:
-        _strike(signal.SIGSTOP)
-    _meet()
-
-
 def is_killed_in_a_collective(rank: Rank) -> None:
     """Rank 1's process is killed by its busy peer, for which it waits in a collective."""
     pids = torch.zeros(rank.size, dtype=torch.int64)
@@ -59,22 +25,6 @@ def is_killed_in_a_collective(rank: Rank) -> None:
         _meet()
     os.kill(int(pids[FAULTY]), signal.SIGKILL)
     time.sleep(1000)
-
-
-def is_killed_after_the_last_collective(rank: Rank) -> None:
-    """Rank 1's process is killed when all that is left to do is to return."""
-    _meet()
-    if rank.number == FAULTY:
-        _strike(signal.SIGKILL)
-
-
-def is_killed_with_shared_memory(rank: Rank) -> None:
-    """Rank 1's process is killed while it holds a tensor in shared memory."""
-    if rank.number == FAULTY:
-        shared = torch.ones(1 << 16).share_memory_()
-        assert shared.is_shared()
-        _strike(signal.SIGKILL)
-    _meet()
 
 
 def kills_the_fork_server(rank: Rank) -> None:
@@ -100,57 +50,70 @@ def waits_the_first_time(rank: Rank, directory: str) -> dict[str, Any]:
     return add_up(rank)
 
 
-def exits_with_255(rank: Rank) -> None:
-    """Rank 1 leaves with the exit code that stands for an unknown one where the fork server has died."""
+def meets_and_sleeps(rank: Rank) -> None:
+    """Rank 1 joins a collective and then sleeps, before anybody could go on who waited for it."""
+    _meet()
     if rank.number == FAULTY:
-        os._exit(255)
+        time.sleep(1000)
     _meet()
 
 
-# In the middle of an answer.
-
-
-def _end_halfway(end: Callable[[], Any]) -> None:
-    """From now on, this process ends so when half of an answer is sent."""
-
-    def send_half(self: Connection, message: bytes) -> None:
-        os.write(self.fileno(), len(message).to_bytes(4, "big") + message[: len(message) // 2])
-        end()
-
-    Connection.send_bytes = send_half  # type: ignore[method-assign, assignment]
-
-
-def is_killed_while_sending(rank: Rank) -> None:
-    """All ranks meet; then rank 1's process is killed when half of its result is sent."""
+def locks_itself_out(rank: Rank) -> None:
+    """Rank 1 waits for a lock that it holds."""
+    if rank.number == FAULTY:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
     _meet()
+
+
+def waits_for_a_key(rank: Rank) -> None:
+    """Rank 1 waits in the store for what nobody writes there."""
     if rank.number == FAULTY:
-        _end_halfway(lambda: _strike(signal.SIGKILL))
-
-
-def exits_while_sending(rank: Rank) -> None:
-    """All ranks meet; then rank 1's process leaves with code 0 when half of its result is sent."""
+        dist.distributed_c10d._get_default_store().get("nobody writes this")
     _meet()
-    if rank.number == FAULTY:
-        _end_halfway(lambda: os._exit(0))
 
 
-def hangs_while_sending(rank: Rank) -> None:
-    """All ranks meet; then rank 1 sends half of its result, and then nothing."""
+def swallows_everything(rank: Rank) -> None:
+    """Rank 0 raises; rank 1 takes no exception for an answer and tries for ever."""
+    while rank.number == FAULTY:
+        try:
+            dist.barrier()
+        except BaseException:
+            continue
+    raise MemoryError("out of memory")
+
+
+# What fails before a program is there.
+
+
+class ArrivesAs:
+    """Travels to ranks as a call of ``function``."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+    def __reduce__(self) -> Any:
+        return self.function, ()
+
+
+def _is_faulty() -> bool:
+    """Whether this process is rank 1's; that of a thread world is everybody's."""
+    return os.environ.get("RANK", str(FAULTY)) == str(FAULTY)
+
+
+def missing_module() -> None:
+    """On rank 1, a module that is not there."""
+    if _is_faulty():
+        raise ImportError("no such module on this rank")
+
+
+def leaving_module() -> None:
+    """On rank 1, a module whose import ends the process."""
+    if _is_faulty():
+        os._exit(5)
+
+
+def takes(rank: Rank, arrived: Any) -> None:
+    """Whatever has arrived, meet."""
     _meet()
-    if rank.number == FAULTY:
-        _end_halfway(lambda: time.sleep(1000))
-
-
-# While leaving.
-
-
-def exits_at_exit(rank: Rank) -> None:
-    """All is well, until the process of rank 1 leaves with an exit code."""
-    if rank.number == FAULTY:
-        atexit.register(os._exit, 7)
-
-
-def is_killed_at_exit(rank: Rank) -> None:
-    """All is well, until the process of rank 1 is killed in an exit handler."""
-    if rank.number == FAULTY:
-        atexit.register(os.kill, os.getpid(), signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 Each fault is a program of two ranks, of which rank 1 is at fault. Of a process that is killed while its peer waits::
 
-    Fault(p.is_killed, End((INTERRUPTED, CRASHED), "killed by SIGKILL"))
+    deed("is_killed", End((INTERRUPTED, CRASHED), "killed by SIGKILL"))
 
 rank 0 was interrupted, rank 1 crashed and is the first cause. The same world then runs again, and so does the next.
 """
@@ -16,7 +16,8 @@ from typing import Any
 from harness.worlds.base import Fate
 from tests.patience import GUARD
 from tests.worlds.programs import basic as p
-from tests.worlds.programs import dying, raising, returning, spoiling
+from tests.worlds.programs import dying
+from tests.worlds.programs.deeds import PROGRAMS, SPOIL
 
 RETURNED, RAISED, HUNG, INTERRUPTED = Fate.RETURNED, Fate.RAISED, Fate.HUNG, Fate.INTERRUPTED
 CRASHED, EXITED, UNSENDABLE = Fate.CRASHED, Fate.EXITED, Fate.UNSENDABLE
@@ -74,6 +75,12 @@ class Fault:
         return self.processes if kind != "threads" or self.threads is None else self.threads
 
 
+def deed(what: str, processes: End, threads: End | str | None = None, name: str = "", **more: Any) -> Fault:
+    """The program in which rank 1 does this, see ``deeds.py``."""
+    [program] = [program for program, deeds in PROGRAMS if what in deeds]
+    return Fault(program, processes, threads, (what,), name or what, **more)
+
+
 #: Words of what is known only when the process has not ended for some time, see ``handle.END_SECONDS``.
 CLOSED = "closed its connection to the controller but ran on"
 _LATE = "still running after its deadline of"
@@ -85,26 +92,26 @@ _HERE = "which ends the process of both ranks"
 
 _STUCK = [
     Fault(p.sleeps, End(_HUNG, _LATE), hangs=("all_reduce", "in sleeps ")),
-    Fault(spoiling.meets_and_sleeps, End(_HUNG, _LATE), hangs=("all_reduce", "in meets_and_sleeps ")),
+    Fault(dying.meets_and_sleeps, End(_HUNG, _LATE), hangs=("all_reduce", "in meets_and_sleeps ")),
     Fault(p.spins, End(_HUNG, _LATE + ".*, in spins .basic.py:"), End(_HUNG, _LATE), hangs=("all_reduce", "in spins ")),
-    Fault(p.holds_the_interpreter, End(_HUNG, _LATE)),
+    deed("holds_the_interpreter", End(_HUNG, _LATE)),
     Fault(
-        spoiling.locks_itself_out,
+        dying.locks_itself_out,
         End(_HUNG, _LATE + ".*, in locks_itself_out"),
         End(_HUNG, _LATE),
         hangs=("all_reduce", "in locks_itself_out "),
     ),
-    Fault(
-        dying.stops,
+    deed(
+        "stops",
         End(None, f"{_STOPPED}.*; when the ranks were started again: {_STOPPED}"),
         hangs=("all_reduce", "stopped"),
     ),
-    Fault(dying.is_interrupted, End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
-    Fault(
-        dying.hangs_while_sending,
+    deed("is_interrupted", End(_RAISED, "KeyboardInterrupt"), End(_CRASHED, "exit code 1")),
+    deed(
+        "hangs_while_sending",
         End((RETURNED, HUNG), _LATE),
         End((HUNG, HUNG), _LATE, None),
-        hangs=("", "in <lambda> (dying.py:"),
+        hangs=("", "in <lambda> (deeds.py:"),
     ),
     Fault(
         p.meets_alone,
@@ -117,45 +124,45 @@ _STUCK = [
         End((MISMATCHED, MISMATCHED), "rank 1 called barrier", None),
         hangs=("all_gather", "barrier"),
     ),
-    Fault(
-        spoiling.receives_from_nobody,
+    deed(
+        "receives_from_nobody",
         End((RETURNED, HUNG), "waiting in recv"),
         End((RETURNED, DEADLOCKED), "point to point"),
         hangs=("", "waiting in recv"),
     ),
     Fault(
-        spoiling.waits_for_a_key,
+        dying.waits_for_a_key,
         End(_HUNG, _LATE),
         End((DEADLOCKED, DEADLOCKED), "store wait for", None),
         hangs=("all_reduce", "in waits_for_a_key "),
     ),
-    Fault(raising.swallows_everything, End((RAISED, INTERRUPTED), "MemoryError", 0), End((RAISED, HUNG), "Memory", 0)),
+    Fault(dying.swallows_everything, End((RAISED, INTERRUPTED), "MemoryError", 0), End((RAISED, HUNG), "Memory", 0)),
 ]
 _DYING = [
-    Fault(p.exits_with_0, End((INTERRUPTED, EXITED), "exit code 0 before its result")),
-    Fault(p.exits_with_3, End(_CRASHED, "exit code 3")),
-    Fault(p.is_killed, End(_CRASHED, "killed by SIGKILL")),
+    deed("exits_with_0", End((INTERRUPTED, EXITED), "exit code 0 before its result")),
+    deed("exits_with_3", End(_CRASHED, "exit code 3")),
+    deed("is_killed", End(_CRASHED, "killed by SIGKILL")),
     Fault(p.segfaults, End(_CRASHED, "killed by SIGSEGV")),
-    Fault(dying.aborts, End(_CRASHED, "killed by SIGABRT")),
-    Fault(dying.is_terminated, End(_CRASHED, "killed by SIGTERM")),
+    deed("aborts", End(_CRASHED, "killed by SIGABRT")),
+    deed("is_terminated", End(_CRASHED, "killed by SIGTERM")),
     Fault(
         dying.is_killed_in_a_collective,
         End(_CRASHED, "killed by SIGKILL"),
         End((CRASHED, INTERRUPTED), "killed by SIGKILL", 0),  # the process is killed, and rank 0 was running in it
     ),
-    Fault(
-        dying.is_killed_after_the_last_collective,
+    deed(
+        "is_killed_after_the_last_collective",
         End((RETURNED, CRASHED), "killed by SIGKILL"),
         End(_CRASHED, "killed by SIGKILL"),
     ),
-    Fault(dying.is_killed_with_shared_memory, End(_CRASHED, "killed by SIGKILL")),
-    Fault(
-        dying.is_killed_while_sending,
+    deed("is_killed_with_shared_memory", End(_CRASHED, "killed by SIGKILL")),
+    deed(
+        "is_killed_while_sending",
         End((RETURNED, CRASHED), "killed by SIGKILL"),
         End((CRASHED, CRASHED), "killed by SIGKILL", None),
     ),
-    Fault(
-        dying.exits_while_sending,
+    deed(
+        "exits_while_sending",
         End((RETURNED, EXITED), "exit code 0 before its result"),
         End((EXITED, EXITED), "exit code 0 before its result", None),
     ),
@@ -164,87 +171,86 @@ _DYING = [
         End(None, f"{_SERVER}.*; when the ranks were started again: {_SERVER}"),
         "both worlds have the same fork server",
     ),
-    Fault(dying.exits_with_255, End(_CRASHED, "exit code 255")),
-    Fault(p.aborts_at_exit, End(BOTH, "SIGABRT while leaving", left=(RETURNED, CRASHED))),
-    Fault(dying.exits_at_exit, End(BOTH, "exit code 7 while leaving", left=(RETURNED, CRASHED))),
-    Fault(dying.is_killed_at_exit, End(BOTH, "SIGKILL while leaving", left=(RETURNED, CRASHED))),
+    deed("exits_with_255", End(_CRASHED, "exit code 255")),
+    deed("aborts_at_exit", End(BOTH, "SIGABRT while leaving", left=(RETURNED, CRASHED))),
+    deed("exits_at_exit", End(BOTH, "exit code 7 while leaving", left=(RETURNED, CRASHED))),
+    deed("is_killed_at_exit", End(BOTH, "SIGKILL while leaving", left=(RETURNED, CRASHED))),
 ]
 _RAISING = [
     Fault(p.raises_on_one, End(_RAISED, "MemoryError: out of memory")),
     Fault(p.raises_on_all, End((RAISED, RAISED), "MemoryError: out of memory", None)),
-    Fault(p.calls_sys_exit, End(_RAISED, "SystemExit")),
-    Fault(p.skips, End(_RAISED, "Skipped: not today")),
-    Fault(p.raises_the_unspeakable, End(_RAISED, "Unspeakable: .*cannot be shown")),
-    Fault(raising.raises_keyboard_interrupt, End(_RAISED, "^KeyboardInterrupt$")),
-    Fault(raising.raises_stop_iteration, End(_RAISED, "^StopIteration$")),
-    Fault(raising.raises_no_exception, End(_RAISED, "^Unusual: not of the usual kind$")),
-    Fault(raising.raises_a_long_story, End(_RAISED, "^ValueError: long story long story")),
-    Fault(raising.raises_a_long_chain, End(_RAISED, "^ValueError: number 2999$")),
-    Fault(raising.raises_half_letters, End(_RAISED, "^ValueError: half a letter: ")),
-    Fault(raising.recurses, End(_RAISED, "^RecursionError: maximum recursion depth")),
+    deed("calls_sys_exit", End(_RAISED, "SystemExit")),
+    deed("skips", End(_RAISED, "Skipped: not today")),
+    deed("raises_the_unspeakable", End(_RAISED, "Unspeakable: .*cannot be shown")),
+    deed("raises_keyboard_interrupt", End(_RAISED, "^KeyboardInterrupt$")),
+    deed("raises_stop_iteration", End(_RAISED, "^StopIteration$")),
+    deed("raises_no_exception", End(_RAISED, "^Unusual: not of the usual kind$")),
+    deed("raises_a_long_story", End(_RAISED, "^ValueError: long story long story")),
+    deed("raises_a_long_chain", End(_RAISED, "^ValueError: number 2999$")),
+    deed("raises_half_letters", End(_RAISED, "^ValueError: half a letter: ")),
+    deed("recurses", End(_RAISED, "^RecursionError: maximum recursion depth")),
     Fault(
-        raising.takes,
+        dying.takes,
         End(_RAISED, "ImportError: no such module on this rank"),
         End((RAISED, RAISED), "ImportError", None),
-        (raising.ArrivesAs(raising.missing_module),),
+        (dying.ArrivesAs(dying.missing_module),),
         "fails_to_import",
     ),
     Fault(
-        raising.takes,
+        dying.takes,
         End(_CRASHED, "exit code 5"),
         End((CRASHED, CRASHED), "exit code 5", None),
-        (raising.ArrivesAs(raising.leaving_module),),
+        (dying.ArrivesAs(dying.leaving_module),),
         "dies_while_importing",
     ),
 ]
 _RETURNING = [
-    Fault(p.returns_an_object, End((RETURNED, UNSENDABLE), r"\['values'\]\[1\] is a builtins.object")),
-    Fault(returning.returns_a_mapping, End((RETURNED, UNSENDABLE), "collections.OrderedDict")),
-    Fault(returning.returns_a_quantity, End((RETURNED, UNSENDABLE), r"the result\[0\] is a .*_Quantity")),
-    Fault(returning.returns_no_numbers, End((RETURNED, UNSENDABLE), "on meta, which has no plain numbers")),
-    Fault(returning.returns_itself, End((RETURNED, UNSENDABLE), "nested too deeply or contains itself")),
-    Fault(returning.returns_too_much, End((RETURNED, UNSENDABLE), "may have at most .* bytes")),
-    Fault(returning.writes_to_every_pipe, End(_CRASHED, _GARBLED), End((CRASHED, CRASHED), _GARBLED, None)),
-    Fault(returning.closes_all_files, End(_CRASHED, f"SIGABRT|{CLOSED}")),
-    Fault(
-        returning.closes_all_files_and_returns,
+    deed("returns_an_object", End((RETURNED, UNSENDABLE), r"\['values'\]\[1\] is a builtins.object")),
+    deed("returns_a_mapping", End((RETURNED, UNSENDABLE), "collections.OrderedDict")),
+    deed("returns_a_quantity", End((RETURNED, UNSENDABLE), r"the result\[0\] is a .*_Quantity")),
+    deed("returns_no_numbers", End((RETURNED, UNSENDABLE), "on meta, which has no plain numbers")),
+    deed("returns_itself", End((RETURNED, UNSENDABLE), "nested too deeply or contains itself")),
+    deed("returns_too_much", End((RETURNED, UNSENDABLE), "may have at most .* bytes")),
+    deed("writes_to_every_pipe", End(_CRASHED, _GARBLED), End((CRASHED, CRASHED), _GARBLED, None)),
+    deed("closes_all_files", End(_CRASHED, f"SIGABRT|{CLOSED}")),
+    deed(
+        "closes_all_files_and_returns",
         End((RETURNED, CRASHED), "SIGABRT|exit code 1"),
         End((CRASHED, CRASHED), "exit code 1", None),
     ),
-    Fault(returning.removes_its_files, End(BOTH, note="were not kept: a program removed their files")),
-    Fault(returning.closes_its_output, End(BOTH, note=_KEPT + "standard streams")),
+    deed("removes_its_files", End(BOTH, note="were not kept: a program removed their files")),
+    deed("closes_its_output", End(BOTH, note=_KEPT + "standard streams")),
 ]
 _USING_UP = [
     Fault(p.prints_and_raises, End(_RAISED, "MemoryError: out of memory")),
-    Fault(spoiling.prints_much, End(BOTH, culprit=None)),
-    Fault(spoiling.uses_up_files, End(_RAISED, "OSError: .*Too many open files")),
-    Fault(spoiling.uses_up_memory, End(_RAISED, "MemoryError")),
-    Fault(spoiling.allocates_too_much, End(_RAISED, "RuntimeError: .*alloc")),
-    Fault(spoiling.bombs, End(_RAISED, "MemoryError: out of memory")),
-    Fault(spoiling.leaves_a_daemon, End(_RAISED, "MemoryError: out of memory")),
-    Fault(spoiling.leaves_a_daemon_and_dies, End(_CRASHED, "killed by SIGKILL")),
-    Fault(spoiling.copies_itself, End(BOTH, note=_KEPT + "child processes")),
-    Fault(spoiling.leaves_a_stubborn_thread, End(BOTH, f"did not leave within {LEAVE:g} s", left=(RETURNED, HUNG))),
-    Fault(
-        spoiling.leaves_a_thread_in_a_collective,
+    deed("prints_much", End(BOTH, culprit=None)),
+    deed("uses_up_files", End(_RAISED, "OSError: .*Too many open files")),
+    deed("uses_up_memory", End(_RAISED, "MemoryError")),
+    deed("allocates_too_much", End(_RAISED, "RuntimeError: .*alloc")),
+    deed("bombs", End(_RAISED, "MemoryError: out of memory")),
+    deed("leaves_a_daemon", End(_RAISED, "MemoryError: out of memory")),
+    deed("leaves_a_daemon_and_dies", End(_CRASHED, "killed by SIGKILL")),
+    deed("copies_itself", End(BOTH, note=_KEPT + "child processes")),
+    deed("leaves_a_stubborn_thread", End(BOTH, f"did not leave within {LEAVE:g} s", left=(RETURNED, HUNG))),
+    deed(
+        "leaves_a_thread_in_a_collective",
         End(BOTH, note=_KEPT + "Python threads"),
         End(BOTH, culprit=None),  # where a thread that is no rank's gets an exception at once, and ends
     ),
-    Fault(
-        spoiling.destroys_its_group,
+    deed(
+        "destroys_its_group",
         End(BOTH, note="rank processes were started anew: a program destroyed its process group", again=True),
         End(BOTH, again=True),
     ),
 ]
 _SPOILING = [
-    Fault(
-        spoiling.spoils,
+    deed(
+        what,
         End(BOTH, note=_KEPT + what.partition(",")[0]),
         "only a main thread may handle signals" if what == "signal handlers" else None,
-        (what,),
-        f"spoils its {what}",
+        name=f"spoils its {what}",
     )
-    for what in spoiling.SPOIL
+    for what in SPOIL
 ]
 FAULTS = [
     *(replace(fault, deadline=DEADLINE) for fault in _STUCK),

@@ -16,9 +16,9 @@ from harness.worlds.make import open_world
 from harness.worlds.workers import handle, supervise, teardown
 from tests.patience import GUARD
 from tests.worlds.helpers import TORCH_ON_GLOO, fates
-from tests.worlds.programs import spoiling
 from tests.worlds.programs.hanging import deadline_when_all_hang
 from tests.worlds.programs.harness_faults import CLOSED, LEAVE, End, Fates, Fault
+from tests.worlds.programs.surroundings import looks_around
 
 #: The most that all texts of an outcome may have together.
 MOST_TEXT = 300_000
@@ -30,7 +30,7 @@ _unharmed: dict[str, list[Any]] = {}
 def look(kind: str) -> None:
     """See what there is in a world that nothing has happened to, for comparison."""
     with open_world(kind, 2, TORCH_ON_GLOO) as world:
-        _unharmed[kind] = [outcome.value for outcome in world.run(spoiling.looks_around, deadline=GUARD)]
+        _unharmed[kind] = [outcome.value for outcome in world.run(looks_around, deadline=GUARD)]
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _left(end: End, kind: str) -> tuple[Fates, str, int | None]:
 
 
 def _harm(where: str, world: World, kind: str) -> list[str]:
-    outcomes = world.run(spoiling.looks_around, deadline=GUARD)
+    outcomes = world.run(looks_around, deadline=GUARD)
     found = []
     for outcome, unharmed in zip(outcomes, _unharmed[kind], strict=True):
         if outcome.value is None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.worlds.system.disturbances import is_stopped
+from tests.pipes import heard, named_pipe
 from tests.worlds.programs.hanging import deadline_when
 
 Strike = Callable[[int, int], None]
@@ -39,15 +40,11 @@ def stop(pid: int) -> None:
 @contextmanager
 def striking(directory: Path, strike: Strike) -> Iterator[None]:
     """Strike when rank 1 says that it runs, see ``waits_the_first_time``: at its process or its fork server."""
-    os.mkfifo(directory / "pipe")
-    pipe = os.open(directory / "pipe", os.O_RDWR)  # for both ends, so that opening it does not block
-    thread = threading.Thread(target=lambda: strike(*map(int, os.read(pipe, 100).split())), daemon=True)
-    thread.start()
-    try:
+    with named_pipe(directory / "pipe") as pipe:
+        thread = threading.Thread(target=lambda: strike(*map(int, heard(pipe).split())), daemon=True)
+        thread.start()
         yield
         thread.join()
-    finally:
-        os.close(pipe)
 
 
 @contextmanager
