@@ -88,6 +88,12 @@ def test_state_may_be_asked_for_between_passes_of_smaller_groups(trial: Trial) -
     follows(trial, Scenario(mesh="4", wrapping="shared", reshard="pairs", prefetch="forward", asked="between"))
 
 
+@requirement("interactions/unused-and-frozen", SHARDED, Feature.UNUSED_PARAMETERS)
+def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
+    """A frozen module that does not run has no gradient, also where unused parameters that train are given zeros."""
+    follows(trial, Scenario(mesh="1", runs="skipped", gradients="unused reduced", life="frozen and thawed"))
+
+
 @requirement("interactions/any", SHARDED)
 @costly(4)
 @given(case=scenarios())

@@ -30,7 +30,8 @@ class Layout:
 
     def dim(self, shape: tuple[int, ...]) -> int:
         """The dim along which a parameter is cut: the second, where it is asked for and even, else the first."""
-        columns = self.scenario.rows == "columns" and len(shape) > 1 and shape[1] % self.scenario.shards == 0
+        columns = self.scenario.rows == "columns" and len(shape) > 1 and 0 not in shape
+        columns = columns and shape[1] % self.scenario.shards == 0
         return 1 if columns else 0
 
     def part(self, rank: int, full: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ columns_in_pairs = where(
     lambda options: options.get("reshard_after_forward") == 2 and "shard_placement_fn" in options,
 )
 pairs = where("interactions/state-between-of-pairs", lambda options: options.get("reshard_after_forward") == 2)
+unused = where("interactions/unused-and-frozen", lambda options: True)
 anything = where("interactions/any", lambda options: True)
 runs_once = replace(
     reference,
