@@ -59,9 +59,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def read(file: Path) -> dict[Key, Try]:
-    """The results of a file, the latest of each mutant in each world; without a line that was cut short."""
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-    results = [Try(*json.loads(line)) for line in lines if line.endswith("\n")]
+    """The results of a file, the latest of each mutant in each world; without lines that were cut short."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    results = [Try(*json.loads(line)) for line in lines if line.endswith("]")]
     return {(one.id, one.diff, one.world): one for one in results}
 
 
@@ -79,23 +79,16 @@ async def each_tried(
             if result is None:
                 result = await trying(mutant, WORLDS[place])
                 _keep(file, result)
-                print(f"[{len(waiting)} left] {_words(result)}", flush=True)
+                how = f"{result.end} {result.by} {result.message}".strip()
+                print(f"[{len(waiting)} left, {result.seconds} s] {result.id} {result.world}: {how}", flush=True)
             if result.end == "survived" and place + 1 < len(WORLDS):
                 waiting.append((mutant, place + 1))
 
     await asyncio.gather(*(work() for _ in range(WORKERS)))
 
 
-def _words(result: Try) -> str:
-    how = f"{result.end} {result.by} {result.message}".strip()
-    return f"{result.id} {result.world}, {result.seconds} s: {how}"
-
-
 def _keep(file: Path, result: Try) -> None:
-    """Append a line; after one that was cut short, on a new line."""
+    """Append a line, after an end of line in case that the last one was cut short."""
     file.parent.mkdir(exist_ok=True)
-    with file.open("a+b") as lines:
-        if lines.tell():
-            lines.seek(-1, 2)
-            lines.write(b"" if lines.read(1) == b"\n" else b"\n")
-        lines.write((json.dumps(result, ensure_ascii=False) + "\n").encode())
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write("\n" + json.dumps(result, ensure_ascii=False) + "\n")
