@@ -25,7 +25,8 @@ def report(mutants: Sequence[RandomMutant], results: Mapping[tuple[str, str, str
     yield f"\n{len(mutants) - len(ends)} of {len(mutants)} mutants have no result yet.\n\n## Not killed\n"
     for last in ends.values():
         if not last.is_killed:
-            yield f"`{last.id}`, {last.end} in {last.world} {last.by} {last.message}\n```diff\n{last.diff}\n```\n"
+            words = " ".join(filter(None, (last.end, "in", last.world, last.by, last.message)))
+            yield f"`{last.id}`, {words}\n```diff\n{last.diff}\n```\n"
     yield "## First killed by\n\n| mutant | by | after | message |\n|---|---|---|---|"
     for last in ends.values():
         if last.is_killed:
