@@ -82,7 +82,7 @@ def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[
     """A problem for each waiver of the subject that matches no test, unless the user picked single tests."""
     if any("::" in arg for arg in config.args):
         return []
-    whole = not any(arg.endswith(".py") for arg in config.args)
+    whole = not any(arg.endswith(".py") or (Path(arg).parent / "waivers.toml").exists() for arg in config.args)
     names = dict.fromkeys((subject.implementation.name, subject.backend.name))
     found = [waiver for name in names for waiver in unmatched(subject.waivers, name, tests, whole)]
     return [f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement" for waiver in found]

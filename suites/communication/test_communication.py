@@ -84,6 +84,7 @@ def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCa
 
 @requirement("communication/to-group", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4)
 @costly(2)
+@example(case=TrainingCase(6, Stack(3, ("linear", "mlp"), 1), (0,), reshard_after_forward=2))
 @given(case=group_cases())
 def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k, backward gathers each group of parameters once, among k neighbours."""

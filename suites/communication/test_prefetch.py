@@ -104,8 +104,15 @@ def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: La
         comes_before(trial, number, words, steps.pairs_ahead(case, default=False), "reduce")
 
 
+#: In backward the first block gathers the second again, which is over by then, and must be gathered anew after a step.
+FINISHED_AHEAD = AnyAheadCase(
+    2, Stack(3, ("linear", "mlp"), 1), (0, 1), "float64", True, steps=2, backward=((1,), (1,), (0,))
+)
+
+
 @requirement("prefetch/of-no-use", SHARDED, PREFETCH, ranks=2)
 @costly(2)
+@example(case=FINISHED_AHEAD)
 @given(case=any_ahead_cases())
 def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: AnyAheadCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""

@@ -135,6 +135,7 @@ def test_shared_parameters_and_buffers_are_managed_once(trial: Trial, case: Tree
 
 
 @requirement("grouping/states-outside-children", *SEEN, source="C6")
+@example(case=TreeCase(1, Stack(2, ("buffer", "linear"), multiplier=1, bias=False), plan=("0",)))
 @given(case=trees(fewest_sharded=1))
 def test_the_states_of_a_sharded_child_are_left_to_it(trial: Trial, case: TreeCase) -> None:
     """The managed states are the parameters and buffers outside of every subtree that is sharded already."""
