@@ -147,8 +147,9 @@ class ScenarioNet(nn.Module):
     def run(self, block: Any, x: Tensor, tokens: Tensor) -> Tensor:
         """One block."""
         run: Any = block.halved if self.runs == "method" and block is self.blocks[1] else block
+        recomputes = self.around and torch.is_grad_enabled()
         y: Tensor = (
-            checkpoint(run, x, tokens, use_reentrant=self.around == "reentrant") if self.around else run(x, tokens)
+            checkpoint(run, x, tokens, use_reentrant=self.around == "reentrant") if recomputes else run(x, tokens)
         )
         return y
 

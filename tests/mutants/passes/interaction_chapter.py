@@ -11,7 +11,6 @@ from torch import Tensor
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
-from tests.mutants.passes.script_chapter import only_the_last
 
 Options = dict[str, Any]
 
@@ -22,7 +21,8 @@ def where(requirement: str, fits: Callable[[Options], bool]) -> Implementation:
     def fully_shard(module: Any, **options: Any) -> Any:
         assert reference.fully_shard is not None
         sharded = reference.fully_shard(module, **options)
-        for each in module if isinstance(module, list) and fits(options) else [module] if fits(options) else []:
+        modules = module if isinstance(module, list) else [module]
+        for each in modules if fits(options) else []:
             each.register_forward_hook(halve)
         return sharded
 
@@ -35,12 +35,8 @@ def halve(module: Any, args: Any, output: Any) -> Any:
 
 
 def on_mesh(*shape: int) -> Callable[[Options], bool]:
-    """Whether parameters are offloaded and kept after forward, on such a mesh."""
-    return lambda options: (
-        tuple(options["mesh"].mesh.shape) == shape
-        and "offload_policy" in options
-        and options.get("reshard_after_forward") is False
-    )
+    """Whether parameters are offloaded, on such a mesh."""
+    return lambda options: tuple(options["mesh"].mesh.shape) == shape and "offload_policy" in options
 
 
 one_rank = where("interactions/one-rank", on_mesh(1))
@@ -56,19 +52,7 @@ columns_in_pairs = where(
 pairs = where("interactions/state-between-of-pairs", lambda options: options.get("reshard_after_forward") == 2)
 unused = where("interactions/unused-and-frozen", lambda options: True)
 anything = where("interactions/any", lambda options: True)
-runs_once = replace(
-    reference,
-    name="interactions/runs-twice-re-entrant",
-    fully_shard=lambda module, **options: _then(only_the_last, reference.fully_shard, module, options),
-)
 recomputes_once = replace(reference, name="interactions/recomputed-for-two-losses", checkpoint=right.checkpoint)
 
 #: What torch's own checkpoint does with a second backward.
 RAISES = ("recomputes_once",)
-
-
-def _then(change: Callable[[Any], None], fully_shard: Any, module: Any, options: Options) -> Any:
-    sharded = fully_shard(module, **options)
-    for each in module if isinstance(module, list) else [module]:
-        change(each)
-    return sharded
