@@ -55,6 +55,13 @@ def one(run: Run, name: str, world: str) -> Record:
     return record
 
 
+def test_waivers_of_other_folders_are_not_missed_in_a_folder() -> None:
+    """Where a folder of the suites is named, a waiver of a requirement elsewhere is no problem of the run."""
+    ended = pytest_run("suites/state", "--world", "threads", "--collect-only", "--implementation", "torch")
+    assert ended.returncode == 0, ended.stdout
+    assert "matches no requirement" not in ended.stdout
+
+
 @pytest.mark.parametrize("world", ["threads", "processes"])
 @pytest.mark.parametrize("name", ENDS)
 def test_a_result_ends_as_it_must(whole: tuple[Completed, Run], name: str, world: str) -> None:

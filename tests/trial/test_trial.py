@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.case import Case
-from harness.trial import Trial, most_ranks
+from harness.trial import Trial, claims, most_ranks
 from harness.trial.shrinking import Shrinking
+from harness.vendor import Feature
 from harness.vendor.load import Subject
 from harness.worlds.base import Fate, Outcome, SubjectFailure, World
 from harness.worlds.rank import Rank
@@ -141,6 +142,29 @@ def test_strategies_see_how_many_ranks_there_are() -> None:
     with trial_on(Worlds()).offering():
         assert most_ranks() == 3
     assert most_ranks() == before
+
+
+def test_strategies_see_what_is_claimed() -> None:
+    """While a test runs, features can be drawn from what its implementation claims; outside of any, from all."""
+    with Trial("threads", Subject("harness.vendor.torch_fsdp2:implementation", "gloo"), 3).offering():
+        assert Feature.FULLY_SHARD in claims()
+        assert Feature.WRAP_POLICY not in claims()
+    assert claims() == frozenset(Feature)
+
+
+def test_a_test_may_look_at_failures_and_go_on() -> None:
+    """What an example fails with is given back, is told as a failure of the trial by no other, and starts no budget."""
+    trial = trial_on(Worlds())
+
+    def judged(wanted: int) -> None:
+        with trial.collecting_failures():
+            trial.agree("ranks", trial.run(number_of, Ask(number=7)), [0, wanted])
+
+    failed = trial.failure_of(lambda: judged(6))
+    assert failed is not None
+    assert failed.cause == "disagreement"
+    assert trial.failure_of(lambda: judged(7)) is None
+    assert trial.shrinking.first_failure is None
 
 
 # Judging.
