@@ -18,7 +18,7 @@ from suites.interactions import optimizers
 from suites.interactions.bodies import born, build, inputs, loss
 from suites.interactions.low_precision import compute_in
 from suites.interactions.scenario import Scenario
-from suites.interactions.script import CLIP, FACTOR, MIDDLE, interrupted, script, shown
+from suites.interactions.script import CLIP, FACTOR, INTERRUPTED, interrupted, script, shown
 from suites.interactions.wrapping import plan
 
 State = dict[str, Any]
@@ -120,7 +120,7 @@ class Unsharded:
     def fail(self, _: str) -> None:
         """A forward that ends in the middle block."""
         for rank, net in enumerate(self.copies):
-            with interrupted(net.get_submodule(MIDDLE)):
+            with interrupted(net.get_submodule(INTERRUPTED)):
                 self.run(rank)
         self.batches += 1
 

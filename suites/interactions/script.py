@@ -18,8 +18,8 @@ from torch import nn
 from suites.interactions.scenario import Scenario
 
 ITERATIONS = 3
-#: The module that is frozen and thawed, that is skipped, and in which an exception is raised.
-MIDDLE = "blocks.1"
+#: The module that is frozen and thawed, and that is skipped; and the one before which an exception is raised.
+MIDDLE, INTERRUPTED = "blocks.1", "blocks.1.first"
 #: What gradients are divided by where a factor is set, and the norm that they are clipped to.
 FACTOR, CLIP = 4.0, 0.01
 

@@ -16,7 +16,7 @@ from harness.worlds.rank import Rank
 from suites.interactions import optimizers
 from suites.interactions.bodies import born, build, inputs, loss
 from suites.interactions.scenario import Scenario
-from suites.interactions.script import CLIP, MIDDLE, interrupted, script, shown
+from suites.interactions.script import CLIP, INTERRUPTED, interrupted, script, shown
 from suites.interactions.sharding import apply, other_groups
 from suites.kit.layout import local
 from suites.kit.programs import placement_words
@@ -131,7 +131,7 @@ class Sharded:
 
     def fail(self, _: str) -> None:
         """A forward that ends in the middle block, and what puts the net in order again."""
-        with interrupted(self.net.get_submodule(MIDDLE)):
+        with interrupted(self.net.get_submodule(INTERRUPTED)):
             self.run()
         self.net.reset_iter_state()
 
