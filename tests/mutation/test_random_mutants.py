@@ -14,7 +14,7 @@ from tests.random_mutants.operators import Edit, is_valid, sites
 from tests.random_mutants.report import report
 from tests.random_mutants.run import each_tried, main, read
 from tests.random_mutants.sampling import RandomMutant, sampled
-from tests.random_mutants.trying import Try, tried
+from tests.random_mutants.trying import Try, _judged, tried
 
 REFERENCE = ["reference_models/fsdp"]
 COLLECTIVES = ROOT / "reference_models/fsdp/communication/collectives.py"
@@ -117,6 +117,12 @@ def test_crashes_and_hangs_are_kills_of_their_own() -> None:
     assert (at_import.end, at_import.by) == ("crash", "")
     assert "NamedTupel" in at_import.message
     assert end("import torch\n", "while 1: pass\n", limit=1.0).end == "hang"
+
+
+@pytest.mark.parametrize("output", ["ImportError: gone\n", "ImportError: gone\nno tests ran in 1.86s\n"])
+def test_the_message_of_a_crash_is_its_error(tmp_path: Path, output: str) -> None:
+    """A run that ends before its first result is told by its error, whether or not pytest's summary comes after it."""
+    assert _judged(4, tmp_path / "record.jsonl", output) == ("crash", "", "ImportError: gone", 0)
 
 
 def test_a_mutant_of_torch_is_what_rank_processes_import() -> None:

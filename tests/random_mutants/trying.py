@@ -115,7 +115,7 @@ def _judged(status: int | None, record: Path, output: str) -> tuple[End, str, st
         return "hang", "", "no further result came", len(records)
     if status == 0 or (status == 1 and records):  # 1: a note on the run, such as a waiver of what was not selected
         return "survived", "", "", len(records)
-    return "crash", "", _first_line(output.strip().rpartition("\n")[2]), len(records)
+    return "crash", "", _error_in(output), len(records)
 
 
 def _end_of(record: Record) -> End:
@@ -124,6 +124,12 @@ def _end_of(record: Record) -> End:
     if record.cause == "hung":
         return "hang"
     return "crash" if record.cause == "raised" and _CRASHES.search(record.message) else "killed"
+
+
+def _error_in(output: str) -> str:
+    """The last line that names an error; else the last: a summary may come before or after what was wrong."""
+    lines = output.strip().splitlines() or [""]
+    return _first_line(next((line for line in reversed(lines) if "Error" in line), lines[-1]))
 
 
 def _first_line(text: str) -> str:
