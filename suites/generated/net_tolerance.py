@@ -46,6 +46,18 @@ def magnified(case: GeneratedCase, near: Named, far: Named, magnitudes: Named) -
 
     ``magnitudes`` count among the sizes m only.
     """
+    errors, sizes = measured(near, far, magnitudes)
+    u = torch.finfo(case.torch_dtype).eps / 2
+
+    def allowance(path: str, want: Tensor) -> float:
+        name = last_key(path)
+        return (FACTOR * errors[name] / V + STEPS_FACTOR * (case.world_size + 1) * sizes[name]) * u
+
+    return allowance
+
+
+def measured(near: Named, far: Named, magnitudes: Named) -> tuple[dict[str, float], dict[str, float]]:
+    """By name, the largest difference between ``near`` and ``far``, and the largest value of ``far`` and magnitudes."""
     errors: dict[str, float] = defaultdict(float)
     sizes: dict[str, float] = defaultdict(float)
     for (name, one), (_, other) in zip(near, far, strict=True):
@@ -53,13 +65,12 @@ def magnified(case: GeneratedCase, near: Named, far: Named, magnitudes: Named) -
         sizes[name] = max(sizes[name], _most(other))
     for name, magnitude in magnitudes:
         sizes[name] = max(sizes[name], _most(magnitude))
-    u = torch.finfo(case.torch_dtype).eps / 2
+    return errors, sizes
 
-    def allowance(path: str, want: Tensor) -> float:
-        name = re.findall(r"'([^']*)'", path)[-1]
-        return (FACTOR * errors[name] / V + STEPS_FACTOR * (case.world_size + 1) * sizes[name]) * u
 
-    return allowance
+def last_key(path: str) -> str:
+    """The key that ends a path in a trace: ``bias`` of ``'gradients' 'bias'[0]``."""
+    return str(re.findall(r"'([^']*)'", path)[-1])
 
 
 def _named(step: NetStep) -> Iterator[tuple[str, Tensor]]:

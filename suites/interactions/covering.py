@@ -24,7 +24,6 @@ from suites.interactions.scenario import Scenario, with_values
 
 #: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in the order of the dimensions.
 Combination = tuple[tuple[str, str], ...]
-NAMES = tuple(DIMENSIONS)
 
 
 def available(claims: Collection[Feature], ranks: int) -> dict[str, tuple[str, ...]]:
@@ -36,26 +35,27 @@ def available(claims: Collection[Feature], ranks: int) -> dict[str, tuple[str, .
 
 
 @lru_cache
-def covering(
-    claims: frozenset[Feature], ranks: int, strength: int = 2, names: tuple[str, ...] = NAMES
-) -> list[Scenario]:
-    """Scenarios that have every possible combination of ``strength`` values of these dimensions; the others default."""
-    values = {name: of for name, of in available(claims, ranks).items() if name in names}
+def covering(claims: frozenset[Feature], ranks: int, strength: int = 2) -> list[Scenario]:
+    """Scenarios that have every possible combination of ``strength`` values."""
+    values = available(claims, ranks)
     wanted = {one for one in combined(values, strength) if completed(one, values) is not None}
-    found = []
-    for row in AllPairs(list(values.values()), filter_func=lambda row: _is_possible(names, row), n=strength):
-        found.append(with_values(dict(zip(names, row, strict=True))))
-        wanted -= set(combinations(zip(names, row, strict=True), strength))
-    while wanted:
-        chosen = _greedy(sorted(wanted), values)
-        found.append(with_values(chosen))
+    rows = AllPairs(list(values.values()), filter_func=lambda row: not _is_left_out(_chosen(row)), n=strength)
+    found = [_chosen(row) for row in rows]
+    for chosen in found:
         wanted -= set(combinations(chosen.items(), strength))
-    return found
+    while wanted:
+        found.append(_greedy(sorted(wanted), values))
+        wanted -= set(combinations(found[-1].items(), strength))
+    return [with_values(chosen) for chosen in found]
 
 
-def _is_possible(names: Sequence[str], row: Sequence[str]) -> bool:
-    chosen = dict(zip(names, row, strict=False))
-    return not (conflict(chosen) or judged_apart(chosen))
+def _chosen(row: Sequence[str]) -> dict[str, str]:
+    """The values of a row of the array, or of its beginning, by dimension."""
+    return dict(zip(DIMENSIONS, row, strict=False))
+
+
+def _is_left_out(chosen: Mapping[str, str]) -> bool:
+    return bool(conflict(chosen) or judged_apart(chosen))
 
 
 def combined(values: Mapping[str, Sequence[str]], strength: int) -> Iterable[Combination]:
@@ -69,11 +69,12 @@ def combined(values: Mapping[str, Sequence[str]], strength: int) -> Iterable[Com
 
 def completed(start: Combination, values: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
     """A scenario's values with these among them, the others default where they can be; None if there is none."""
-    return _search({**dict(start)}, [name for name in values if name not in dict(start)], values)
+    chosen = dict(start)
+    return _search(chosen, [name for name in values if name not in chosen], values)
 
 
 def _search(chosen: dict[str, str], open_: list[str], values: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
-    if conflict(chosen) or judged_apart(chosen):
+    if _is_left_out(chosen):
         return None
     if not open_:
         return {name: chosen[name] for name in values}

@@ -14,9 +14,7 @@ with maxima over each parameter with its gradients, buffer, or loss, and all act
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -24,11 +22,13 @@ import torch
 from torch import Tensor
 
 from harness.data.comparison import Allowance
+from suites.generated.net_tolerance import last_key, measured
 from suites.interactions.oracle import State, played
 from suites.interactions.scenario import Scenario
 from suites.interactions.script import script
 from suites.interactions.wrapping import Layout
 from suites.kit.tolerance import STEPS_FACTOR
+from suites.scenarios.script_baseline import tensors_of
 
 #: How much larger a rounding error may be than the one sample of it that e is: small tensors behind norms and Adam.
 SAMPLES = 32.0
@@ -84,36 +84,14 @@ def allowed(
     scenario: Scenario, rounded: list[State], wide: list[State], magnitudes: list[tuple[str, Tensor]]
 ) -> Allowance:
     """The bound of the note, by the name that ends a path."""
-    errors: dict[str, float] = defaultdict(float)
-    sizes: dict[str, float] = defaultdict(float)
-    for (name, near), (_, far) in zip(_named(rounded), _named(wide), strict=True):
-        errors[name] = max(errors[name], _most(near.double() - far.double()))
-        sizes[name] = max(sizes[name], _most(far))
-    for name, magnitude in magnitudes:
-        sizes[name] = max(sizes[name], _most(magnitude))
+    errors, sizes = measured(tensors_of(rounded), tensors_of(wide), magnitudes)
     unit = max(torch.finfo(dtype).eps / 2 for dtype in (scenario.storage, *scenario.policy.values()))
     scale = 2.0**-29 if scenario.storage == torch.float64 else 1.0
     bounds = {
         name: SAMPLES * scale * errors[name] + STEPS_FACTOR * (scenario.world_size + 1) * unit * size
         for name, size in sizes.items()
     }
-    return lambda path, want: bounds.get(re.findall(r"'([^']*)'", path)[-1], 0.0)
-
-
-def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All floating tensors of a tree with the last key on the way to each."""
-    if isinstance(tree, Tensor):
-        yield from [(name, tree)] if tree.is_floating_point() else []
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _named(value, key)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _named(value, name)
-
-
-def _most(tensor: Tensor) -> float:
-    return float(tensor.double().abs().max()) if tensor.numel() else 0.0
+    return lambda path, want: bounds.get(last_key(path), 0.0)
 
 
 @lru_cache(maxsize=64)

@@ -68,11 +68,11 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case."""
     __tracebackhide__ = True
     scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
-    causes, explained = search(scenarios, partial(failure_of, trial, test))
+    causes = search(scenarios, partial(failure_of, trial, test))
     if not causes:
         return
-    first = failure_of(trial, test, causes[0].scenario)
-    words = [f"{cause} ({count} of {len(scenarios)} scenarios)" for cause, count in zip(causes, explained, strict=True)]
+    first = failure_of(trial, test, next(iter(causes)).scenario)
+    words = [f"{cause} ({count} of {len(scenarios)} scenarios)" for cause, count in causes.items()]
     if len(causes) == MOST_CAUSES:
         words.append(f"after {MOST_CAUSES} causes the other scenarios were not tried")
     found = first or SubjectFailure("it did not fail again", "flaky")
@@ -93,22 +93,21 @@ def failure_of(trial: Trial, test: Callable[..., None], scenario: Scenario) -> S
     return failure
 
 
-def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any]) -> tuple[list[Cause], list[int]]:
-    """The causes, and how many scenarios each explains, of which the rest is tried without what fails."""
-    causes: list[Cause] = []
-    counts: list[int] = []
+def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any]) -> dict[Cause, int]:
+    """The causes in order, with how many scenarios each explains, of which the rest is tried without what fails."""
+    causes: dict[Cause, int] = {}
     for scenario in scenarios:
         changed: Scenario | None = scenario
         while changed is not None and (known := next((c for c in causes if c.explains(changed)), None)):
-            counts[causes.index(known)] += changed == scenario
+            causes[known] += changed == scenario
             changed = known.avoided(changed, causes)
         if changed is None or failure_of(changed) is None:
             continue
-        causes.append(isolated(changed, lambda one: failure_of(one) is not None))
-        counts.append(1)
-        if len(causes) == MOST_CAUSES or not causes[-1].scenario.special:
+        cause = isolated(changed, lambda one: failure_of(one) is not None)
+        causes[cause] = 1
+        if len(causes) == MOST_CAUSES or not cause.scenario.special:
             break
-    return causes, counts
+    return causes
 
 
 #: Whether a scenario fails.

@@ -168,7 +168,6 @@ class Unsharded:
 
     # Between passes.
 
-    @torch.no_grad()
     def step(self, _: str) -> None:
         """A step, of which every copy learns."""
         self.optimizer.step()

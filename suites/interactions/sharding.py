@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
-from suites.interactions.bodies import BLOCKS, ScenarioNet
+from suites.interactions.bodies import ScenarioNet
 from suites.interactions.scenario import Scenario
 from suites.interactions.script import FACTOR, MIDDLE
 from suites.interactions.wrapping import Layout, plan
@@ -61,11 +61,9 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
     """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
     subject, given = rank.implementation, options(rank, scenario)
     net.recompute(scenario.recompute)
-    for name in BLOCKS if scenario.recompute == "block" else ():
-        block = net.get_submodule(name)
-        if name != BLOCKS[-1] or scenario.wrapping != "shared":
-            assert subject.checkpoint is not None
-            subject.checkpoint(block)
+    for block in dict.fromkeys(net.blocks) if scenario.recompute == "block" else ():
+        assert subject.checkpoint is not None
+        subject.checkpoint(block)
     assert subject.fully_shard is not None
     for names in plan(scenario):
         modules = [net.get_submodule(name) for name in names]
@@ -86,8 +84,8 @@ def settings(scenario: Scenario, net: Any) -> None:
         if scenario.prefetch in ("backward", "both"):
             other.set_modules_to_backward_prefetch([one])
     if scenario.gradients == "factor":
-        for name in ("", *(names[0] for names in plan(scenario))):
-            net.get_submodule(name).set_gradient_divide_factor(FACTOR)
+        for module in (*wrapped, net):
+            module.set_gradient_divide_factor(FACTOR)
     if scenario.gradients == "sums":
         net.set_force_sum_reduction_for_comms(True)
     if scenario.gradients == "unused reduced":

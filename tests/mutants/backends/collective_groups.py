@@ -57,7 +57,7 @@ class HoldsNobody(FixedGloo):
         return Open()
 
 
-class HoldsNobodyWithoutTheFirstRank(FixedGloo):
+class PassesWithoutTheFirstRank(FixedGloo):
     """A barrier that is open in a group without rank 0 of the world, which others would ask."""
 
     def barrier(self, *arguments: Any, **options: Any) -> Any:
@@ -130,7 +130,7 @@ class IgnoresStridesInAllReduce(IgnoresStrides):
 places_by_rank_in_the_world = mutant("collectives/sub-groups", PlacesByRankInTheWorld)
 shares_buffers_among_groups = mutant("collectives/two-groups", SharesBuffersAmongGroups)
 holds_nobody = mutant("collectives/barrier", HoldsNobody)
-holds_nobody_without_the_first_rank = mutant("collectives/barrier", HoldsNobodyWithoutTheFirstRank)
+passes_without_the_first_rank = mutant("collectives/barrier", PassesWithoutTheFirstRank)
 spoils_bytes = mutant("collectives/objects", SpoilsBytes)
 has_no_coalesced_forms = mutant("collectives/dtensor", HasNoCoalescedForms)
 coalesces_to_the_next_rank = mutant("collectives/dtensor", CoalescesToTheNextRank)

@@ -179,7 +179,7 @@ def _bomb() -> None:
 
 
 def _daemonise() -> None:
-    """Start a process that belongs to nobody any more: no group, no session, no parent."""
+    """Start a process that has no group, session or parent of ours any more."""
     subprocess.run(["sh", "-c", "setsid sleep 1000 </dev/null >/dev/null 2>&1 &"], check=True)
 
 
@@ -235,7 +235,7 @@ AFTERWARDS: Deeds = {
     "destroys_its_group": dist.destroy_process_group,  # that of all
 }
 QUIETLY: Deeds = {
-    "receives_from_nobody": lambda: dist.recv(torch.ones(1), src=0),
+    "receives_without_a_sender": lambda: dist.recv(torch.ones(1), src=0),
     "aborts_at_exit": lambda: atexit.register(os.abort),
     "exits_at_exit": lambda: atexit.register(os._exit, 7),
     "is_killed_at_exit": lambda: atexit.register(os.kill, os.getpid(), signal.SIGKILL),

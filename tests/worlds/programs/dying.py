@@ -68,9 +68,9 @@ def locks_itself_out(rank: Rank) -> None:
 
 
 def waits_for_a_key(rank: Rank) -> None:
-    """Rank 1 waits in the store for what nobody writes there."""
+    """Rank 1 waits in the store for what is never written there."""
     if rank.number == FAULTY:
-        dist.distributed_c10d._get_default_store().get("nobody writes this")
+        dist.distributed_c10d._get_default_store().get("never written")
     _meet()
 
 

@@ -125,7 +125,7 @@ _STUCK = [
         hangs=("all_gather", "barrier"),
     ),
     deed(
-        "receives_from_nobody",
+        "receives_without_a_sender",
         End((RETURNED, HUNG), "waiting in recv"),
         End((RETURNED, DEADLOCKED), "point to point"),
         hangs=("", "waiting in recv"),
