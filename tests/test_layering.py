@@ -44,7 +44,9 @@ ORDER = {
         "doctor",
     ],
     "suites": [
+        "oracle",
         "kit",
+        "scenarios",
         "passes",
         "parallelism",
         "composition",
@@ -57,7 +59,7 @@ ORDER = {
         "lifetimes",
         "state",
         "saving",
-        "scenarios",
+        "scripts",
         "interactions",
         "collectives",
         "plain_scripts",
@@ -166,11 +168,9 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
 @pytest.mark.parametrize(
     "oracle",
     [
-        "suites.kit.baseline", "suites.kit.layout", "suites.passes.passes", "suites.kit.tolerance",
+        "suites.oracle.expected", "suites.kit.baseline", "suites.passes.passes", "suites.kit.tolerance",
         "suites.saving.resume", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
-        "suites.generated.net_baseline", "suites.generated.net_tolerance",
-        "suites.scenarios.script_acts", "suites.scenarios.script_baseline",
-        "suites.interactions.expected",
+        "suites.generated.net_cases", "suites.scripts.baseline", "suites.scenarios.scenario",
     ],
 )  # fmt: skip
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:

@@ -22,8 +22,8 @@ from harness.worlds.rank import Rank
 from suites.collectives.collective_strategies import groups_of, overlapping
 from suites.kit import tolerance
 from suites.kit.cases import draw, mixed
-from suites.kit.layout import shard
 from suites.kit.strategies import world_sizes
+from suites.oracle.layout import shard
 
 # Barriers.
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from suites.kit.baseline import FullStep, Step, Trace
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.kit.layout import shard
+from suites.oracle.layout import shard
 
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")

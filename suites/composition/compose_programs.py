@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 from harness.worlds.rank import Rank
 from suites.composition.compose import Act, ComposedCase, chosen
 from suites.kit.baseline import Trace
-from suites.kit.layout import local
 from suites.kit.programs import data_mesh, gradients, steps
 from suites.kit.registered import kind
+from suites.oracle.layout import local
 
 
 def composed(rank: Rank, case: ComposedCase) -> nn.Sequential:

@@ -6,6 +6,7 @@ them, and those of both are reduced with the second. Imports no ``torch.distribu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from harness.data.case import Case
-from suites.generated.nets import Named, Net, each_tensor, fill, tensors_in
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
-from suites.kit.layout import shard
+from suites.kit.nets import Named, Net, each_tensor, fill
+from suites.kit.stepping import OwnSGD
+from suites.oracle.layout import shard
+from suites.oracle.situation import Situation, tensors_in
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,13 @@ class Group(Case):
 
 
 @dataclass(frozen=True)
-class GeneratedCase(CaseOnMesh):
+class GeneratedCase(CaseOnMesh, Situation):
     """Training of any net. ``groups`` are the calls of ``fully_shard`` in their order, the root's last.
 
     ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim`` where ranks
     divide it, else by rows. ``routes`` says for each step which branches run on each rank, the last for all steps
-    that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those it prefetches.
+    that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those it prefetches. With
+    ``zeros_for_unused`` ranks may take branches of their own.
     """
 
     world_size: int
@@ -48,6 +52,7 @@ class GeneratedCase(CaseOnMesh):
     checkpointed: tuple[str, ...] = ()
     ahead: tuple[tuple[str, tuple[str, ...]], ...] = ()
     seed: int = 0
+    zeros_for_unused: bool = False
 
     #: Losses are means, so gradients are small, and this moves weights by some hundredths.
     learning_rate = 0.5
@@ -64,9 +69,28 @@ class GeneratedCase(CaseOnMesh):
         mixture = self.net == Named("mixed dtypes") and dtype != torch.float64
         return net if dtype is None or mixture else net.to(dtype)
 
-    def inputs(self, step: int, rank: int, micro: int, dtype: torch.dtype) -> dict[str, Any]:
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Steps of micro-batches, of which those that are not reduced stay on their ranks."""
+        if all(self.reduced):
+            passes = ("forward", "backward") * len(self.reduced)
+        else:
+            verbs = ("resume" if reduces else "defer" for reduces in self.reduced)
+            passes = tuple(act for verb in verbs for act in (f"{verb} gradient_sync", "forward", "backward"))
+        return (*passes, "step", "drop") * self.steps
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """The net in a dtype."""
+        return self.build(dtype)
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What the net gives for a rank's micro-batch."""
+        return net(**each_tensor(self.inputs(batch, rank, dtype), lambda tensor: tensor.to(device)))
+
+    def inputs(self, batch: int, rank: int, dtype: torch.dtype) -> dict[str, Any]:
         """A micro-batch of one rank, by forward's names; rounded to the case's dtype, then in ``dtype``."""
         place = iter(range(9))
+        step, micro = divmod(batch, len(self.reduced))
 
         def numbers(shape: tuple[int, ...]) -> Tensor:
             return self.numbers(shape, 1, step, rank, micro, next(place))
@@ -75,17 +99,17 @@ class GeneratedCase(CaseOnMesh):
             return tensor.to(self.torch_dtype).to(dtype) if tensor.is_floating_point() else tensor
 
         routes = self.routes[min(step, len(self.routes) - 1)]
-        batch: dict[str, Any] = each_tensor(self.net.inputs(self.batch, numbers, routes[rank % len(routes)]), rounded)
-        return batch
+        given: dict[str, Any] = each_tensor(self.net.inputs(self.batch, numbers, routes[rank % len(routes)]), rounded)
+        return given
 
-    def loss(self, outputs: Any, step: int, rank: int, micro: int) -> Tensor:
-        """A scalar of all tensors in the outputs, weighted by fixed numbers of either sign; a mean."""
-        found = tensors_in(outputs)
+    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
+        """One scalar of all tensors in the outputs, weighted by fixed numbers of either sign; a mean."""
+        step, micro = divmod(batch, len(self.reduced))
         losses = []
-        for place, tensor in enumerate(found):
+        for place, tensor in enumerate(tensors_in(outputs)):
             weights = self.numbers(tuple(tensor.shape), 2, step, rank, micro, place)
             losses.append(self.total(tensor * weights.to(self.torch_dtype).to(tensor)))
-        return torch.stack(losses).sum()
+        return [torch.stack(losses).sum()]
 
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
@@ -95,11 +119,15 @@ class GeneratedCase(CaseOnMesh):
         """One loss of many: the mean."""
         return losses.mean()
 
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """Plain SGD."""
+        return OwnSGD(named.values(), self.learning_rate)
+
     def cut_dim(self, full: Tensor) -> int:
         """The dim along which a parameter is cut."""
         fits = full.dim() > self.dim and full.size(self.dim) % self.shards == 0
         return self.dim if fits else 0
 
-    def part(self, rank: int, full: Tensor) -> Tensor:
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of a parameter."""
         return shard(full, self.shards, rank % self.shards, self.cut_dim(full))

@@ -16,8 +16,8 @@ from torch import nn
 
 from reference_models import nets
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.nets import LEAVES, OUTPUTS, Block, Named, Net, skeleton
 from suites.kit.hsdp import hsdp_meshes
+from suites.kit.nets import LEAVES, OUTPUTS, Block, Named, Net, skeleton
 from suites.kit.strategies import pairs_of, related, shape_of, world_sizes
 from suites.kit.trees import modules_outside, tensors
 

@@ -6,19 +6,17 @@ buffers that are each rank's own, and the dtypes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
-from suites.generated import net_baseline, net_tolerance
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.net_programs import train_net, train_net_used_in_part
+from suites.generated.net_programs import play
 from suites.generated.net_strategies import (
     PURE,
     ahead_cases,
@@ -32,21 +30,18 @@ from suites.generated.net_strategies import (
     shared_nets,
     twices,
 )
-from suites.generated.nets import NAMED, Block, Named, Net
+from suites.kit.nets import NAMED, Block, Named, Net
 from suites.kit.strategies import world_sizes
+from suites.oracle import judging
+from suites.oracle.expected import expected
 
 SHARDED = Feature.FULLY_SHARD
 ROOT = Group()
 
 
-def follows(trial: Trial, case: GeneratedCase, program: Program = train_net) -> None:
-    """Train on ranks, and compare each rank's trace with its part of the unsharded model's."""
-    oracle = net_baseline.train(case, torch.float64)
-    within, dtypes = net_tolerance.allowed(case, oracle), net_baseline.dtypes(case)
-    steps = net_baseline.zeros_for_none(oracle, case) if program is train_net_used_in_part else oracle
-    for number, got in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", got["steps"], net_baseline.on_rank(case, steps, number), within)
-        trial.agree(f"rank {number}, dtypes", got["dtypes"], dtypes)
+def follows(trial: Trial, case: GeneratedCase) -> None:
+    """Train on ranks, and compare action by action."""
+    judging.follows(trial, play, expected(case))
 
 
 def groups(*calls: Any) -> tuple[Group, ...]:
@@ -157,7 +152,7 @@ def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: Generate
 @given(case=branched_cases(apart=True))
 def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase) -> None:
     """With set_reduce_scatter_unused_params, ranks that took another branch count as zero in a branch's gradients."""
-    follows(trial, case, train_net_used_in_part)
+    follows(trial, replace(case, zeros_for_unused=True))
 
 
 @requirement("generated/twice", SHARDED, ranks=2)

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
-from suites.kit.layout import shard
 from suites.kit.programs import apply, gradients, parameters
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import shard
 
 NORMS = ("1.0", "2.0", "3.0", "inf")
 #: A limit below every norm of these nets, and one above.

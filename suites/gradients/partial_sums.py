@@ -17,8 +17,8 @@ from harness.data.case import Case
 from harness.trial import most_ranks
 from harness.worlds.rank import Rank
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.layout import shard
 from suites.kit.programs import gradients
+from suites.oracle.layout import shard
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from suites.kit import baseline, precision
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.expected_collectives import ROOT, tells_nothing, units
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.layout import shard
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import policy_of, precision_cases
 from suites.kit.programs import apply, gradients
 from suites.kit.strategies import training_cases, world_sizes
+from suites.oracle.layout import shard
 
 #: Powers of two, so that exact cases stay exact.
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)

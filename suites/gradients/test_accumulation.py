@@ -24,9 +24,9 @@ from suites.gradients.partial_sums import (
 )
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, training_cases
+from suites.oracle.layout import shard
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
 #: Two steps, one block sharded by itself, one left to the root, gradients zeroed once and dropped once.

@@ -20,7 +20,7 @@ from suites.gradients.clipping import (
     total_norm,
 )
 from suites.kit import baseline, tolerance
-from suites.kit.layout import shard
+from suites.oracle.layout import shard
 
 ONE_AXIS = (Feature.FULLY_SHARD,)
 REPLICATED = (*ONE_AXIS, Feature.HSDP)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from harness.trial import claims, most_ranks
 from harness.vendor import Feature
-from suites.interactions.dimensions import DIMENSIONS, conflict, judged_apart
-from suites.interactions.scenario import Scenario, with_values
+from suites.scenarios.dimensions import DIMENSIONS, conflict, judged_apart
+from suites.scenarios.scenario import Scenario, with_values
 
 #: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in the order of the dimensions.
 Combination = tuple[tuple[str, str], ...]

@@ -18,24 +18,20 @@ from harness.trial import Trial, claims
 from harness.vendor.load import load_backend
 from harness.worlds.base import SubjectFailure
 from suites.interactions.covering import covering
-from suites.interactions.dimensions import DEFAULTS, conflict
-from suites.interactions.expected import expected
-from suites.interactions.scenario import Scenario, with_values
-from suites.interactions.sharded import play
 from suites.kit.strategies import is_thorough
+from suites.oracle import judging
+from suites.oracle.expected import expected
+from suites.scenarios.dimensions import DEFAULTS, conflict
+from suites.scenarios.scenario import Scenario, with_values
+from suites.scenarios.sharding import play
 
 #: After so many causes the rest is not tried.
 MOST_CAUSES = 5
 
 
 def follows(trial: Trial, case: Scenario) -> None:
-    """Play a scenario on ranks, and compare action by action, so that the first that goes wrong is named."""
-    want, traces = expected(case), trial.run(play, case)
-    for place, action in enumerate(want.actions):
-        for number, trace in enumerate(traces):
-            due = want.on_rank(place, number)
-            got = {name: trace[place][name] for name in due}
-            trial.agree(f"rank {number}, after action {place + 1}, {action}", got, due, want.within)
+    """Play a scenario on ranks, and compare it action by action."""
+    judging.follows(trial, play, expected(case))
 
 
 class Tried:

@@ -1,6 +1,6 @@
 """Features together: every pair of values of all dimensions, in scenarios of about ten special values each.
 
-``suites/interactions/dimensions.py`` has the dimensions, their values, and what cannot go together. After every action
+``suites/scenarios/dimensions.py`` has the dimensions, their values, and what cannot go together. After every action
 of a scenario what it changes is compared with the unsharded model: losses, gradients, parameters, buffers, what the
 optimizer keeps, and what sharded parameters say of themselves. If a scenario fails, all that is not needed for that is
 left out, and the smallest combination of values that fails is reported. What some implementation is known to fail has
@@ -16,8 +16,8 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.interactions.covering import scenarios
 from suites.interactions.judging import follows, on_meshes
-from suites.interactions.scenario import Scenario
 from suites.kit.strategies import costly
+from suites.scenarios.scenario import Scenario
 
 SHARDED = Feature.FULLY_SHARD
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
-from suites.kit.layout import shard
+from suites.oracle.layout import shard
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from harness.trial import most_ranks
 from harness.worlds.rank import Rank
 from suites.kit.baseline import Trace
 from suites.kit.cases import NetCase, TrainingCase
-from suites.kit.layout import local, shard
 from suites.kit.programs import apply, data_mesh, spread, steps
 from suites.kit.strategies import MOST, training_cases
+from suites.oracle.layout import local, shard
 
 #: Resharding to smaller groups is a feature of its own, which an implementation may not claim.
 RESHARDS = st.sampled_from([None, True, False])

@@ -18,8 +18,8 @@ from harness.data.case import Case
 from harness.worlds.rank import Rank
 from reference_models.nets import MLP
 from suites.kit.cases import fill
-from suites.kit.layout import shard
 from suites.kit.strategies import two_axis_shapes
+from suites.oracle.layout import shard
 
 
 @dataclass(frozen=True)

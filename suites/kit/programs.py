@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
 
 from harness.worlds.rank import Rank
 from suites.kit.baseline import Step, Trace
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
-from suites.kit.layout import local
 from suites.kit.trees import TreeCase
+from suites.oracle.layout import local
+from suites.oracle.sharded import placement_words
 
 
 def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
@@ -104,14 +104,6 @@ def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
         "on the mesh": tensor.device_mesh == mesh,
         "placements": [placement_words(placement) for placement in tensor.placements],
     }
-
-
-def placement_words(placement: Placement) -> str:
-    """``"Shard(0)"`` for whatever cuts dim 0, strided or not; ``"Replicate()"``; else what it calls itself."""
-    if placement.is_replicate():
-        return "Replicate()"
-    dim = getattr(placement, "dim", None)
-    return repr(placement) if dim is None else f"Shard({dim})"
 
 
 def size_and_stride(tensor: Tensor) -> dict[str, list[int]]:

@@ -21,9 +21,9 @@ from torch.distributed.tensor import DTensor
 from harness.worlds.rank import Rank
 from suites.kit.baseline import Trace
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.layout import local, shard
 from suites.kit.programs import apply, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
+from suites.oracle.layout import local, shard
 
 Facts = dict[str, dict[str, Any]]
 

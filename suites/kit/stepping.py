@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suites.kit.layout import own
+from suites.oracle.layout import own
 
 
 class OwnSGD(torch.optim.Optimizer):

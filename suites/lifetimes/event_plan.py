@@ -18,8 +18,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.nets import skeleton
 from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
+from suites.kit.nets import skeleton
 from suites.lifetimes.event_machine import Event, Life, Plan
 
 

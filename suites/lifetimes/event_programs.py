@@ -22,7 +22,7 @@ from harness.worlds.rank import Rank
 from suites.communication.markers import mark
 from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import spread_net
-from suites.generated.nets import each_tensor
+from suites.kit.nets import each_tensor
 from suites.kit.stepping import OwnSGD
 from suites.lifetimes.event_machine import Event
 from suites.lifetimes.event_plan import label, owner
@@ -131,10 +131,11 @@ def _pass(rank: Rank, case: GeneratedCase, net: Any, watch: Watch, which: tuple[
     """One micro-batch. Inputs have gradients, so that backward needs every parameter."""
     step, micro, reduces = which
     scatters = reduces or switch == "set_requires_all_reduce"
-    batch = case.inputs(step, rank.number, micro, case.torch_dtype)
-    inputs = each_tensor(batch, lambda tensor: tensor.to(rank.device).requires_grad_(tensor.is_floating_point()))
+    batch = step * len(case.reduced) + micro
+    given = case.inputs(batch, rank.number, case.torch_dtype)
+    inputs = each_tensor(given, lambda tensor: tensor.to(rank.device).requires_grad_(tensor.is_floating_point()))
     watch.note("begin", **{"pass": "forward"})
-    loss = case.loss(net(**inputs), step, rank.number, micro)
+    [loss] = case.losses(net(**inputs), batch, rank.number)
     watch.note("end", alive=watch.alive())
     watch.note("begin", **{"pass": "backward", "reduces": scatters, "spans": reduces})
     loss.backward()

@@ -17,10 +17,10 @@ from torch import nn
 from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
-from suites.kit.layout import own
 from suites.kit.programs import data_mesh
 from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase
 from suites.lifetimes.tally import Tally
+from suites.oracle.layout import own
 
 Bytes = dict[str, int]
 #: Steps after which nothing may grow, and how many are looked at on either side.

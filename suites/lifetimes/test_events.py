@@ -15,7 +15,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.nets import Block, Net
+from suites.kit.nets import Block, Net
 from suites.kit.strategies import costly, examples_first
 from suites.lifetimes import event_machine as machine
 from suites.lifetimes.event_plan import labelled, plan

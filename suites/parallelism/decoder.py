@@ -28,8 +28,8 @@ from harness.worlds.rank import Rank
 from reference_models.nets import Transformer
 from suites.kit.baseline import FullStep, Trace
 from suites.kit.cases import Stack, TrainingCase, fill
-from suites.kit.layout import shard
 from suites.kit.programs import steps
+from suites.oracle.layout import shard
 
 
 class Decoder(Transformer):

@@ -25,10 +25,10 @@ from harness.worlds.rank import Rank
 from suites.kit import baseline
 from suites.kit.baseline import Trace
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.kit.layout import local, shard
 from suites.kit.parallel import cut_by_tp
 from suites.kit.programs import gradients, spread, steps
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import local, shard
 from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
 #: The axes of a mesh with their sizes, those that shard, and those that replicate; tp is what is left.

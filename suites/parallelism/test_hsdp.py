@@ -13,8 +13,8 @@ from harness.worlds.base import Program
 from suites.kit import baseline, tolerance
 from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.hsdp import CONSTANT, broadcast, hsdp_cases, layout, train_after_broadcast
-from suites.kit.layout import shard
 from suites.kit.programs import train
+from suites.oracle.layout import shard
 
 #: Two groups, each of which is scattered and then reduced.
 TWO_GROUPS = TrainingCase(4, Stack(3, ("linear", "mlp"), 1), (0,), "float64", exact=True, mesh=(2, 2))

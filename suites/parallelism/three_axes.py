@@ -22,10 +22,10 @@ from harness.worlds.rank import Rank
 from suites.kit import baseline
 from suites.kit.baseline import Trace
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.kit.layout import local, shard
 from suites.kit.parallel import cut_by_tp
 from suites.kit.programs import spread, steps
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import local, shard
 
 AXES = ("replicate", "shard", "tp")
 #: (replicas, shards, tp). The last needs a world of eight ranks, as threads have it.

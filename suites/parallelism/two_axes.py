@@ -21,10 +21,10 @@ from harness.worlds.rank import Rank
 from suites.kit import baseline
 from suites.kit.baseline import Trace
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.parallel import cut_by_tp, full_parts
 from suites.kit.programs import apply, steps
 from suites.kit.strategies import training_cases, two_axis_shapes
+from suites.oracle.layout import shard
 
 
 @dataclass(frozen=True)

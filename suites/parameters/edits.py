@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.programs import gradients
 from suites.kit.registered import prepared, sharded_modules
+from suites.oracle.layout import shard
 from suites.passes.pass_programs import walk
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route

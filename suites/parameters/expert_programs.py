@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor, Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.baseline import Trace
-from suites.kit.layout import local
 from suites.kit.programs import gradients, parameters, spread, steps
+from suites.oracle.layout import local
 from suites.parameters.experts import ExpertCase, is_expert
 from suites.parameters.extension_programs import Counting
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from reference_models.nets import MLP
 from suites.kit.baseline import FullStep
 from suites.kit.cases import Stack, TrainingCase, fill
-from suites.kit.layout import shard
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import shard
 
 
 class Stacked(nn.Module):

@@ -15,9 +15,9 @@ from harness.worlds.rank import Rank
 from suites.kit.baseline import Step, Trace
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import write
-from suites.kit.layout import shard
 from suites.kit.programs import apply, steps
 from suites.kit.strategies import stacks, training_cases
+from suites.oracle.layout import shard
 from suites.parameters import coded
 from suites.parameters.coded import NOTES
 

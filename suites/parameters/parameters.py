@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from suites.kit.baseline import Step, Trace
 from suites.kit.cases import Stack, TrainingCase, fill
-from suites.kit.layout import shard
 from suites.kit.trees import share
+from suites.oracle.layout import shard
 
 
 @dataclass(frozen=True)

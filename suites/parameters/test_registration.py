@@ -11,8 +11,8 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.registered import expected, form, owner
+from suites.oracle.layout import shard
 from suites.parameters import edits, registration
 from suites.parameters.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
 from suites.passes.pass_programs import follows

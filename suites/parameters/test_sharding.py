@@ -13,11 +13,11 @@ from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit import baseline
 from suites.kit.cases import Stack
-from suites.kit.layout import shard
 from suites.kit.parallel import ParallelCase, local_part, parallel_cases, placements, shard_in_two_ways
 from suites.kit.programs import mesh_of, parameters, shard_tree, size_and_stride, spread, train
 from suites.kit.strategies import costly, trees
 from suites.kit.trees import TreeCase
+from suites.oracle.layout import shard
 from suites.parameters.empties import EmptyCase, empty_cases
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
-from suites.kit.layout import local
+from suites.oracle.layout import local
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route
 

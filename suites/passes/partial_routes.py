@@ -13,7 +13,7 @@ from torch import nn
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import local
+from suites.oracle.layout import local
 from suites.passes.autograd_routes import Cut, detached_chunks
 from suites.passes.pass_routes import two_forwards
 from suites.passes.passes import Found, Pass, Route

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase, fill
-from suites.kit.layout import shard
 from suites.kit.stepping import OwnSGD
+from suites.oracle.layout import shard
 
 #: What a body yields: plain data.
 Found = Iterator[dict[str, Any]]

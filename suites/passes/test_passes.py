@@ -14,7 +14,7 @@ from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit import tolerance
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import shard
+from suites.oracle.layout import shard
 from suites.passes import pass_routes as routes
 from suites.passes.pass_programs import follows, walk
 from suites.passes.pass_routes import AheadCase, AlgorithmCase, ahead_cases, algorithm_cases

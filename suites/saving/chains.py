@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from harness.data.case import Case
 from suites.kit.cases import draw, fill, mixed
-from suites.kit.layout import shard
+from suites.oracle.layout import shard
 
 Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
 #: How many rows a rank's batch has.

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from harness.vendor import StateDicts
 from harness.worlds.rank import Rank
-from suites.kit.layout import local, own
+from suites.oracle.layout import local, own
 from suites.saving.chains import Chain, CheckpointCase, Layout
 
 Facts = dict[str, Any]

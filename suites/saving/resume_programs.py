@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_files
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.kit.layout import own
+from suites.oracle.layout import own
 from suites.saving.chains import CheckpointCase
 from suites.saving.checkpoint_programs import (
     Facts,

@@ -1,1 +1,1 @@
-"""Actions in any legal order, and training while something is in the way."""
+"""Scenarios: complete training situations, as a value of each dimension."""

@@ -15,7 +15,7 @@ from harness.data.case import Case
 from harness.trial.refusals import as_data
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import local
+from suites.oracle.layout import local
 from suites.passes.passes import Blocks, Found, Pass
 
 

@@ -21,9 +21,9 @@ from harness.worlds.rank import Rank
 from suites.kit.baseline import Trace
 from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import CONSTANT, RESHARDS, tensors, write
-from suites.kit.layout import shard
 from suites.kit.programs import apply, data_mesh, spread, steps
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import shard
 
 #: Below this a gradient may be too small for an optimizer to move a float32 weight by it.
 TINY = 1e-4

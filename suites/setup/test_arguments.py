@@ -18,12 +18,12 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, TrainingCase
-from suites.kit.layout import own
 from suites.kit.parallel import ParallelCase, parallel_cases, shard_in_two_ways
 from suites.kit.programs import apply, gradients, parameters, shard_tree
 from suites.kit.stepping import OwnSGD
 from suites.kit.strategies import stacks, training_cases, trees, world_sizes
 from suites.kit.trees import TreeCase
+from suites.oracle.layout import own
 
 # Where things lie. Cases are built on the CPU, so a target that is the CPU cannot tell.
 

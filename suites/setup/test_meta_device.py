@@ -14,8 +14,8 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, tolerance
 from suites.kit.cases import NetCase
-from suites.kit.layout import shard
 from suites.kit.strategies import costly
+from suites.oracle.layout import shard
 from suites.parallelism.two_axes import TwoAxisCase, on_rank, oracle, part, placements, two_axis_cases
 from suites.setup import meta_two_axes
 from suites.setup.meta import (

@@ -17,10 +17,10 @@ from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, TrainingCase
-from suites.kit.layout import own, shard
 from suites.kit.programs import apply
 from suites.kit.registered import Facts
 from suites.kit.strategies import plans, stacks, world_sizes
+from suites.oracle.layout import own, shard
 from suites.state.state_dicts import described, other, prepared
 
 

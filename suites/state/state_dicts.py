@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.layout import local, own, shard
 from suites.kit.programs import apply, data_mesh
 from suites.kit.registered import Facts, kind, sharded_modules
 from suites.kit.strategies import stacks, training_cases
+from suites.oracle.layout import local, own, shard
 from suites.parallelism.two_axes import TwoAxisCase, apply_both, part
 
 #: A case of one mesh axis, of replicas of shards, or of tensor parallelism beside shards.

@@ -9,8 +9,8 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import baseline
 from suites.kit.cases import NetCase, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.strategies import net_cases, training_cases
+from suites.oracle.layout import shard
 from suites.state import state_dict_layouts
 from suites.state.state_dict_layouts import entered, largest, placed_cases
 from suites.state.state_dicts import expected, other

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
-from suites.kit.layout import local, shard
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.programs import apply, gradients
+from suites.oracle.layout import local, shard
 
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 FLOATS = ("float8_e4m3fn", "float16", "bfloat16", "float64")

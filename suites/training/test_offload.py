@@ -11,9 +11,9 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, precision
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
+from suites.oracle.layout import shard
 from suites.training import offloading
 from suites.training.offloading import plain_cases, replicated_cases
 

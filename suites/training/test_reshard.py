@@ -14,7 +14,6 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit import baseline, registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
-from suites.kit.layout import shard
 from suites.kit.registered import (
     RefusedCase,
     SetLaterCase,
@@ -26,6 +25,7 @@ from suites.kit.registered import (
     uneven_group_cases,
 )
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import shard
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
 #: Parts of 2, 2, 1 and 0 rows on four ranks; of 3 and 2 on the two of a group.

@@ -15,7 +15,7 @@ from suites.generated.net_cases import GeneratedCase
 from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.strategies import net_cases, training_cases
 from suites.saving.chains import ChainNet
-from suites.scenarios.scripts import ScriptCase
+from suites.scripts.cases import ScriptCase
 from tests.suites.test_generated_cases import ANY_CASE
 from tests.suites.test_script_cases import ANY_SCRIPT
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.nets import Block, Net
+from suites.kit.nets import Block, Net
 from suites.lifetimes import event_machine as machine
 from suites.lifetimes.event_machine import Event, Life, Plan, offences
 from suites.lifetimes.event_plan import distinct, labelled, plan, sizes

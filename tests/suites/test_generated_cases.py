@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import replace
 
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 from harness.data.comparison import difference
 from reference_models import nets
-from suites.generated import net_baseline, net_tolerance
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.net_strategies import (
     ahead_cases,
@@ -28,7 +28,10 @@ from suites.generated.net_strategies import (
     shared_nets,
     twices,
 )
-from suites.generated.nets import LEAVES, NAMED, OUTPUTS, Block, Named, Net, skeleton, tensors_in
+from suites.kit.nets import LEAVES, NAMED, OUTPUTS, Block, Named, Net, skeleton
+from suites.oracle.expected import expected
+from suites.oracle.situation import tensors_in
+from suites.oracle.unsharded import State, played
 
 ANY_CASE = st.one_of(
     generated_cases(),
@@ -42,6 +45,13 @@ ANY_CASE = st.one_of(
     ahead_cases(),
     nested_cases(),
 )
+
+
+def of_steps(case: GeneratedCase, entries: list[State], action: str) -> list[State]:
+    """What was seen after the last such action of each step."""
+    size = len(case.actions) // case.steps
+    last = max(place for place in range(size) if case.actions[place] == action)
+    return entries[last::size]
 
 
 @given(case=ANY_CASE)
@@ -61,18 +71,18 @@ def test_plans_can_be_carried_out(case: GeneratedCase) -> None:
 @given(case=ANY_CASE)
 def test_some_of_every_generated_net_trains(case: GeneratedCase) -> None:
     """In every step some parameter has a gradient that is not zero, and every loss is finite."""
-    for step in net_baseline.train(case):
-        assert any(gradient is not None and gradient.any() for gradient in step.gradients.values())
-        assert all(loss.isfinite() for losses in step.losses for loss in losses)
+    entries = played(case)
+    for step, entry in enumerate(of_steps(case, entries, "backward")):
+        assert any(gradient is not None and gradient.any() for gradient in entry["gradients"].values()), step
+    assert all(found["losses"][0].isfinite() for entry in entries for found in entry["found"] if "losses" in found)
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_named_net_can_be_trained(name: str) -> None:
     """Each net of ``reference_models.nets`` has inputs that fit it, and outputs with tensors."""
     case = GeneratedCase(2, Named(name), dtype="float32")
-    outputs = case.build()(**case.inputs(0, 0, 0, torch.float32))
-    assert tensors_in(outputs)
-    assert len(net_baseline.train(case)) == case.steps
+    assert tensors_in(case.run(case.build(), 0, 0, torch.float32))
+    assert len(played(case)) == len(case.actions)
 
 
 def test_children_come_first_and_else_the_order_stays() -> None:
@@ -93,8 +103,7 @@ def test_a_net_reads_as_a_person_would_write_it() -> None:
 def test_every_block_fits_any_other(kind: str, output: str) -> None:
     """A block of any kind maps features to features of the same shape, whatever becomes of them."""
     case = GeneratedCase(2, Net(3, (Block(kind), Block("linear"), Block(kind)), output))
-    [step, _] = net_baseline.train(case)
-    assert step.gradients["blocks.1.weight"] is not None
+    assert of_steps(case, played(case), "backward")[0]["gradients"]["blocks.1.weight"] is not None
 
 
 def plain(tensor: Tensor) -> GeneratedCase:
@@ -108,58 +117,66 @@ def test_the_baseline_averages_ranks_and_adds_micro_batches() -> None:
     case = plain(torch.empty(3, 2))
     net = case.build()
     losses = [
-        case.loss(net(**case.inputs(0, rank, micro, torch.float64)), 0, rank, micro)
+        case.losses(case.run(net, micro, rank, torch.float64), micro, rank)[0]
         for rank in range(3)
         for micro in range(2)
     ]
     (torch.stack(losses).sum() / 3).backward()
-    [step] = net_baseline.train(case)
+    entries = played(case)
     for name, parameter in net.named_parameters():
-        assert torch.allclose(step.gradients[name], parameter.grad, rtol=0, atol=1e-15)
+        assert torch.allclose(entries[3]["gradients"][name], parameter.grad, rtol=0, atol=1e-15)
         moved = parameter - case.learning_rate * parameter.grad
-        assert torch.allclose(step.parameters[name], moved, rtol=0, atol=1e-15)
+        assert torch.allclose(entries[4]["parameters"][name], moved, rtol=0, atol=1e-15)
 
 
 def test_buffers_of_the_baseline_are_by_rank() -> None:
     """Ranks see other batches, so running means differ; each equals that of a net that saw the rank's batches alone."""
     case = GeneratedCase(2, Net(3, (Block("norms"),)), steps=1)
-    [step] = net_baseline.train(case)
+    buffers = played(case)[0]["buffers"]
     name = "blocks.0.batch.running_mean"
     for rank in range(2):
         net = case.build()
-        net(**case.inputs(0, rank, 0, torch.float64))
-        assert step.buffers[rank][name].equal(net.get_buffer(name))
-    assert not step.buffers[0][name].equal(step.buffers[1][name])
+        case.run(net, 0, rank, torch.float64)
+        assert buffers[rank][name].equal(net.get_buffer(name))
+    assert not buffers[0][name].equal(buffers[1][name])
 
 
 def test_what_no_rank_used_has_no_gradient() -> None:
     """A branch that no rank took has None, one that one of two ranks took half of that rank's gradient."""
     branches = Net(2, (Block("branches", (Block("linear"), Block("linear"))),))
-    skipped, *_ = net_baseline.train(GeneratedCase(2, branches, routes=((0, 0),)))
-    apart, *_ = net_baseline.train(GeneratedCase(2, branches, routes=((0, 1),)))
-    alone, *_ = net_baseline.train(GeneratedCase(1, branches, routes=((0,),)))
+    skipped, apart, alone = (
+        played(GeneratedCase(ranks, branches, routes=(route,)))[1]["gradients"]
+        for ranks, route in ((2, (0, 0)), (2, (0, 1)), (1, (0,)))
+    )
     name = "blocks.0.branches.0.weight"
-    assert skipped.gradients["blocks.0.branches.1.weight"] is None
-    assert torch.equal(apart.gradients[name], alone.gradients[name] / 2)
+    assert skipped["blocks.0.branches.1.weight"] is None
+    assert torch.equal(apart[name], alone[name] / 2)
 
 
 @given(case=generated_cases(dtype="float32"))
 def test_rounding_is_allowed_and_a_wrong_scale_is_not(case: GeneratedCase) -> None:
     """Training in float32 is within the bound of the float64 oracle; with gradients twice as large it is not."""
-    oracle, rounded = net_baseline.train(case, torch.float64), net_baseline.train(case, torch.float32)
-    within = net_tolerance.allowed(case, oracle)
+    rounded = played(case, working=True)
     doubled = [
-        replace(step, gradients={name: g if g is None else g * 2 for name, g in step.gradients.items()})
-        for step in rounded
+        {**entry, "gradients": {name: g if g is None else g * 2 for name, g in entry.get("gradients", {}).items()}}
+        for entry in rounded
     ]
-    want = net_baseline.on_rank(case, oracle, 0)
-    assert not difference(net_baseline.on_rank(case, rounded, 0), want, within).too_much
-    assert difference(net_baseline.on_rank(case, doubled, 0), want, within).too_much
+    assert not off(case, rounded)
+    assert off(case, doubled)
+
+
+def off(case: GeneratedCase, entries: list[State]) -> bool:
+    """Whether what was played differs on the first rank from what is expected by more than is allowed."""
+    want = expected(case)
+    got = copy.copy(want)
+    got.wide = entries
+    pairs = ((got.on_rank(place, 0), want.on_rank(place, 0)) for place in range(len(entries)))
+    return any(difference({name: one[name] for name in other}, other, want.within).too_much for one, other in pairs)
 
 
 def test_parameters_are_cut_along_the_dim_asked_for_where_it_fits() -> None:
     """Of a weight (8, 4, 3) two ranks cut dim 1, and dim 2 not, since three is odd."""
     case = GeneratedCase(2, Net(4, (Block("convolution"),)), (Group(),), dim=1)
     weight = case.build().get_parameter("blocks.0.wide.weight")
-    assert case.part(1, weight).shape == (8, 2, 3)
-    assert replace(case, dim=2).part(1, weight).shape == (4, 4, 3)
+    assert case.part(1, "", weight).shape == (8, 2, 3)
+    assert replace(case, dim=2).part(1, "", weight).shape == (4, 4, 3)

@@ -12,13 +12,11 @@ from harness.data.case import from_text
 from harness.vendor import Feature
 from suites.catalogue import entries
 from suites.interactions.covering import available, combined, completed, covering, scenarios
-from suites.interactions.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, conflict
-from suites.interactions.expected import expected
 from suites.interactions.judging import isolated, search
-from suites.interactions.oracle import played
-from suites.interactions.scenario import Scenario, with_values
-from suites.interactions.script import script
-from suites.interactions.wrapping import Layout
+from suites.oracle.expected import expected
+from suites.oracle.unsharded import played
+from suites.scenarios.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, conflict
+from suites.scenarios.scenario import Scenario, with_values
 
 ALL = frozenset(Feature)
 RICH = Scenario(net="tied", runs="twice", recompute="block", prefetch="forward", optimizer="Adam", rows="uneven")
@@ -107,19 +105,19 @@ def test_a_subject_that_fails_everything_is_one_cause() -> None:
 def test_the_oracle_trains_and_the_parts_make_up_the_whole() -> None:
     """In the oracle every step changes parameters, and ranks' parts together are the whole tensors."""
     case = Scenario(mesh="3", rows="uneven", optimizer="Adam")
-    want, places = expected(case), [place for place, action in enumerate(script(case)) if action == "step"]
+    want, places = expected(case), [place for place, action in enumerate(case.actions) if action == "step"]
     before, after = (want.wide[place]["parameters"] for place in places[:2])
     assert all(not torch.equal(before[name], after[name]) for name in before)
     for name, full in after.items():
         parts = [want.on_rank(places[1], rank)["parameters"][name] for rank in range(3)]
-        assert torch.equal(torch.cat(parts, Layout(case).dim(tuple(full.shape))), full)
+        assert torch.equal(torch.cat(parts, case.cut_dim(tuple(full.shape))), full)
 
 
 def test_frozen_and_deferred_gradients_are_not_there() -> None:
     """What is frozen has no gradient, and what is deferred none before the backward that reduces."""
-    seen, _ = played(Scenario(gradients="unsynchronised"), working=False)
+    seen = played(Scenario(gradients="unsynchronised"))
     backwards = [one for one in seen if "gradients" in one]
     assert [backwards[0]["gradients"]["scale"] is None, backwards[1]["gradients"]["scale"] is None] == [True, False]
-    frozen, _ = played(Scenario(life="frozen and thawed"), working=False)
+    frozen = played(Scenario(life="frozen and thawed"))
     gradients = [one["gradients"]["blocks.1.gain"] for one in frozen if "gradients" in one]
     assert [gradient is None for gradient in gradients[:3]] == [False, True, False]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
 
 import pytest
 import torch
@@ -11,13 +11,16 @@ from torch import Tensor
 
 from harness.data.comparison import difference
 from suites.generated.net_cases import Group
-from suites.generated.nets import Block
-from suites.scenarios import script_strategies as draws
-from suites.scenarios.script_acts import ACTS, Play
-from suites.scenarios.script_baseline import Expected, expected, played, tensors_of
-from suites.scenarios.script_state import MOST_EXACT_STEPS
-from suites.scenarios.script_strategies import COUNTS, exact_scripts, scripts, small_cases, walk, wishes, without
-from suites.scenarios.scripts import ScriptCase, owners, plain
+from suites.kit.nets import Block
+from suites.oracle.expected import Expected, tensors_of
+from suites.oracle.unsharded import State, played
+from suites.scripts import strategies as draws
+from suites.scripts.acts import ACTS, Play
+from suites.scripts.baseline import UnshardedScript, expected
+from suites.scripts.cases import ScriptCase, owners, plain
+from suites.scripts.programs import ShardedScript
+from suites.scripts.state import MOST_EXACT_STEPS
+from suites.scripts.strategies import COUNTS, exact_scripts, scripts, small_cases, walk, wishes, without
 
 ALL = (
     draws.TRAINING, draws.LOOKING, draws.SETTING, draws.GATHERING, draws.KEEPING, draws.STATE, draws.META,
@@ -121,12 +124,10 @@ def test_what_is_not_legal_is_not_played(done: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("kind", ACTS)
 def test_every_act_is_played_on_both_sides(kind: str) -> None:
     """Each act has a method of its own on ranks, and on the unsharded model unless it is nothing to that."""
-    from suites.scenarios.script_baseline import Unsharded
-    from suites.scenarios.script_programs import Sharded
 
     nothing = {"unshard", "begin", "wait", "reshard", "keep", "free"}
-    assert callable(getattr(Sharded, kind))
-    assert hasattr(Unsharded, kind) != (kind in nothing)
+    assert callable(getattr(ShardedScript, kind))
+    assert hasattr(UnshardedScript, kind) != (kind in nothing)
 
 
 def test_parameters_are_owned_by_the_deepest_group_around_them() -> None:
@@ -152,12 +153,12 @@ def test_what_is_known_of_forms() -> None:
 
 def test_the_oracle_adds_up_what_waits_and_takes_the_mean_over_ranks() -> None:
     """Gradients of a pass without reduction are not seen at first, and count in full with the next that reduces."""
-    [first, _, last] = expected(plain("accumulate", "forward", "backward oldest")).entries
+    [first, _, last] = expected(plain("accumulate", "forward", "backward oldest")).wide
     name, case = "blocks.0.weight", PLAIN
     net = case.build()
     for batch in range(2):
         for rank in range(2):
-            (case.loss(net(**case.inputs(batch, rank, 0, torch.float64)), batch, rank, 0) / 2).backward()
+            (case.losses(case.run(net, batch, rank, torch.float64), batch, rank)[0] / 2).backward()
     assert first["gradients"][name] is None
     assert torch.equal(last["gradients"][name], net.get_parameter(name).grad)
 
@@ -165,12 +166,12 @@ def test_the_oracle_adds_up_what_waits_and_takes_the_mean_over_ranks() -> None:
 def test_the_oracle_gives_back_what_was_saved() -> None:
     """A load brings back values and not momenta, which a recall brings back; a new net has what was saved."""
     done = ("forward", "backward oldest", "step", "save", "step", "load full", "recall sharded", "restart full")
-    entries = expected(plain(*done)).entries
+    entries = expected(plain(*done)).wide
     saved, stepped, loaded, recalled, renewed = entries[3:]
-    name = "blocks.0.weight"
+    name, key = "blocks.0.weight", "momentum_buffer"
     assert torch.equal(loaded["parameters"][name], saved["parameters"][name])
-    assert torch.equal(loaded["momentum"][name], stepped["momentum"][name])
-    assert torch.equal(recalled["momentum"][name], saved["momentum"][name])
+    assert torch.equal(loaded["optimizer"][name][key], stepped["optimizer"][name][key])
+    assert torch.equal(recalled["optimizer"][name][key], saved["optimizer"][name][key])
     assert renewed["gradients"][name] is None
     assert torch.equal(renewed["parameters"][name], saved["parameters"][name])
 
@@ -178,17 +179,18 @@ def test_the_oracle_gives_back_what_was_saved() -> None:
 @given(case=EXACT)
 def test_exact_scripts_are_exact(case: ScriptCase) -> None:
     """All numbers are multiples of 2**-24 below 2**28 with two bits to spare, so no sum of them is ever rounded."""
-    entries, _ = played(case, torch.float64)
+    entries = played(case, model=UnshardedScript)
     for name, tensor in tensors_of(entries):
         fine = tensor * 2.0**24
         assert torch.equal(fine, fine.round()), name
         assert tensor.numel() == 0 or float(tensor.abs().max()) < 2.0**28, name
 
 
-def off(want: Expected, entries: list[dict[str, Any]], place: int) -> bool:
+def off(want: Expected, entries: list[State], place: int) -> bool:
     """Whether what was played differs in one act from what is expected by more than is allowed."""
-    got = Expected(want.case, entries, want.within).on_rank(place, 0)
-    return difference(got, want.on_rank(place, 0), want.within).too_much
+    got = copy.copy(want)
+    got.wide = entries
+    return difference(got.on_rank(place, 0), want.on_rank(place, 0), want.within).too_much
 
 
 @given(
@@ -198,7 +200,7 @@ def off(want: Expected, entries: list[dict[str, Any]], place: int) -> bool:
 )
 def test_rounding_is_allowed_in_scripts(case: ScriptCase) -> None:
     """Played in float32, a script agrees with its oracle after every act."""
-    want, (entries, _) = expected(case), played(case, torch.float32)
+    want, entries = expected(case), played(case, working=True, model=UnshardedScript)
     assert not any(off(want, entries, place) for place in range(len(case.acts)))
 
 
@@ -206,10 +208,10 @@ def test_rounding_is_allowed_in_scripts(case: ScriptCase) -> None:
 def test_a_wrong_scale_is_not_allowed_in_scripts(case: ScriptCase) -> None:
     """A script whose gradients are a thousandth too large is off as soon as there are some that are not zero."""
     want = expected(case)
-    for place, entry in enumerate(want.entries):
+    for place, entry in enumerate(want.wide):
         grown = {name: g if g is None else scaled(g) for name, g in entry["gradients"].items()}
         differs = any(g is not None and g.any() for g in want.on_rank(place, 0)["gradients"].values())
-        assert off(want, [{**each, "gradients": grown} for each in want.entries], place) == differs
+        assert off(want, [{**each, "gradients": grown} for each in want.wide], place) == differs
 
 
 def scaled(gradient: Tensor) -> Tensor:

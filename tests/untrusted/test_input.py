@@ -15,8 +15,8 @@ from harness.data.case import Case, from_json, from_text
 from harness.data.type_checks import misfit
 from harness.waivers.waiver import Waiver, read_waivers
 from suites.generated.net_strategies import generated_cases
-from suites.generated.nets import Block, Net
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.nets import Block, Net
 from suites.kit.strategies import net_cases
 from suites.saving.chains import ChainNet
 from tests.untrusted import harmless

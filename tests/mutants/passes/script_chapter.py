@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from reference_models.subject import implementation as reference
-from suites.generated.nets import each_tensor
+from suites.kit.nets import each_tensor
 from tests.mutants.hooking import Change, instead, is_root
 from tests.mutants.making import mutant, right
 

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from harness.vendor import Implementation
-from suites.kit.layout import own
+from suites.oracle.layout import own
 from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.replicas import mesh_of

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from suites.kit.layout import own
+from suites.oracle.layout import own
 from tests.mutants.making import mutant
 from tests.mutants.modules.init_chapters import rebuilt, right
 from tests.mutants.numbers.replicas import mesh_of

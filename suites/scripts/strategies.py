@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_strategies import generated_cases, leaves, nets_with
-from suites.generated.nets import Block, Net
 from suites.kit.hsdp import hsdp_meshes
+from suites.kit.nets import Block, Net
 from suites.kit.strategies import world_sizes
-from suites.scenarios.script_acts import Play
-from suites.scenarios.scripts import ScriptCase, owners
+from suites.scripts.acts import Play
+from suites.scripts.cases import ScriptCase, owners
 
 #: Acts by what they are about. ``group#1`` stands for the second of the case's groups, or, if there is none, for the
 #: first again; so the same wishes fit any net.

@@ -9,7 +9,7 @@ Imports no ``torch.distributed``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -212,16 +212,6 @@ def fill(net: nn.Module, seed: int) -> None:
                 tensor.copy_(numbers / max(tensor.shape[1:].numel(), 1) ** 0.5)
             elif tensor.is_floating_point():
                 tensor.copy_(numbers / 4 if name.endswith(ADDED) else 1 + numbers.abs() / 4)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The floating tensors of an output, however deep, in order."""
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() else []
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -12,8 +12,8 @@ from harness.worlds.base import Program
 from suites.kit import baseline
 from suites.kit.cases import Stack
 from suites.kit.strategies import costly
-from suites.scenarios import stress
-from suites.scenarios.stress import StressedCase, stressed_cases
+from suites.scripts import stress
+from suites.scripts.stress import StressedCase, stressed_cases
 
 RICH = StressedCase(2, Stack(5, ("mlp", "linear"), 1), (0, 1), "float64", True, reshard_after_forward=True, late=1)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from suites.generated.nets import skeleton
-from suites.scenarios.scripts import ScriptCase, is_below, owners
+from suites.kit.nets import skeleton
+from suites.scripts.cases import ScriptCase, is_below, owners
 
 #: How the modules of a group see their own parameters; after some acts one cannot say.
 Form = Literal["sharded", "whole", "unknown"]

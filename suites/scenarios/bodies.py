@@ -16,12 +16,24 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from reference_models import nets
-from suites.generated.nets import LENGTH, VOCABULARY, fill, some_tokens
-from suites.interactions.scenario import Scenario
+from suites.kit.nets import LENGTH, VOCABULARY
 
 BATCH = 2
 #: In the order of a forward.
 BLOCKS = ("blocks.0", "blocks.1", "blocks.2")
+
+
+def plan(wrapping: str) -> list[tuple[str, ...]]:
+    """The calls of ``fully_shard`` in their order, each with the modules that it is given; the root is ``""``."""
+    first, middle, last = BLOCKS
+    parts = [(f"{block}.{part}",) for block in BLOCKS for part in ("first", "second")]
+    below: dict[str, list[tuple[str, ...]]] = {
+        "root": [],
+        "list": [(first, middle), (last,)],
+        "shared": [(first,), (middle,)],
+        "parts": [*parts, (first,), (middle,), (last,)],
+    }
+    return [*below.get(wrapping, [(first,), (middle,), (last,)]), ("",)]
 
 
 class Tied(nn.Module):
@@ -119,15 +131,15 @@ class ScenarioNet(nn.Module):
     ``around`` is how whole blocks are recomputed: not, or with or without re-entering autograd.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, net: str, runs: str, wrapping: str, dim: int) -> None:
         super().__init__()
-        dim, first = scenario.dim, PARTS[scenario.net]
+        first = PARTS[net]
         last = Block(first(dim), dim)
-        shared = scenario.wrapping == "shared"
+        shared = wrapping == "shared"
         self.blocks = nn.ModuleList([last if shared else Block(first(dim), dim), Block(nn.Linear(dim, dim), dim), last])
-        if scenario.wrapping != "wrapper":
+        if wrapping != "wrapper":
             self.scale, self.shift = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
-        self.runs, self.around = scenario.runs, ""
+        self.runs, self.around = runs, ""
 
     def forward(self, batch: Any, tokens: Tensor, skip: bool = False) -> Tensor:
         """``(batch, length, dim)`` to the same; ``skip`` leaves out the middle block."""
@@ -170,46 +182,3 @@ INPUTS: dict[str, Callable[[Tensor], Any]] = {
     "dataclass": Batch,
     "subclass": lambda x: Bag(x=x),
 }
-
-
-def build(scenario: Scenario, dtype: torch.dtype, born: torch.dtype | None = None, other: int = 0) -> ScenarioNet:
-    """The net with the seed's numbers, or with others, each rounded to the storage dtype, and to ``born`` if given."""
-    net = ScenarioNet(scenario).double()
-    fill(net, scenario.seed + other)
-    for step in (scenario.storage, born, scenario.storage, dtype):
-        net.to(step or scenario.storage)
-    for module in net.modules():
-        if isinstance(module, Table):
-            module.table.data = module.table.data.half()
-    return net
-
-
-def born(scenario: Scenario) -> torch.dtype | None:
-    """The dtype in which the net is made and sharded, if it is converted before it trains."""
-    if scenario.life != "converted":
-        return None
-    return torch.float32 if scenario.storage == torch.float64 else torch.float64
-
-
-def inputs(
-    scenario: Scenario, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu"
-) -> dict[str, Any]:
-    """A rank's batch of this number, by the names that forward gives them."""
-    numbers = partial(_salted, scenario, batch, rank)
-    x = numbers(1, (BATCH, LENGTH, scenario.dim)).to(scenario.storage).to(device, dtype)
-    tokens = some_tokens(partial(numbers, 2), BATCH).to(device)
-    return {
-        "batch": INPUTS[scenario.inputs](x),
-        "tokens": tokens,
-        "skip": scenario.runs == "skipped" and batch % 3 == 1,
-    }
-
-
-def _salted(scenario: Scenario, batch: int, rank: int, salt: int, shape: tuple[int, ...]) -> Tensor:
-    return scenario.numbers(shape, salt, batch, rank)
-
-
-def loss(scenario: Scenario, outputs: Tensor, batch: int, rank: int, which: int = 0) -> Tensor:
-    """A scalar of the outputs, weighted by fixed numbers of either sign; of two losses, that one."""
-    weights = scenario.numbers(tuple(outputs.shape), 3 + which, batch, rank)
-    return (outputs * weights.to(scenario.storage).to(outputs)).mean()

@@ -4,12 +4,12 @@ The root is meant where no module is named::
 
     ScriptCase(2, net, groups, acts=("forward", "backward oldest", "step", "save", "unshard blocks.0", "load full"))
 
-``script_acts.py`` says which acts there are and when each is legal. Imports no ``torch.distributed``.
+``acts.py`` says which acts there are and when each is legal. Imports no ``torch.distributed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.nets import Block, Net, skeleton
 from suites.kit.cases import draw, fill, mixed
+from suites.kit.nets import Block, Net, skeleton
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,19 @@ class ScriptCase(GeneratedCase):
             fill(net, self.seed, exact=True)
         return net
 
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """All acts."""
+        return self.acts
+
+    def shown(self, place: int) -> Sequence[str]:
+        """After every act everything."""
+        return ("parameters", "gradients", "optimizer", "settings", "buffers", "registered")
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """SGD with momentum."""
+        return torch.optim.SGD(named.values(), lr=self.learning_rate, momentum=self.momentum)
+
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
         return draw(shape, mixed(self.seed, *salt), self.exact)
@@ -56,10 +69,6 @@ class ScriptCase(GeneratedCase):
     def total(self, losses: Tensor) -> Tensor:
         """One loss of many: the mean, or, since that is not exact, the sum."""
         return losses.sum() if self.exact else losses.mean()
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """A new optimizer."""
-        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
 
 def plain(*acts: str, **changes: Any) -> ScriptCase:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from suites.scenarios.script_state import MOST_PENDING, ScriptState
+from suites.scripts.state import MOST_PENDING, ScriptState
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Play(ScriptState):
         """Note that an act has been done. Raises ValueError if it was not legal."""
         kind, _, what = act.partition(" ")
         if not self.is_legal(act):
-            raise ValueError(f"the act {act!r} is not legal here: see ACTS in suites/scenarios/script_acts.py")
+            raise ValueError(f"the act {act!r} is not legal here: see ACTS in suites/scripts/acts.py")
         ACTS[kind].then(self, what)
 
     def does(self, act: str) -> bool:

@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
-from suites.interactions.bodies import ScenarioNet
-from suites.interactions.scenario import Scenario
-from suites.interactions.script import FACTOR, MIDDLE
-from suites.interactions.wrapping import Layout, plan
+from suites.oracle.sharded import FORMS, Sharded, State, load_net, played_on
+from suites.scenarios.bodies import ScenarioNet, plan
+from suites.scenarios.scenario import Scenario
+from suites.scenarios.script import FACTOR, MIDDLE
 
 RESHARD = {"always": True, "never": False, "pairs": 2}
 
@@ -43,11 +44,11 @@ def other_groups(scenario: Scenario) -> Iterator[None]:
 
 def options(rank: Rank, scenario: Scenario) -> dict[str, Any]:
     """What ``fully_shard`` is given besides modules; what is left at its default is not given."""
-    found, subject, layout = dict[str, Any](mesh=mesh_of(rank, scenario)), rank.implementation, Layout(scenario)
+    found, subject = dict[str, Any](mesh=mesh_of(rank, scenario)), rank.implementation
     if scenario.reshard in RESHARD:
         found["reshard_after_forward"] = RESHARD[scenario.reshard]
     if scenario.rows == "columns":
-        found["shard_placement_fn"] = lambda parameter: Shard(layout.dim(tuple(parameter.shape)))
+        found["shard_placement_fn"] = lambda parameter: Shard(scenario.cut_dim(tuple(parameter.shape)))
     if scenario.policy:
         assert subject.mixed_precision_policy is not None
         found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
@@ -65,7 +66,7 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
         assert subject.checkpoint is not None
         subject.checkpoint(block)
     assert subject.fully_shard is not None
-    for names in plan(scenario):
+    for names in plan(scenario.wrapping):
         modules = [net.get_submodule(name) for name in names]
         subject.fully_shard(modules if len(modules) > 1 else modules[0], **given)
     if scenario.runs == "method":
@@ -77,7 +78,7 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
 
 def settings(scenario: Scenario, net: Any) -> None:
     """What is set on the sharded net before it runs."""
-    wrapped = [net.get_submodule(names[0]) for names in plan(scenario)[:-1]]
+    wrapped = [net.get_submodule(names[0]) for names in plan(scenario.wrapping)[:-1]]
     for one, other in pairwise(wrapped):
         if scenario.prefetch in ("forward", "both"):
             one.set_modules_to_forward_prefetch([other])
@@ -92,3 +93,35 @@ def settings(scenario: Scenario, net: Any) -> None:
         net.set_reduce_scatter_unused_params(True)
     if scenario.groups == "separate":
         net.set_separate_reduce_scatter_group(True)
+
+
+class ShardedScenario(Sharded):
+    """The net of a scenario, on one rank."""
+
+    def made(self) -> Any:
+        """The net, sharded, with the scenario's numbers however they come into it."""
+        scenario, own = self.case, self.case.torch_dtype
+        if scenario.life == "meta":
+            with torch.device("meta"):
+                net = apply(self.rank, scenario, scenario.build_in(own))
+            net.to_empty(device="cpu" if scenario.offload == "cpu" else self.rank.device)
+        else:
+            start = scenario.build_in(scenario.born or own, other=int(scenario.life == "loaded"))
+            net = apply(self.rank, scenario, start.to(self.rank.device))
+            net = net.to(own) if scenario.life == "converted" else net
+        if scenario.life in ("meta", "loaded"):
+            self.fill(net, scenario.build_in(own))
+        return net
+
+    def fill(self, net: Any, full: ScenarioNet) -> None:
+        """Give a net the numbers of another, whose buffers are not loaded into a net from meta."""
+        load_net(self.rank, net, full.state_dict(), FORMS["full"])
+        with torch.no_grad():
+            for buffer, wanted in zip(net.buffers(), full.buffers(), strict=True):
+                buffer.copy_(wanted)
+
+
+def play(rank: Rank, scenario: Scenario) -> list[State]:
+    """Do all actions; what could be seen after each."""
+    with other_groups(scenario):
+        return played_on(ShardedScenario(rank, scenario))

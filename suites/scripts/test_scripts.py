@@ -1,7 +1,7 @@
 """Scripts: whatever is legal, done in whatever order, leads to what it leads to with the unsharded model.
 
 After every act everything is compared: parameters, gradients, what the optimizer keeps, what trains, in which form each
-parameter is registered, and what the act itself gave: a loss, outputs, a norm, a state. ``suites/scenarios/scripts.py``
+parameter is registered, and what the act itself gave: a loss, outputs, a norm, a state. ``suites/scripts/acts.py``
 says which acts there are, and when each is legal.
 """
 
@@ -15,9 +15,11 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_strategies import checkpointed_cases
-from suites.scenarios.script_baseline import expected
-from suites.scenarios.script_programs import play
-from suites.scenarios.script_strategies import (
+from suites.oracle import judging
+from suites.scripts.baseline import expected
+from suites.scripts.cases import ScriptCase, plain
+from suites.scripts.programs import play
+from suites.scripts.strategies import (
     ACCUMULATING,
     FREEZING,
     GATHERING,
@@ -33,21 +35,14 @@ from suites.scenarios.script_strategies import (
     small_cases,
     small_nets,
 )
-from suites.scenarios.scripts import ScriptCase, plain
 
 SHARDED = Feature.FULLY_SHARD
 STATES = (SHARDED, Feature.STATE_DICT)
 
 
 def follows(trial: Trial, case: ScriptCase) -> None:
-    """Play the script on ranks, and compare act by act, so that the first that goes wrong is the one that is named."""
-    want, traces = expected(case), trial.run(play, case)
-    for place, act in enumerate(case.acts):
-        for number, trace in enumerate(traces):
-            due = want.on_rank(place, number)
-            known = {name: {key: trace[place][name].get(key) for key in due[name]} for name in ("registered", "whole")}
-            where = f"rank {number}, after act {place + 1}, {act}"
-            trial.agree(where, {**trace[place], **known}, due, want.within)
+    """Play the script on ranks, and compare act by act."""
+    judging.follows(trial, play, expected(case))
 
 
 #: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.

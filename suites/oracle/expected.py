@@ -1,0 +1,163 @@
+"""What each rank must show after every action of a situation, and how far off it may be.
+
+[Note: scenarios]
+The oracle is the unsharded model in float64. Let e be how far it is off when it rounds as ranks do, each dtype where
+the policy has it: so much does this net, with these numbers, magnify roundings. For a situation in float64 it rounds in
+float32, and e counts 2**-29 of itself. Sharding adds the roundings of the mean over n ranks, at most (n + 1) · u · m
+with u the unit roundoff of the coarsest dtype and m the mean of absolute values (see general cases in
+``kit/tolerance.py``, where the second factor comes from)::
+
+    allowed = SAMPLES · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
+
+with maxima over each parameter with its gradients, buffer, or loss, and all actions. Where all is exact nothing is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.data.comparison import Allowance, exact
+from suites.oracle.situation import Situation
+from suites.oracle.unsharded import State, Unsharded, played_with_sizes
+
+#: How much larger a rounding error may be than the one sample of it that e is: small tensors behind norms and Adam.
+SAMPLES = 32.0
+#: The difference after a step feeds the next. Weights are scaled by their fan-in, so three steps of these nets amplify
+#: it by less than this: the worst seen in 250 drawn cases is 0.14 of what is allowed.
+STEPS_FACTOR = 16.0
+#: Tensors and what they are called; one name may come several times.
+Named = Iterable[tuple[str, Tensor]]
+
+
+class Expected:
+    """What is expected in a situation; ``within`` is how far off results may be."""
+
+    def __init__(self, case: Any, model: type[Unsharded] = Unsharded) -> None:
+        self.case = case
+        self.wide, magnitudes = played_with_sizes(case, working=False, model=model)
+        self.within: Allowance = exact
+        if not case.exact:
+            rounded, _ = played_with_sizes(case, working=True, model=model)
+            self.within = allowed(case, rounded, self.wide, magnitudes)
+
+    def on_rank(self, place: int, rank: int) -> State:
+        """What one rank must show after one action."""
+        seen = self.wide[place]
+        return {name: getattr(self, f"of_{name}", self.alike)(seen[name], rank) for name in seen}
+
+    def alike(self, seen: Any, _: int) -> Any:
+        """What is the same on all ranks."""
+        return seen
+
+    def of_parameters(self, tensors: dict[str, Tensor | None], rank: int) -> State:
+        """A rank's parts of whole tensors."""
+        return {name: self.part(rank, name, full) for name, full in tensors.items()}
+
+    def part(self, rank: int, name: str, full: Tensor | None) -> Tensor | None:
+        """A rank's part of one; a count, which has no dims, is everyone's."""
+        part: Tensor | None = full if full is None or full.dim() == 0 else self.case.part(rank, name, full)
+        return part
+
+    of_gradients = of_parameters
+
+    def of_optimizer(self, kept: dict[str, Any], rank: int) -> State:
+        """A rank's parts of what an optimizer keeps."""
+        return {name: {key: self.part(rank, name, full) for key, full in each.items()} for name, each in kept.items()}
+
+    def of_buffers(self, buffers: list[State], rank: int) -> State:
+        """A rank's own buffers."""
+        return buffers[rank]
+
+    def of_found(self, found: list[State], rank: int) -> State:
+        """What an action gives on a rank; of a state, its form's part."""
+        return {name: self.state(name, value, rank) for name, value in found[rank].items()}
+
+    def state(self, form: str, state: Any, rank: int) -> Any:
+        """A state in a form, if it is one: parts of parameters, and buffers as they are; or nothing but on rank 0."""
+        if form == "sharded":
+            return {name: self.part(rank, name, full) if name in self.cut else full for name, full in state.items()}
+        return {} if form == "rank zero" and rank else state
+
+    @cached_property
+    def cut(self) -> set[str]:
+        """The names of parameters in a state; one that is shared has several."""
+        return {name for name, _ in self.case.build_in(None).named_parameters(remove_duplicate=False)}
+
+    def of_facts(self, facts: dict[str, Any], _: int) -> State:
+        """What a sharded parameter says of itself; its gradient has its dtype."""
+        return {name: self.facts(name, *each) for name, each in facts.items()}
+
+    def facts(self, name: str, full: Tensor, trains: bool, has_gradient: bool) -> State:
+        """What one does."""
+        dtype = self.dtypes[name]
+        return {**self.case.facts(full, trains), "dtype": dtype, "gradient": dtype if has_gradient else None}
+
+    def of_dtypes(self, _: Any, __: int) -> State:
+        """The dtype of every parameter and buffer, which training does not change."""
+        return self.dtypes
+
+    @cached_property
+    def dtypes(self) -> dict[str, str]:
+        """Those with which the net is built."""
+        net = self.case.build_in(None)
+        return {name: str(tensor.dtype) for name, tensor in [*net.named_parameters(), *net.named_buffers()]}
+
+
+def allowed(
+    case: Situation, rounded: list[State], wide: list[State], magnitudes: list[tuple[str, Tensor]]
+) -> Allowance:
+    """The bound of the note, by the name that ends a path."""
+    errors, sizes = measured(tensors_of(rounded), tensors_of(wide), magnitudes)
+    unit = max(torch.finfo(dtype).eps / 2 for dtype in (case.torch_dtype, *case.policy.values()))
+    scale = 2.0**-29 if case.torch_dtype == torch.float64 else 1.0
+    bounds = {
+        name: SAMPLES * scale * errors[name] + STEPS_FACTOR * (case.world_size + 1) * unit * size
+        for name, size in sizes.items()
+    }
+    return lambda path, want: bounds.get(last_key(path), 0.0)
+
+
+def measured(near: Named, far: Named, magnitudes: Named) -> tuple[dict[str, float], dict[str, float]]:
+    """By name, the largest difference between ``near`` and ``far``, and the largest value of ``far`` and magnitudes."""
+    errors: dict[str, float] = defaultdict(float)
+    sizes: dict[str, float] = defaultdict(float)
+    for (name, one), (_, other) in zip(near, far, strict=True):
+        errors[name] = max(errors[name], _most(one.double() - other.double()))
+        sizes[name] = max(sizes[name], _most(other))
+    for name, magnitude in magnitudes:
+        sizes[name] = max(sizes[name], _most(magnitude))
+    return errors, sizes
+
+
+def last_key(path: str) -> str:
+    """The key that ends a path in a trace: ``bias`` of ``'gradients' 'bias'[0]``."""
+    return str(re.findall(r"'([^']*)'", path)[-1])
+
+
+def tensors_of(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All floating tensors of a tree with the last key on the way to each."""
+    if isinstance(tree, Tensor):
+        yield from [(name, tree)] if tree.is_floating_point() else []
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from tensors_of(value, key)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from tensors_of(value, name)
+
+
+def _most(tensor: Tensor) -> float:
+    return float(tensor.double().abs().max()) if tensor.numel() else 0.0
+
+
+@lru_cache(maxsize=64)
+def expected(case: Situation) -> Expected:
+    """The same for the same case: both worlds ask."""
+    return Expected(case)

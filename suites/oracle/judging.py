@@ -1,0 +1,24 @@
+"""Playing a situation on ranks, and comparing it with the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.trial import Trial
+from harness.worlds.base import Program
+from suites.oracle.expected import Expected
+
+
+def follows(trial: Trial, program: Program, want: Expected) -> None:
+    """Play a situation on ranks, and compare action by action, so that the first that goes wrong is named."""
+    traces = trial.run(program, want.case)
+    for place, action in enumerate(want.case.actions):
+        for number, trace in enumerate(traces):
+            due: dict[str, Any] = want.on_rank(place, number)
+            got = {name: trace[place][name] for name in due}
+            if "registered" in due:  # of some parameters that is open
+                got["registered"] = {
+                    name: {fact: got["registered"].get(name, {}).get(fact) for fact in facts}
+                    for name, facts in due["registered"].items()
+                }
+            trial.agree(f"rank {number}, after action {place + 1}, {action}", got, due, want.within)

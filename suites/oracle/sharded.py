@@ -1,0 +1,263 @@
+"""A situation on ranks: what is done to a sharded net, action by action, and all that can be seen after each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
+
+from harness.worlds.rank import Rank
+from suites.oracle.layout import local
+from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in
+
+State = dict[str, Any]
+FORMS = {
+    "sharded": StateDictOptions(),
+    "full": StateDictOptions(full_state_dict=True),
+    "rank zero": StateDictOptions(full_state_dict=True, cpu_offload=True),
+}
+#: How each of them is given back.
+TO_LOAD = {**FORMS, "rank zero": StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)}
+
+
+class Sharded(Trained):
+    """A sharded net in the middle of a script, on one rank.
+
+    Optimizers hold the sharded parameters, whatever is registered: so values and gradients are looked up there.
+    """
+
+    def __init__(self, rank: Rank, case: Any) -> None:
+        self.rank, self.case = rank, case
+        self.batches = 0
+        self.saved: Any = {}
+        self.take(self.made())
+        if case.steps_in_backward:
+            self.step_in_backward()
+
+    @abstractmethod
+    def made(self) -> Any:
+        """The net, sharded, with the numbers of the case."""
+
+    def take(self, net: Any) -> None:
+        """Go on with this net, and a new optimizer."""
+        self.net = net
+        self.held: dict[str, Any] = dict(net.named_parameters())
+        self.optimizer = self.case.optimizer_of(self.held)
+        self.pending: list[list[list[Tensor]]] = []
+        self.handles: list[Any] = []
+
+    def step_in_backward(self) -> None:
+        """Have each parameter take its step as soon as its gradient is there."""
+        for name, parameter in self.held.items():
+            own = self.case.optimizer_of({name: parameter})
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(_step_and_forget, own))
+
+    def do(self, action: str, shown: Collection[str]) -> State:
+        """Do an action; what can be seen then."""
+        verb, _, what = action.partition(" ")
+        found = getattr(self, verb)(what) or {}
+        return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown}}
+
+    # What can be seen at any time.
+
+    def see_parameters(self) -> State:
+        """This rank's parts of all parameters."""
+        return {name: local(p) for name, p in self.held.items()}
+
+    def see_gradients(self) -> State:
+        """Those of gradients, None where there is none."""
+        return {name: None if p.grad is None else local(p.grad) for name, p in self.held.items()}
+
+    def see_optimizer(self) -> State:
+        """Those of what the optimizer keeps."""
+        found = kept(self.optimizer, self.held)
+        return {name: {key: local(value) for key, value in each.items()} for name, each in found.items()}
+
+    def see_facts(self) -> State:
+        """What sharded parameters say of themselves."""
+        return {name: facts(p) for name, p in self.held.items()}
+
+    def see_buffers(self) -> State:
+        """This rank's buffers."""
+        return {name: local(buffer) for name, buffer in self.net.named_buffers()}
+
+    def see_dtypes(self) -> State:
+        """The dtype of every parameter and buffer."""
+        return {name: str(tensor.dtype) for name, tensor in [*self.held.items(), *self.net.named_buffers()]}
+
+    def see_registered(self) -> State:
+        """How each parameter is registered, whether it trains, and if it is whole what it is."""
+        return {
+            name: {
+                "form": "sharded" if isinstance(p, DTensor) else "whole",
+                "trains": p.requires_grad,
+                "value": None if isinstance(p, DTensor) else local(p),
+            }
+            for name, p in self.net.named_parameters()
+        }
+
+    # Forward and backward.
+
+    def run(self) -> Any:
+        """The outputs of the next batch."""
+        self.batches += 1
+        return self.case.run(
+            self.net, self.batches - 1, self.rank.number, self.case.torch_dtype, device=self.rank.device
+        )
+
+    def forward(self, _: str) -> State:
+        """A forward that waits for its backward; its losses."""
+        losses = self.case.losses(self.run(), self.batches - 1, self.rank.number)
+        self.pending.append([losses])
+        return {"losses": [one.detach() for one in losses]}
+
+    @torch.no_grad()
+    def look(self, _: str) -> State:
+        """The outputs, without gradients."""
+        return {"outputs": [each.clone() for each in tensors_in(self.run())]}
+
+    def evaluate(self, _: str) -> State:
+        """The same in eval mode."""
+        self.net.eval()
+        found = self.look("")
+        self.net.train()
+        return found
+
+    def fail(self, module: str) -> None:
+        """A forward that ends in a module, and what puts the net in order again."""
+        with interrupted(self.net.get_submodule(module)):
+            self.run()
+        self.net.reset_iter_state()
+
+    def backward(self, which: str) -> None:
+        """Through one forward's losses, or one of two, or all forwards' at once."""
+        losses = [forward[0][which == "second"] for forward in taken(self.pending, which)]
+        total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        total.backward(retain_graph=which == "first")
+
+    def defer(self, what: str) -> None:
+        """Switch off reduction, or a part of it."""
+        self.switch(what, False)
+
+    def resume(self, what: str) -> None:
+        """Switch it on again."""
+        self.switch(what, True)
+
+    def switch(self, what: str, value: bool) -> None:
+        """Set what is named."""
+        getattr(self.net, "set_is_last_backward" if what == "last" else f"set_requires_{what}")(value)
+
+    def clip(self, most: str) -> State:
+        """Clip gradients; their norm."""
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.held.values(), float(most))
+        return {"norm": norm.full_tensor() if isinstance(norm, DTensor) else norm}
+
+    # Gathering and freeing.
+
+    def unshard(self, module: str) -> None:
+        """Unshard explicitly."""
+        self.net.get_submodule(module).unshard()
+
+    def begin(self, module: str) -> None:
+        """Unshard explicitly, and wait later."""
+        self.handles.append(self.net.get_submodule(module).unshard(async_op=True))
+
+    def wait(self, _: str) -> None:
+        """Wait for all that was begun, be it used up already or not."""
+        for handle in self.handles:
+            handle.wait()
+        self.handles = []
+
+    def keep(self, after: str) -> None:
+        """Free nothing after forward, or after backward."""
+        getattr(self.net, f"set_reshard_after_{after}")(False)
+
+    def free(self, after: str) -> None:
+        """Free all after forward, or after backward."""
+        getattr(self.net, f"set_reshard_after_{after}")(True)
+
+    # State.
+
+    def save(self, form: str) -> State:
+        """The state of the net in a form, and that of the optimizer once it has any; both are kept."""
+        given, states = FORMS[form], self.rank.implementation.state_dicts
+        net = states.get_model_state_dict(self.net, options=given)
+        optimizer = None
+        if self.optimizer.state:
+            optimizer = states.get_optimizer_state_dict(self.net, self.optimizer, options=given)
+        self.saved = each_copied(net), each_copied(optimizer)
+        return {form: {name: local(value) for name, value in net.items()}}
+
+    def load(self, form: str) -> None:
+        """Give the net what was kept."""
+        load_net(self.rank, self.net, self.saved[0], TO_LOAD[form])
+
+    def recall(self, form: str) -> None:
+        """Give the optimizer what was kept of it, if that is anything."""
+        if self.saved[1] is not None:
+            lenient = replace(TO_LOAD[form], strict=False)  # what had no gradient yet has no state
+            states = self.rank.implementation.state_dicts
+            states.set_optimizer_state_dict(self.net, self.optimizer, self.saved[1], options=lenient)
+
+
+def load_net(rank: Rank, net: nn.Module, state: State, given: StateDictOptions) -> None:
+    """Give a net a state, in the form that the options name."""
+    rank.implementation.state_dicts.set_model_state_dict(net, state, options=given)
+
+
+def each_copied(value: Any) -> Any:
+    """A state with every tensor copied: it outlasts training."""
+    if isinstance(value, (list, tuple)):
+        return [each_copied(item) for item in value]
+    if isinstance(value, dict):
+        return {key: each_copied(item) for key, item in value.items()}
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _step_and_forget(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
+    optimizer.step()
+    parameter.grad = None
+
+
+def facts(parameter: Any) -> State:
+    """What a sharded parameter says of itself, and in which dtypes it and its gradient are."""
+    if not isinstance(parameter, DTensor):
+        return {"type": type(parameter).__name__}
+    return {
+        "shape": list(parameter.shape),
+        "stride": list(parameter.stride()),
+        "placements": [placement_words(each) for each in parameter.placements],
+        "mesh": list(parameter.device_mesh.mesh.shape),
+        "requires_grad": parameter.requires_grad,
+        "dtype": str(parameter.dtype),
+        "gradient": None if parameter.grad is None else str(parameter.grad.dtype),
+    }
+
+
+def placement_words(placement: Placement) -> str:
+    """``"Shard(0)"`` for whatever cuts dim 0, strided or not; ``"Replicate()"``; else what it calls itself."""
+    if placement.is_replicate():
+        return "Replicate()"
+    dim = getattr(placement, "dim", None)
+    return repr(placement) if dim is None else f"Shard({dim})"
+
+
+def played_on(net: Sharded) -> list[State]:
+    """Do all actions; what could be seen after each. What an action raises says which it was."""
+    seen = []
+    for place, action in enumerate(net.case.actions):
+        try:
+            seen.append(net.do(action, net.case.shown(place)))
+        except Exception as error:
+            error.args = (f"in action {place + 1}, {action}: {error}",)
+            raise
+    return seen

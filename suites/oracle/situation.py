@@ -1,0 +1,211 @@
+"""What the oracle and ranks must know of a case: a net, its batches, and what is done with them.
+
+The actions of two steps, the second of two micro-batches of which only the last is reduced::
+
+    forward, backward, step, drop      defer gradient_sync, forward, backward, resume gradient_sync, forward, …
+
+Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.data.case import Case
+from suites.oracle.layout import shard
+
+#: What is compared after an action besides what it gives.
+SHOWN: dict[str, tuple[str, ...]] = {
+    "forward": ("buffers",),
+    "backward": ("gradients", "buffers"),
+    "clip": ("gradients",),
+    "step": ("parameters", "optimizer"),
+}
+
+
+class Situation(Case):
+    """A case that the oracle can play. Those that do not train in full leave out what they do not need."""
+
+    world_size: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether no sum of these numbers is ever rounded: results are then compared bit for bit."""
+        return False
+
+    @property
+    def divisor(self) -> float:
+        """What ranks' gradients are divided by."""
+        return self.world_size
+
+    @property
+    def zeros_for_unused(self) -> bool:
+        """Whether trained parameters that no rank has used have gradients of zero."""
+        return False
+
+    @property
+    def steps_in_backward(self) -> bool:
+        """Whether each parameter takes its step as soon as it has its gradient, which is then forgotten."""
+        return False
+
+    @property
+    def state_of_rank_zero(self) -> bool:
+        """Whether rank 0 alone has what is loaded, so that its buffers come to all ranks."""
+        return False
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
+        return self.world_size
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of parameters and inputs."""
+        raise NotImplementedError
+
+    @property
+    def policy(self) -> dict[str, torch.dtype]:
+        """The dtypes that are given to the mixed-precision policy, by the names of its fields."""
+        return {}
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """All that is done, in its order: the methods of ``Unsharded`` and ``Sharded``, each with what it is given."""
+        raise NotImplementedError
+
+    def shown(self, place: int) -> Sequence[str]:
+        """What is compared after the action at this place, besides what it gives."""
+        last = ("dtypes",) if place == len(self.actions) - 1 else ()
+        return (*SHOWN.get(self.actions[place].partition(" ")[0], ()), *last)
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """The net with its numbers, which are those of the case's dtype, in ``dtype`` unless that is None."""
+        raise NotImplementedError
+
+    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
+        """The unsharded net changed so that it computes as sharded ones do; in their dtypes if ``working``."""
+        return net
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What the net gives for a rank's batch of this number."""
+        raise NotImplementedError
+
+    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
+        """The scalars of one forward, of which each goes backward."""
+        raise NotImplementedError
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """A new optimizer of these parameters, whole or sharded."""
+        raise NotImplementedError
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter of this name, of its gradient, or of what an optimizer keeps of it."""
+        return shard(full, self.shards, rank % self.shards)
+
+
+class Interrupted(Exception):
+    """Raised in a forward on purpose."""
+
+
+@contextmanager
+def interrupted(module: nn.Module) -> Iterator[None]:
+    """In this block the module's forward raises, which ends the block."""
+
+    def raise_it(*_: Any) -> None:
+        raise Interrupted("a forward was interrupted on purpose")
+
+    hook = module.register_forward_pre_hook(raise_it)
+    try:
+        with suppress(Interrupted):
+            yield
+    finally:
+        hook.remove()
+
+
+class Trained:
+    """A net in the middle of a script, with its optimizer: what is done alike to a whole net and to a sharded one.
+
+    Each action is a method that is given the rest of the action's words.
+    """
+
+    case: Any
+    net: Any
+    optimizer: torch.optim.Optimizer
+
+    def nets(self) -> list[Any]:
+        """All nets that are trained: one, or one for each rank besides."""
+        return [self.net]
+
+    def step(self, _: str) -> None:
+        """A step."""
+        self.optimizer.step()
+
+    def drop(self, _: str) -> None:
+        """No gradients, neither of what the optimizer has, nor of what it has not."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.net.zero_grad(set_to_none=True)
+
+    def zero(self, _: str) -> None:
+        """Gradients of zero."""
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def rate(self, rate: str) -> None:
+        """Another learning rate."""
+        self.optimizer.param_groups[0]["lr"] = float(rate)
+
+    def freeze(self, module: str) -> None:
+        """What is in a module trains no more."""
+        for net in self.nets():
+            net.get_submodule(module).requires_grad_(False)
+
+    def thaw(self, module: str) -> None:
+        """All that is in a module trains."""
+        for net in self.nets():
+            net.get_submodule(module).requires_grad_(True)
+
+    def vary(self, _: str) -> None:
+        """Halve every rate, and change every entry of the user's own, as schedulers do."""
+        for group in self.optimizer.param_groups:
+            group["lr"] /= 2
+            group.update({"note": group["note"] + ", later"} if "note" in group else {})
+
+    def see_settings(self) -> list[dict[str, Any]]:
+        """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""
+        keys = ("lr", "weight_decay", "momentum", "note")
+        return [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+
+
+def kept(optimizer: torch.optim.Optimizer, named: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """The tensors that an optimizer keeps of each parameter, by its name."""
+    return {
+        name: {key: value for key, value in sorted(optimizer.state[p].items()) if isinstance(value, Tensor)}
+        for name, p in named.items()
+        if optimizer.state.get(p)
+    }
+
+
+def taken(pending: list[Any], which: str) -> list[Any]:
+    """The forwards that a backward goes through, which wait no more: the newest, the oldest, or all."""
+    if which == "first":
+        return pending[-1:]
+    if which == "all":
+        found = list(pending)
+        pending.clear()
+        return found
+    return [pending.pop(0 if which == "oldest" else -1)]
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The floating tensors of an output, however deep, in order."""
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]

@@ -1,0 +1,232 @@
+"""The unsharded model in a situation: one copy for each rank's batches, and one that is trained by their mean.
+
+Two ranks with gradients 1 and 3 give the mean 2 after every backward that reduces; until then each copy keeps its own.
+Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suites.oracle.situation import Situation, Trained, interrupted, kept, taken, tensors_in
+
+State = dict[str, Any]
+
+
+class Unsharded(Trained):
+    """``working`` rounds as ranks do, in the situation's dtypes (float32 stands in for float64); else all is float64.
+
+    ``magnitudes`` are of gradients before they are averaged.
+    """
+
+    def __init__(self, case: Situation, working: bool) -> None:
+        self.case, self.working = case, working
+        own = torch.float32 if case.torch_dtype == torch.float64 else case.torch_dtype
+        self.dtype = own if working and not case.exact else torch.float64
+        policy = case.policy if working else {}
+        self.reduced_in = policy.get("reduce_dtype") or policy.get("param_dtype") or self.dtype
+        self.batches = 0
+        self.saved: Any = None
+        self.magnitudes: list[tuple[str, Tensor]] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """A new net and a new optimizer."""
+        self.net: Any = self.case.build_in(self.dtype)
+        ranks = range(self.case.world_size)
+        self.copies: list[Any] = [self.case.prepared(copy.deepcopy(self.net), self.working) for _ in ranks]
+        self.named = dict(self.net.named_parameters())
+        self.optimizer = self.case.optimizer_of(self.named)
+        self.pending: list[list[list[Tensor]]] = []
+        self.deferred = ""
+
+    def nets(self) -> list[Any]:
+        """The one that is trained, and the ranks' own."""
+        return [self.net, *self.copies]
+
+    def do(self, action: str, shown: Collection[str]) -> State:
+        """Do an action; what must be seen then, of whole tensors. Buffers and ``found`` are by rank."""
+        verb, _, what = action.partition(" ")
+        found = getattr(self, verb, self.nothing)(what) or [{}] * self.case.world_size
+        hidden = {"gradients", "facts"} if self.deferred == "last" else set()  # whether they are there yet is open
+        return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown if name not in hidden}}
+
+    # What can be seen at any time.
+
+    def see_parameters(self) -> State:
+        """All parameters."""
+        return copies(self.named.items())
+
+    def see_gradients(self) -> State:
+        """All gradients, None where there is none."""
+        return {name: None if p.grad is None else p.grad.clone() for name, p in self.named.items()}
+
+    def see_optimizer(self) -> State:
+        """What the optimizer keeps."""
+        return copy.deepcopy(kept(self.optimizer, self.named))
+
+    def see_dtypes(self) -> None:
+        """What they are is known of the net as it was built."""
+
+    def see_facts(self) -> State:
+        """What shapes parameters have, which of them train, and which have a gradient."""
+        return {name: (p.detach(), p.requires_grad, p.grad is not None) for name, p in self.named.items()}
+
+    def see_buffers(self) -> list[State]:
+        """Each rank's buffers."""
+        return [copies(net.named_buffers()) for net in self.copies]
+
+    def nothing(self, _: str) -> None:
+        """What concerns sharding alone changes nothing here."""
+
+    # Forward and backward.
+
+    def run(self, rank: int) -> Any:
+        """The outputs of one rank's next batch."""
+        return self.case.run(self.copies[rank], self.batches, rank, self.dtype)
+
+    def forward(self, _: str) -> list[State]:
+        """Every rank's losses, which wait for their backward."""
+        ranks = range(self.case.world_size)
+        self.pending.append([self.case.losses(self.run(rank), self.batches, rank) for rank in ranks])
+        self.batches += 1
+        return [{"losses": [one.detach() for one in losses]} for losses in self.pending[-1]]
+
+    @torch.no_grad()
+    def look(self, _: str) -> list[State]:
+        """Every rank's outputs, without gradients."""
+        found = [{"outputs": tensors_in(self.run(rank))} for rank in range(self.case.world_size)]
+        self.batches += 1
+        return found
+
+    def evaluate(self, _: str) -> list[State]:
+        """The same in eval mode."""
+        for net in self.copies:
+            net.eval()
+        found = self.look("")
+        for net in self.copies:
+            net.train()
+        return found
+
+    def fail(self, module: str) -> None:
+        """A forward that ends in a module."""
+        for rank, net in enumerate(self.copies):
+            with interrupted(net.get_submodule(module)):
+                self.run(rank)
+        self.batches += 1
+
+    def backward(self, which: str) -> None:
+        """Through one forward's losses, or one of two, or all forwards'; then reduce, unless that is deferred."""
+        for forward in taken(self.pending, which):
+            for losses in forward:
+                losses[which == "second"].backward(retain_graph=which == "first")
+        if not self.deferred:
+            self.reduce()
+        if self.case.steps_in_backward:
+            self.step("")
+            self.drop("")
+
+    def defer(self, what: str) -> None:
+        """Gradients stay each rank's own, or are not waited for."""
+        self.deferred = what
+
+    def resume(self, _: str) -> None:
+        """The next backward reduces again."""
+        self.deferred = ""
+
+    def reduce(self) -> None:
+        """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""
+        of_ranks = [dict(net.named_parameters()) for net in self.copies]
+        for name, parameter in self.named.items():
+            parts = self.parts(parameter, [named[name].grad for named in of_ranks])
+            if parts:
+                total = torch.stack(parts).sum(0).to(parameter.dtype)
+                parameter.grad = total if parameter.grad is None else parameter.grad + total
+                self.magnitudes.append((name, torch.stack(parts).abs().sum(0)))
+        for net in self.copies:
+            net.zero_grad()
+
+    def parts(self, parameter: Tensor, gradients: list[Tensor | None]) -> list[Tensor]:
+        """What the ranks add to a parameter's gradient; nothing if none of them has any."""
+        parts = [gradient.to(self.reduced_in) / self.case.divisor for gradient in gradients if gradient is not None]
+        wanted = self.case.zeros_for_unused and parameter.requires_grad
+        return [torch.zeros_like(parameter)] if wanted and not parts else parts
+
+    def clip(self, most: str) -> list[State]:
+        """Clip gradients; their norm."""
+        norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), float(most))
+        return [{"norm": norm}] * self.case.world_size
+
+    # Between passes.
+
+    def step(self, _: str) -> None:
+        """A step, of which every copy learns."""
+        super().step("")
+        self.share()
+
+    @torch.no_grad()
+    def share(self) -> None:
+        """Give all copies the parameters of the trained model."""
+        for net in self.copies:
+            for name, parameter in net.named_parameters():
+                parameter.copy_(self.named[name])
+
+    def save(self, *forms: str) -> list[State]:
+        """Keep the state of net and optimizer; that of the net, with each rank's own buffers, in these forms."""
+        nets = [copies(net.state_dict().items()) for net in self.copies]
+        self.saved = nets, copy.deepcopy(self.optimizer.state_dict())
+        return [dict.fromkeys(forms, state) for state in nets]
+
+    def load(self, _: str) -> None:
+        """Give the net what was kept; where only rank 0 has it, also its buffers to all."""
+        nets, _ = self.saved
+        for rank, net in enumerate(self.copies):
+            net.load_state_dict(nets[0 if self.case.state_of_rank_zero else rank])
+        self.net.load_state_dict(nets[0])
+
+    def recall(self, _: str) -> None:
+        """Give the optimizer what was kept of it, if that is anything."""
+        if self.saved[1]["state"]:
+            self.optimizer.load_state_dict(copy.deepcopy(self.saved[1]))
+
+    def restart(self, _: str) -> None:
+        """A new net and a new optimizer with the same state."""
+        self.renew()
+        self.load("")
+        self.recall("")
+
+
+def played(case: Situation, working: bool = False, model: type[Unsharded] = Unsharded) -> list[State]:
+    """What every action leads to, with whole tensors."""
+    return played_with_sizes(case, working, model)[0]
+
+
+def played_with_sizes(
+    case: Situation, working: bool, model: type[Unsharded] = Unsharded
+) -> tuple[list[State], list[tuple[str, Tensor]]]:
+    """What every action leads to, with whole tensors; and the magnitudes of gradients."""
+    with one_thread():
+        net = model(case, working)
+        return [net.do(action, case.shown(place)) for place, action in enumerate(case.actions)], net.magnitudes
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have operations run on the caller's thread alone: as on ranks, and on a busy machine ten times as fast."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def copies(named: Any) -> dict[str, Tensor]:
+    """Tensors by name, copied."""
+    return {name: tensor.detach().clone() for name, tensor in named}

@@ -1,0 +1,244 @@
+"""A scenario: one complete training situation, as a value of each dimension.
+
+``Scenario(net="norms", recompute="block")`` is nothing special otherwise. ``script.py`` says what is done in it, step
+by step. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.vendor import Feature
+from suites.kit.cases import draw, mixed
+from suites.kit.nets import LENGTH, fill, some_tokens
+from suites.oracle.layout import shard
+from suites.oracle.low_precision import compute_in
+from suites.oracle.situation import Situation
+from suites.scenarios.bodies import BATCH, INPUTS, ScenarioNet, Table, plan
+from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, conflict, value
+from suites.scenarios.optimizers import optimizer
+from suites.scenarios.script import FACTOR, script, shown
+
+#: The dtypes of parameters, of computing, of reducing, and of outputs; None is left to the implementation.
+DTYPES: dict[str, tuple[str, str | None, str | None, str | None]] = {
+    "float64": ("float64", None, None, None),
+    "float32": ("float32", None, None, None),
+    "bfloat16": ("bfloat16", None, None, None),
+    "param": ("float32", "bfloat16", None, None),
+    "param and reduce": ("float32", "bfloat16", "float32", None),
+    "reduce": ("float32", None, "float64", None),
+    "output": ("float32", "bfloat16", None, "float32"),
+    "wider": ("float32", "float64", "float64", None),
+}
+#: The axes of each mesh: one that shards, or replicas of shards.
+MESHES = {"1": (1,), "2": (2,), "3": (3,), "4": (4,), "2x2": (2, 2), "1x2": (1, 2), "2x1": (2, 1)}
+
+
+@dataclass(frozen=True, repr=False)
+class Scenario(Situation):
+    """A value of each dimension of ``dimensions.py``, and the seed of all numbers.
+
+    Raises ValueError if a value is unknown, or if two of them cannot go together, with the reason.
+    """
+
+    net: str = DEFAULTS["net"]
+    runs: str = DEFAULTS["runs"]
+    wrapping: str = DEFAULTS["wrapping"]
+    mesh: str = DEFAULTS["mesh"]
+    rows: str = DEFAULTS["rows"]
+    dtype: str = DEFAULTS["dtype"]
+    inputs: str = DEFAULTS["inputs"]
+    reshard: str = DEFAULTS["reshard"]
+    recompute: str = DEFAULTS["recompute"]
+    prefetch: str = DEFAULTS["prefetch"]
+    gradients: str = DEFAULTS["gradients"]
+    offload: str = DEFAULTS["offload"]
+    life: str = DEFAULTS["life"]
+    asked: str = DEFAULTS["asked"]
+    form: str = DEFAULTS["form"]
+    optimizer: str = DEFAULTS["optimizer"]
+    groups: str = DEFAULTS["groups"]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, chosen in self.values.items():
+            value(name, chosen)
+        if why := conflict(self.values):
+            raise ValueError(f"{self} cannot be: {why}")
+
+    def __repr__(self) -> str:
+        words = [
+            f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if self._is_special(field.name)
+        ]
+        return f"Scenario({', '.join(words)})"
+
+    def _is_special(self, name: str) -> bool:
+        return bool(getattr(self, name) != DEFAULTS.get(name, 0))
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The value of every dimension."""
+        return {name: getattr(self, name) for name in DIMENSIONS}
+
+    @property
+    def special(self) -> dict[str, str]:
+        """The values that are not the default."""
+        return {name: chosen for name, chosen in self.values.items() if chosen != DEFAULTS[name]}
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """The features that an implementation must claim for it."""
+        return frozenset(feature for name, chosen in self.values.items() for feature in value(name, chosen).needs)
+
+    # What follows from the values.
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The mesh: (shards,) or (replicas, shards)."""
+        return MESHES[self.mesh]
+
+    @property
+    def world_size(self) -> int:  # type: ignore[override]
+        """How many ranks."""
+        return self.axes[0] * self.axes[-1] if len(self.axes) > 1 else self.axes[0]
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
+        return self.axes[-1]
+
+    @property
+    def dim(self) -> int:
+        """The number of features, and of rows of most parameters: even, 5, or one fewer than ranks that shard."""
+        return {"uneven": 5, "fewer": max(self.shards - 1, 1)}.get(self.rows, 6 if self.shards == 3 else 4)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of parameters."""
+        return _dtype(DTYPES[self.dtype][0]) or torch.float32
+
+    @property
+    def born(self) -> torch.dtype | None:
+        """The dtype in which the net is made and sharded, if it is converted before it trains."""
+        other = torch.float32 if self.torch_dtype == torch.float64 else torch.float64
+        return other if self.life == "converted" else None
+
+    @property
+    def policy(self) -> dict[str, torch.dtype]:
+        """What is given to the mixed-precision policy."""
+        names = ("param_dtype", "reduce_dtype", "output_dtype")
+        found = {name: _dtype(dtype) for name, dtype in zip(names, DTYPES[self.dtype][1:], strict=True)}
+        return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+    @property
+    def divisor(self) -> float:
+        """What ranks' gradients are divided by."""
+        return FACTOR if self.gradients == "factor" else self.world_size
+
+    @property
+    def zeros_for_unused(self) -> bool:
+        """Whether what trains and is not used has gradients of zero."""
+        return self.gradients == "unused reduced"
+
+    @property
+    def steps_in_backward(self) -> bool:
+        """Whether each parameter takes its step in backward."""
+        return self.gradients == "hooks"
+
+    @property
+    def state_of_rank_zero(self) -> bool:
+        """Whether rank 0 alone has what is loaded."""
+        return self.form == "rank zero"
+
+    # What is done.
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """All actions in their order."""
+        return script(self.values)
+
+    def shown(self, place: int) -> Sequence[str]:
+        """What is compared after the action at this place, besides what it gives."""
+        return shown(self.actions, place)
+
+    def build_in(self, dtype: torch.dtype | None, other: int = 0) -> ScenarioNet:
+        """The net with the seed's numbers, or with others, each rounded to the dtype in which it is born if any."""
+        net = ScenarioNet(self.net, self.runs, self.wrapping, self.dim).double()
+        fill(net, self.seed + other)
+        own = self.torch_dtype
+        for step in (own, self.born or own, own, dtype or own):
+            net.to(step)
+        for module in net.modules():
+            if isinstance(module, Table):
+                module.table.data = module.table.data.half()
+        return net
+
+    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
+        """The unsharded net with its recomputation; in the policy's dtypes if ``working``."""
+        assert isinstance(net, ScenarioNet)
+        net.recompute({"block": "around"}.get(self.recompute, self.recompute))
+        sharded = [name for names in plan(self.wrapping) for name in names]
+        compute_in(self.policy if working else {}, net, sharded)
+        return net
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """The outputs for a rank's batch of this number."""
+
+        def numbers(salt: int, shape: tuple[int, ...]) -> Tensor:
+            return self.numbers(shape, salt, batch, rank)
+
+        x = numbers(1, (BATCH, LENGTH, self.dim)).to(self.torch_dtype).to(device, dtype)
+        tokens = some_tokens(partial(numbers, 2), BATCH).to(device)
+        return net(batch=INPUTS[self.inputs](x), tokens=tokens, skip=self.runs == "skipped" and batch % 3 == 1)
+
+    def losses(self, outputs: Tensor, batch: int, rank: int) -> list[Tensor]:
+        """One scalar or two of the outputs, weighted by fixed numbers of either sign."""
+        salts = (3, 4) if self.gradients == "two losses" else (3,)
+        weights = [self.numbers(tuple(outputs.shape), salt, batch, rank).to(self.torch_dtype) for salt in salts]
+        return [(outputs * each.to(outputs)).mean() for each in weights]
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """A new optimizer."""
+        return optimizer(self.optimizer, named)
+
+    # What ranks hold.
+
+    def cut_dim(self, shape: tuple[int, ...]) -> int:
+        """The dim along which a parameter is cut: the second, where it is asked for and even, else the first."""
+        columns = self.rows == "columns" and len(shape) > 1 and 0 not in shape
+        return 1 if columns and shape[1] % self.shards == 0 else 0
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """A rank's part of a parameter, of its gradient, or of what an optimizer keeps of it."""
+        return shard(full, self.shards, rank % self.shards, self.cut_dim(tuple(full.shape))).contiguous()
+
+    def facts(self, full: Tensor, trains: bool) -> dict[str, object]:
+        """What a sharded parameter says of itself on every rank."""
+        return {
+            "shape": list(full.shape),
+            "stride": list(full.stride()),
+            "placements": [*["Replicate()"] * (len(self.axes) - 1), f"Shard({self.cut_dim(tuple(full.shape))})"],
+            "mesh": list(self.axes),
+            "requires_grad": trains,
+        }
+
+    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
+        """Normally distributed float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
+        return draw(shape, mixed(self.seed, *salt), exact=False)
+
+
+def with_values(values: Mapping[str, str], seed: int = 0) -> Scenario:
+    """The scenario of these values, defaults elsewhere. Raises ValueError if there is no such scenario."""
+    return replace(Scenario(seed=seed), **values)  # type: ignore[arg-type]
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    found = getattr(torch, name) if name else None
+    assert found is None or isinstance(found, torch.dtype)
+    return found

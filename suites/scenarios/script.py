@@ -1,0 +1,86 @@
+"""What is done in a scenario, action by action: the same for the unsharded model and on every rank.
+
+Three iterations; in the middle one whatever is special happens, and the last shows what it left behind::
+
+    forward, backward, step, drop      freeze blocks.1, forward, backward, step, drop      thaw blocks.1, forward, …
+
+Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+ITERATIONS = 3
+#: The module that is frozen and thawed, and that is skipped; and the one before which an exception is raised.
+MIDDLE, INTERRUPTED = "blocks.1", "blocks.1.first"
+#: What gradients are divided by where a factor is set, and the norm that they are clipped to.
+FACTOR, CLIP = 4.0, 0.01
+
+#: What is compared after an action besides what it gives; after any other, nothing more. At the end all is compared.
+EVERYTHING = ("parameters", "gradients", "optimizer", "settings", "facts", "buffers")
+SHOWN: dict[str, tuple[str, ...]] = {
+    "forward": ("buffers",),
+    "backward": ("gradients", "parameters", "facts", "buffers"),
+    "clip": ("gradients",),
+    "step": ("parameters", "optimizer"),
+    "load": EVERYTHING,
+    "recall": EVERYTHING,
+}
+
+
+def shown(actions: Sequence[str], place: int) -> tuple[str, ...]:
+    """What is compared after the action at this place."""
+    return EVERYTHING if place == len(actions) - 1 else SHOWN.get(actions[place].partition(" ")[0], ())
+
+
+#: Forwards and backwards of one iteration, by how gradients come about. ``defer`` and ``resume`` switch a setting.
+PASSES: dict[str, tuple[str, ...]] = {
+    "plain": ("forward", "backward"),
+    "unsynchronised": ("defer gradient_sync", "forward", "backward", "resume gradient_sync", "forward", "backward"),
+    "no all-reduce": ("defer all_reduce", "forward", "backward", "resume all_reduce", "forward", "backward"),
+    "last backward": ("defer last", "forward", "backward", "resume last", "forward", "backward"),
+    "two losses": ("forward", "backward first", "backward second"),
+}
+
+
+def script(values: Mapping[str, str]) -> tuple[str, ...]:
+    """All actions in their order, for the values of all dimensions."""
+    form = values["form"]
+    return tuple(action for number in range(ITERATIONS) for action in _iteration(values, number)) + tuple(
+        () if values["asked"] == "never" else (f"load {form}", f"recall {form}", "look")
+    )
+
+
+def _iteration(values: Mapping[str, str], number: int) -> Iterator[str]:
+    middle, asked, save = number == ITERATIONS // 2, values["asked"], f"save {values['form']}"
+    yield from _changes(values, number)
+    yield from {"no grad": ("look",), "eval": ("evaluate",)}.get(values["runs"], ())
+    if asked == "before" and number == 0:
+        yield save
+    if asked == "after forward" and middle:
+        yield from ("look", save)
+    for action in PASSES.get(values["gradients"], PASSES["plain"]):
+        if asked == "between" and middle and action.startswith("backward"):
+            yield save
+        yield action
+    if asked == "after backward" and middle:
+        yield save
+    if values["gradients"] == "clipped":
+        yield f"clip {CLIP}"
+    yield from () if values["gradients"] == "hooks" else ("step", "drop")
+    if middle:
+        yield from {"after step": (save,), "twice": (save, save)}.get(asked, ())
+
+
+def _changes(values: Mapping[str, str], number: int) -> Iterator[str]:
+    """What is changed between iterations, and changed back."""
+    place = number - ITERATIONS // 2
+    if place > 0 and values["gradients"] != "hooks":
+        yield "vary"
+    if values["life"] == "frozen and thawed" and place >= 0:
+        yield f"freeze {MIDDLE}" if place == 0 else f"thaw {MIDDLE}"
+    if values["reshard"] == "changed" and place >= 0:
+        yield "keep forward" if place == 0 else "free forward"
+    if values["life"] == "exception" and place == 0:
+        yield f"fail {INTERRUPTED}"

@@ -1,0 +1,127 @@
+"""What a script does on ranks besides what any situation does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from harness.worlds.rank import Rank
+from suites.generated.net_programs import spread_net
+from suites.oracle.layout import local
+from suites.oracle.sharded import Sharded, State, played_on
+from suites.scripts.cases import ScriptCase
+
+FULL = StateDictOptions(full_state_dict=True)
+
+
+class ShardedScript(Sharded):
+    """A sharded net in the middle of a script, on one rank."""
+
+    def made(self) -> Any:
+        """The net, sharded as the case says."""
+        return spread_net(self.rank, self.case, self.case.build().to(self.rank.device), **self.options())
+
+    def options(self) -> State:
+        """The policies that the case asks for."""
+        options, subject = State(), self.rank.implementation
+        if self.case.computed:
+            assert subject.mixed_precision_policy is not None
+            dtype = getattr(torch, self.case.computed)
+            options["mp_policy"] = subject.mixed_precision_policy(param_dtype=dtype, reduce_dtype=dtype)
+        if self.case.offloaded:
+            assert subject.cpu_offload_policy is not None
+            options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
+        return options
+
+    def forward(self, _: str) -> State:
+        """A forward that waits for its backward; its losses, and their dtypes."""
+        found = super().forward("")
+        return {**found, "dtypes": [str(loss.dtype) for loss in found["losses"]]}
+
+    def accumulate(self, what: str) -> State:
+        """A forward and a backward without reduction, or with one among ``shards`` only."""
+        setting = "all_reduce" if what == "shards" else "gradient_sync"
+        self.defer(setting)
+        found = self.forward("")
+        self.backward("newest")
+        self.resume(setting)
+        return found
+
+    def reshard(self, _: str) -> None:
+        """Reshard everything explicitly."""
+        for group in self.case.groups:
+            for module in group.modules:
+                self.net.get_submodule(module).reshard()
+
+    # State.
+
+    def save(self, form: str) -> State:
+        """Keep the state of net and optimizer, as parts and as whole tensors; what the net's is."""
+        nets = {"sharded": self.net.state_dict(), "full": get_model_state_dict(self.net, options=FULL)}
+        for form, state in nets.items():
+            net = {name: value.detach().clone() for name, value in state.items()}
+            self.saved[form] = (net, self.optimizer_state(full=form == "full"))
+        return {form: {name: local(value) for name, value in net.items()} for form, (net, _) in self.saved.items()}
+
+    def load(self, form: str) -> None:
+        """Give the net its state back.
+
+        To ask for its state first shards it, which the tool for full states needs and does not do itself: see
+        docs/evidence/torch/other/full-state-into-gathered-net.py.
+        """
+        if form == "full":
+            self.net.state_dict()
+            set_model_state_dict(self.net, self.saved[form][0], options=FULL)
+        else:
+            self.net.load_state_dict(self.saved[form][0])
+
+    def optimizer_state(self, full: bool) -> State:
+        """The optimizer's state dict, with tensors put together by all ranks if ``full``."""
+        state = self.optimizer.state_dict()
+        entries = {
+            number: {key: self.put_together(value, full) for key, value in kept.items()}
+            for number, kept in state["state"].items()
+        }
+        return {"state": entries, "param_groups": [dict(group) for group in state["param_groups"]]}
+
+    def put_together(self, value: Any, full: bool) -> Any:
+        """A copy of an optimizer's tensor, of all ranks' parts if ``full``; anything else as it is."""
+        if isinstance(value, DTensor) and full:
+            return DTensor.full_tensor(value.to(self.rank.device))  # type: ignore[arg-type]
+        return value.detach().clone() if isinstance(value, Tensor) else value
+
+    def recall(self, form: str) -> None:
+        """Give the optimizer its state back."""
+        kept, held = self.saved[form][1], list(self.held.values())
+        entries = {
+            number: {key: laid_out_as(held[number], value) for key, value in entry.items()}
+            for number, entry in kept["state"].items()
+        }
+        self.optimizer.load_state_dict({"state": entries, "param_groups": kept["param_groups"]})
+
+    def restart(self, form: str) -> None:
+        """A new net, made and sharded on meta, and a new optimizer; both are given the state."""
+        with torch.device("meta"):
+            net = self.case.net.make().to(self.case.torch_dtype)
+            spread_net(self.rank, self.case, net, **self.options())
+        self.take(net.to_empty(device="cpu" if self.case.offloaded else self.rank.device))
+        self.load(form)
+        self.recall(form)
+
+
+def laid_out_as(parameter: Any, value: Any) -> Any:
+    """A copy of an optimizer's tensor, cut as its parameter is if it is whole; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if isinstance(value, DTensor):
+        return value.clone()
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def play(rank: Rank, case: ScriptCase) -> list[State]:
+    """Do all acts; what could be seen after each."""
+    return played_on(ShardedScript(rank, case))
