@@ -137,7 +137,7 @@ def test_the_walk_sees_imports_and_attributes() -> None:
         "harness.worlds.threads.role"
     )
     assert any(within(used, "torch.accelerator") for used in uses("harness.pytest_plugin.environment"))
-    assert {"harness.data.case", "suites.kit", "reference_models.nets.mlp"} <= reached("suites.kit.baseline")
+    assert {"harness.data.case", "suites.kit", "reference_models.nets.mlp"} <= reached("suites.kit.precision")
 
 
 @pytest.mark.parametrize("package", ["reference_models.fsdp", "reference_models.nets"])
@@ -168,7 +168,7 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
 @pytest.mark.parametrize(
     "oracle",
     [
-        "suites.oracle.expected", "suites.kit.baseline", "suites.passes.passes", "suites.kit.tolerance",
+        "suites.oracle.expected", "suites.kit.precision", "suites.passes.passes", "suites.kit.tolerance",
         "suites.saving.resume", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
         "suites.generated.net_cases", "suites.scripts.baseline", "suites.scenarios.scenario",
     ],

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from harness.worlds.rank import Rank
 from suites.communication.communication_programs import modules, sharded
 from suites.communication.ladder import AT_ROOT, LadderCase
-from suites.kit.baseline import Step, Trace
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.programs import gradients, steps
 from suites.kit.strategies import stacks, training_cases
+from suites.oracle.situation import Step, Trace
 
 
 def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, Any]:

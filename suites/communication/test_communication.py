@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import communication_programs as programs
 from suites.communication.communication_programs import FrozenCase, RoomCase, frozen_cases, room_cases
-from suites.kit import baseline
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.expected_collectives import Unit, counted, tallied
@@ -24,6 +22,8 @@ from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.registered import SetLaterCase, group_cases, set_later_cases
 from suites.kit.strategies import costly, plans, stacks, training_cases
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 
 SHARDED = Feature.FULLY_SHARD
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.
@@ -126,11 +126,11 @@ def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: T
 @given(case=linear_first)
 def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: TrainingCase) -> None:
     """After set_unshard_in_backward(False) backward does not gather that group, and its gradients are right."""
-    want = baseline.train(case, torch.float64)
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.communicated, case, programs.first_block_not_in_backward)):
         again = [unit for unit in wire.freed(case) if unit.name != "0"]
         trial.agree(f"rank {number}, backward", counted(got["backward"]), backward(case, number, again))
-        right = baseline.on_rank(want, number, case.shards)[0]["gradients"]
+        right = want.trace(number)[0]["gradients"]
         trial.agree(f"rank {number}, gradients", got["gradients"], right)
 
 
@@ -195,9 +195,9 @@ def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None
 @given(case=training_cases(exact=True))
 def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: TrainingCase) -> None:
     """Custom collectives are called for every gather and reduction, on what they allocated, and training is right."""
-    want = baseline.train(case, torch.float64)
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.train_with_own_collectives, case)):
-        trial.agree(f"rank {number}", got.pop("trace"), baseline.on_rank(want, number, case.shards))
+        trial.agree(f"rank {number}", got.pop("trace"), want.trace(number))
         trial.agree(f"rank {number}, calls", got, dict.fromkeys(got, 0))
 
 
@@ -287,6 +287,4 @@ def backward(case: TrainingCase, rank: int, again: list[Unit]) -> wire.Counts:
 
 def follows(trial: Trial, case: TrainingCase, program: Program) -> None:
     """Train, and compare with the unsharded model bit for bit."""
-    want = baseline.train(case, torch.float64)
-    for number, trace in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+    trains(trial, program, case)

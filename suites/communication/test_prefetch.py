@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import example, given
 
 from harness.requirement import requirement
@@ -14,10 +13,11 @@ from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
 from suites.communication.ladder import LadderCase, ladders, only, precedes
 from suites.communication.ladder_programs import AnyAheadCase, any_ahead_cases
-from suites.kit import baseline
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import costly, training_cases
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 
 SHARDED, PREFETCH = Feature.FULLY_SHARD, Feature.PREFETCH
 TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
@@ -116,9 +116,7 @@ FINISHED_AHEAD = AnyAheadCase(
 @given(case=any_ahead_cases())
 def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: AnyAheadCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""
-    want = baseline.train(case, torch.float64)
-    for number, trace in enumerate(trial.run(programs.train_with_any_ahead, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+    trains(trial, programs.train_with_any_ahead, case)
 
 
 @requirement("prefetch/by-hand", SHARDED, ranks=2)
@@ -126,10 +124,10 @@ def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case:
 @given(case=training_cases(exact=True, steps=1))
 def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: TrainingCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""
-    [want] = baseline.train(case, torch.float64)
+    want = expected(case)
     total = float(sum(range(case.world_size)))
     for number, got in enumerate(trial.run(programs.train_unsharded_by_hand, case)):
-        right = {**baseline.on_rank([want], number, case.shards)[0], "parameters": {}}
+        right = {**want.trace(number)[0], "parameters": {}}
         trial.agree(f"rank {number}", got["step"], right)
         trial.agree(f"rank {number}, other sums", got["sums"], [total] * (len(case.sharded) + 1))
         gathers = wire.tallied(wire.gathers(case, number, wire.units(case)))

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from harness.data.case import Case
-from suites.kit.baseline import FullStep, Step, Trace
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.oracle.layout import shard
 
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
@@ -104,6 +103,10 @@ class ComposedCase(TrainingCase):
         """The calls, in order."""
         return self.acts
 
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """Its rows of what is cut; of anything else all."""
+        return super().part(rank, name, full) if forms(self)[name] == "cut" else full
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """SGD or Adam, which go over parameters one by one: plain and sharded ones are not updated by one call.
 
@@ -184,6 +187,7 @@ def upwards(name: str) -> Iterator[str]:
         yield name
 
 
+@lru_cache(maxsize=64)
 def forms(case: ComposedCase) -> dict[str, str]:
     """Whether each parameter is cut or whole on every rank."""
     return {name: "cut" if function in CUTTING else "whole" for name, function in spread_by(case).items()}
@@ -202,17 +206,3 @@ def state_is(case: ComposedCase, cut: str, whole: str) -> dict[str, str]:
     """What every entry of a state dict is: ``cut`` for what is cut, ``whole`` for other parameters and buffers."""
     of = forms(case)
     return {name: cut if of.get(name) == "cut" else whole for name in case.build().state_dict()}
-
-
-def on_rank(case: ComposedCase, steps: list[FullStep], number: int) -> Trace:
-    """What one rank must see of the unsharded training: its own loss, and of what is cut its rows."""
-    cut = [name for name, form in forms(case).items() if form == "cut"]
-
-    def held(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        part = number % case.shards
-        return {name: shard(full, case.shards, part) if name in cut else full for name, full in tensors.items()}
-
-    return [
-        Step(loss=step.losses[number], gradients=dict(held(step.gradients)), parameters=held(step.parameters))
-        for step in steps
-    ]

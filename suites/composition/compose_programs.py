@@ -10,10 +10,10 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.composition.compose import Act, ComposedCase, chosen
-from suites.kit.baseline import Trace
 from suites.kit.programs import data_mesh, gradients, steps
 from suites.kit.registered import kind
 from suites.oracle.layout import local
+from suites.oracle.situation import Trace
 
 
 def composed(rank: Rank, case: ComposedCase) -> nn.Sequential:

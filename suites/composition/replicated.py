@@ -19,10 +19,10 @@ from harness.worlds.rank import Rank
 from suites.composition.compose import Act, ComposedCase, Composite, Function
 from suites.composition.compose_programs import composed
 from suites.composition.compose_strategies import HEAD, Acts, composites, drawn
-from suites.kit.baseline import Trace
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.programs import gradients, steps
 from suites.kit.strategies import training_cases, world_sizes
+from suites.oracle.situation import Trace
 
 Route = Literal["", "halves", "tied", "cast", "method", "prefetch"]
 

@@ -6,7 +6,6 @@ its gradient is all-reduced once, and nothing is gathered or scattered.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,10 +17,10 @@ from harness.worlds.rank import Rank
 from suites.composition.compose import ComposedCase, spread_by
 from suites.composition.compose_programs import composed, state
 from suites.composition.replicated import ContainerCase, RouteCase, losses
-from suites.kit.baseline import Trace
 from suites.kit.cases import TrainingCase
 from suites.kit.programs import gradients, spread, steps
 from suites.kit.trees import modules_outside
+from suites.oracle.situation import Trace
 from suites.parallelism.three_axes import ThreeAxisCase
 
 
@@ -112,7 +111,7 @@ def train_after_tp(rank: Rank, case: ThreeAxisCase) -> dict[str, Any]:
     assert rank.implementation.replicate_fsdp is not None
     rank.implementation.replicate_fsdp(net, mesh=mesh["dp"])
     placed = {name: spread(parameter, mesh)["placements"] for name, parameter in net.named_parameters()}
-    trace: Trace = steps(replace(rank, number=rank.number // case.tp), case, net)
+    trace: Trace = steps(rank, case, net)
     return {"placements": placed, "trace": trace}
 
 

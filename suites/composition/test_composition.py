@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -39,7 +38,8 @@ from suites.composition.compose_strategies import (
     strategy_cases,
     under_root,
 )
-from suites.kit import baseline, tolerance
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 
 BY_POLICY = Feature.WRAP_POLICY
 RECOMPUTED = (Feature.FULLY_SHARD, Feature.CHECKPOINT)
@@ -156,10 +156,10 @@ def test_recomputation_casts_inputs_as_the_forward_did(trial: Trial, case: CastC
 @given(case=state_dict_cases("fully_shard", "replicate"))
 def test_state_dicts_of_mixed_nets_keep_the_forms_of_parameters(trial: Trial, case: ComposedCase) -> None:
     """After training, a state dict holds what is sharded as sharded tensors, and all else whole on every rank."""
-    within = tolerance.parity(case, oracle := baseline.train(case, torch.float64))
+    want = expected(case)
     for number, got in enumerate(trial.run(state_after_training, case)):
-        parameters = compose.on_rank(case, oracle, number)[-1]["parameters"]
-        holds(trial, f"rank {number}", case, got, compose.state_is(case, "cut", "whole"), parameters, within)
+        parameters = want.trace(number)[-1]["parameters"]
+        holds(trial, f"rank {number}", case, got, compose.state_is(case, "cut", "whole"), parameters, want.within)
 
 
 @requirement("composition/policy-checkpoint", *RECOMPUTED, BY_POLICY, ranks=2, source="B1 B5")
@@ -208,32 +208,28 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 @given(case=state_dict_cases("FULL_SHARD", "NO_SHARD"))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, else plain tensors; full ones whole plain tensors only."""
-    within = tolerance.parity(case, oracle := baseline.train(case, torch.float64))
+    want = expected(case)
     for number, got in enumerate(trial.run(state_of_each_type, case)):
-        own, full = compose.on_rank(case, oracle, number)[-1]["parameters"], oracle[-1].parameters
+        own, full = want.trace(number)[-1]["parameters"], want.whole[-1]["parameters"]
         for asked, found in got.items():
             where, is_full = f"rank {number}, {asked}", asked == "full"
             trial.agree(f"{where}, type", found["type"], "full" if is_full else "sharded")
             kinds = compose.state_is(case, "a plain tensor" if is_full else "a DTensor", "a plain tensor")
-            holds(trial, where, case, found, kinds, full if is_full else own, within)
+            holds(trial, where, case, found, kinds, full if is_full else own, want.within)
 
 
 def trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Run the case on ranks and compare each rank's trace with its part of the unsharded model's."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
-    for number, trace in enumerate(trial.run(train_composed, case)):
-        trial.agree(f"rank {number}", trace, compose.on_rank(case, oracle, number), within)
+    trains(trial, train_composed, case)
 
 
 def spreads_as_told(trial: Trial, case: ComposedCase) -> None:
     """Compare which parameters are cut after a forward and backward, and each rank's gradients."""
-    oracle = baseline.train(replace(case, steps=1), torch.float64)
-    within = tolerance.parity(replace(case, steps=1), oracle)
+    want = expected(replace(case, steps=1))
     for number, got in enumerate(trial.run(one_step, case)):
         trial.agree(f"rank {number}, forms", got["forms"], compose.forms(case))
-        want = compose.on_rank(case, oracle, number)[0]["gradients"]
-        trial.agree(f"rank {number}", {"gradients": got["gradients"]}, {"gradients": want}, within)
+        due = want.trace(number)[0]["gradients"]
+        trial.agree(f"rank {number}", {"gradients": got["gradients"]}, {"gradients": due}, want.within)
 
 
 def holds(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.composition import compose, replicated, replicated_facts
+from suites.composition import replicated, replicated_facts
 from suites.composition.compose import Act, ComposedCase
 from suites.composition.compose_programs import train_composed
 from suites.composition.compose_strategies import SMALL
@@ -28,8 +27,9 @@ from suites.composition.replicated import (
     routes,
     under_one_root,
 )
-from suites.kit import baseline, tolerance
 from suites.kit.cases import TrainingCase
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 from suites.parallelism import three_axes
 from suites.parallelism.three_axes import ThreeAxisCase, three_axis_cases
 
@@ -126,11 +126,11 @@ def test_a_root_is_left_what_neither_function_has_taken(trial: Trial, case: Rout
 @given(case=three_axis_cases(exact=True, shapes=TP))
 def test_what_tensor_parallelism_has_cut_can_be_replicated(trial: Trial, case: ThreeAxisCase) -> None:
     """MLPs cut over tp and replicated over the other axis train as the unsharded model, bit for bit."""
-    full = three_axes.oracle(case)
+    want = expected(case)
     for number, got in enumerate(trial.run(replicated_facts.train_after_tp, case)):
         placed = {name: ["Replicate()", three_axes.placements(case, name)[-1]] for name in got["placements"]}
         trial.agree(f"rank {number}, placements", got["placements"], placed)
-        trial.agree(f"rank {number}", got["trace"], three_axes.on_rank(case, full, number))
+        trial.agree(f"rank {number}", got["trace"], want.trace(number))
 
 
 @requirement("replicate/routes", DTENSORS, ranks=2)
@@ -161,11 +161,11 @@ def test_replicas_that_prefetch_train_as_the_plain_net(trial: Trial, case: Route
 @given(case=low_precision_cases())
 def test_replicas_compute_and_reduce_in_the_dtypes_of_their_policy(trial: Trial, case: TrainingCase) -> None:
     """Replicas compute in param_dtype, and their gradients, averaged in reduce_dtype, have the parameters' dtype."""
-    [step] = baseline.train(case, torch.float64)
+    [step] = expected(case).whole
     for number, got in enumerate(trial.run(replicated_facts.low_precision, case)):
         trial.agree(f"rank {number}, seen", got["seen"], ["torch.bfloat16"] * 3)
         trial.agree(f"rank {number}, gradients", got["gradients of"], ["torch.float32"])
-        trial.agree(f"rank {number}", got["gradients"], step.gradients)
+        trial.agree(f"rank {number}", got["gradients"], step["gradients"])
 
 
 @requirement("replicate/dtensors-gradient-sync", DTENSORS, Feature.ACCUMULATION, ranks=2)
@@ -221,10 +221,7 @@ def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
 
 def trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Run the case on ranks and compare each rank's trace with its part of the unsharded model's."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
-    for number, trace in enumerate(trial.run(replicated.train_by_route, case)):
-        trial.agree(f"rank {number}", trace, compose.on_rank(case, oracle, number), within)
+    trains(trial, replicated.train_by_route, case)
 
 
 def lie_as_told(trial: Trial, case: RouteCase) -> None:
@@ -235,9 +232,10 @@ def lie_as_told(trial: Trial, case: RouteCase) -> None:
 
 def accumulates(trial: Trial, case: RouteCase) -> None:
     """Compare what is held before gradients are synchronised with the plain net's, and then the mean."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
+    want = expected(case)
     for number, got in enumerate(trial.run(replicated.accumulated, case)):
         own = {name: None if got["held"][name] is None else grad for name, grad in got["own"].items()}
         trial.agree(f"rank {number}, not synchronised", got["held"], own)
-        trial.agree(f"rank {number}", {"gradients": got["gradients"]}, {"gradients": oracle[0].gradients}, within)
+        trial.agree(
+            f"rank {number}", {"gradients": got["gradients"]}, {"gradients": want.whole[0]["gradients"]}, want.within
+        )

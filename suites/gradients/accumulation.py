@@ -13,12 +13,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suites.kit import baseline
-from suites.kit.baseline import FullStep
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.expected_collectives import ROOT, Unit, units
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.precision import PrecisionCase
+from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.strategies import training_cases
 
 
@@ -37,13 +35,15 @@ class AccumulationCase(TrainingCase):
     #: Whether all is unsharded explicitly before a step; for pipelines.
     by_hand: bool = False
 
-    def batch_of(self, step: int, micro: int, rank: int) -> Tensor:
-        """One rank's micro-batch."""
-        return self.inputs(step * self.micro + micro, rank)
-
-    def loss_of(self, outputs: Tensor, step: int, micro: int, rank: int) -> Tensor:
-        """Its loss."""
-        return self.loss(outputs, step * self.micro + micro, rank)
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Micro-batches, whenever they are reduced."""
+        passes = ("forward", "backward") * self.micro
+        return tuple(
+            action
+            for step in range(self.steps)
+            for action in (*passes, "step", "zero" if self.is_kept(step) else "drop")
+        )
 
     def is_kept(self, step: int) -> bool:
         """Whether gradients are zeroed after this step."""
@@ -75,36 +75,6 @@ def accumulation_cases(draw: st.DrawFn, /, replicas: bool = False, quiet: str = 
     return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, by_hand=by_hand)
 
 
-def train(case: AccumulationCase) -> list[FullStep]:
-    """What training must give, computed explicitly in float64."""
-    net = case.build().double()
-    optimizer = case.optimizer(net.parameters())
-    return [_step(net, optimizer, case, step) for step in range(case.steps)]
-
-
-def _step(net: nn.Module, optimizer: torch.optim.Optimizer, case: AccumulationCase, step: int) -> FullStep:
-    losses: list[Tensor] = []
-    total = {name: torch.zeros_like(p, requires_grad=False) for name, p in net.named_parameters()}
-    for rank in range(case.world_size):
-        own = []
-        for micro in range(case.micro):
-            outputs = net(case.batch_of(step, micro, rank).double())
-            loss = case.loss_of(outputs, step, micro, rank)
-            for name, gradient in zip(total, torch.autograd.grad(loss, list(net.parameters())), strict=True):
-                total[name] += gradient / case.world_size
-            own.append(loss.detach())
-        losses.append(torch.stack(own))
-    for name, parameter in net.named_parameters():
-        parameter.grad = total[name]
-    optimizer.step()
-    return FullStep(losses, total, {name: p.detach().clone() for name, p in net.named_parameters()}, {})
-
-
-def on_rank(case: AccumulationCase, rank: int) -> Any:
-    """What one rank must see of it."""
-    return baseline.on_rank(train(case), rank, case.shards)
-
-
 # Sums that low precision would round.
 
 
@@ -117,22 +87,13 @@ class FineCase(PrecisionCase):
     """
 
     @property
-    def scales(self) -> tuple[float, ...]:
-        """How large each micro-batch is."""
-        return (2.0**11, 1.0)
+    def actions(self) -> tuple[str, ...]:
+        """Two micro-batches, of which the second alone is reduced."""
+        return ("defer gradient_sync", "forward", "backward", "resume gradient_sync", "forward", "backward", "step")
 
-
-def fine_gradients(case: FineCase) -> dict[str, Tensor]:
-    """The mean over ranks of each rank's sum over micro-batches, in float64."""
-    net = case.build().to(case.compute)
-    total = {name: torch.zeros_like(p, dtype=torch.float64, requires_grad=False) for name, p in net.named_parameters()}
-    for rank in range(case.world_size):
-        for micro, scale in enumerate(case.scales):
-            outputs = net((case.inputs(micro, rank) * scale).to(case.compute))
-            loss = case.loss(outputs, micro, rank)
-            for name, gradient in zip(total, torch.autograd.grad(loss, list(net.parameters())), strict=True):
-                total[name] += gradient.double() / case.world_size
-    return total
+    def inputs(self, step: int, rank: int) -> Tensor:
+        """A large micro-batch, then a small one."""
+        return super().inputs(step, rank) * (SCALE, 1.0)[step]
 
 
 # Two results of one forward.

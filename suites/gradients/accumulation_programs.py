@@ -10,10 +10,10 @@ from torch import nn
 from harness.worlds.rank import Rank
 from suites.communication.communication_programs import sharded
 from suites.gradients.accumulation import AccumulationCase, FineCase, fork
-from suites.kit.baseline import Step
 from suites.kit.cases import TrainingCase
 from suites.kit.precision_programs import policy_of
 from suites.kit.programs import apply, data_mesh, gradients, parameters
+from suites.oracle.situation import Step
 from suites.training.offloading import policy
 
 
@@ -27,9 +27,8 @@ def accumulate(rank: Rank, case: AccumulationCase, how: str = "sync", **options:
         for micro in range(case.micro):
             switch(case, net, how, last=micro == case.micro - 1)
             with rank.collectives() as entries:
-                loss = case.loss_of(
-                    net(case.batch_of(step, micro, rank.number).to(rank.device)), step, micro, rank.number
-                )
+                batch = step * case.micro + micro
+                loss = case.loss(net(case.inputs(batch, rank.number).to(rank.device)), batch, rank.number)
                 loss.backward()
             losses.append(loss.detach())
             traces.append(entries)
@@ -65,10 +64,9 @@ def accumulate_offloaded(rank: Rank, case: AccumulationCase) -> dict[str, Any]:
 def accumulate_in_low_precision(rank: Rank, case: FineCase) -> Any:
     """One step whose micro-batches are computed in one dtype and reduced in another; its gradients."""
     net: Any = sharded(rank, case, mp_policy=policy_of(rank, case))
-    for micro, scale in enumerate(case.scales):
-        net.set_requires_gradient_sync(micro == len(case.scales) - 1)
-        outputs = net((case.inputs(micro, rank.number) * scale).to(rank.device))
-        case.loss(outputs, micro, rank.number).backward()
+    for micro in range(2):
+        net.set_requires_gradient_sync(micro == 1)
+        case.loss(net(case.inputs(micro, rank.number).to(rank.device)), micro, rank.number).backward()
     return gradients(net)
 
 
@@ -84,8 +82,9 @@ def pipeline(rank: Rank, case: AccumulationCase) -> Any:
         losses: list[Any] = []
         for micro in range(case.micro + 1):
             if micro < case.micro:
-                outputs = net(case.batch_of(step, micro, rank.number).to(rank.device))
-                losses.append(case.loss_of(outputs, step, micro, rank.number))
+                batch = step * case.micro + micro
+                outputs = net(case.inputs(batch, rank.number).to(rank.device))
+                losses.append(case.loss(outputs, batch, rank.number))
             if micro > 0:
                 last = micro == case.micro
                 net.set_is_last_backward(last)
@@ -131,4 +130,4 @@ def switched(rank: Rank, case: AccumulationCase) -> list[bool]:
 
 def run(rank: Rank, case: AccumulationCase, net: nn.Module) -> None:
     """A forward and a backward."""
-    case.loss_of(net(case.batch_of(0, 0, rank.number).to(rank.device)), 0, 0, rank.number).backward()
+    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()

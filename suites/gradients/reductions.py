@@ -19,7 +19,6 @@ from torch import Tensor
 
 from harness.worlds.rank import Rank
 from suites.communication.communication_programs import modules, passed, sharded
-from suites.kit import baseline, precision
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.expected_collectives import ROOT, tells_nothing, units
 from suites.kit.hsdp import hsdp_meshes
@@ -27,6 +26,7 @@ from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import policy_of, precision_cases
 from suites.kit.programs import apply, gradients
 from suites.kit.strategies import training_cases, world_sizes
+from suites.oracle.expected import expected
 from suites.oracle.layout import shard
 
 #: Powers of two, so that exact cases stay exact.
@@ -82,13 +82,10 @@ def own_size_cases(draw: st.DrawFn) -> Any:
     return FactorCase(**{**fields, "factors": factors})
 
 
-def expected(case: TrainingCase, divisors: dict[str, float], rank: int) -> dict[str, Tensor]:
+def scaled_means(case: TrainingCase, divisors: dict[str, float], rank: int) -> dict[str, Tensor]:
     """A rank's rows of the sum over ranks, divided."""
-    if isinstance(case, PrecisionCase) and case.param_dtype:
-        [step] = precision.train(case)
-    else:
-        [step] = baseline.train(case, torch.float64)
-    scaled = {name: mean.double() * case.world_size / divisors[name] for name, mean in step.gradients.items()}
+    [step] = expected(case).whole
+    scaled = {name: mean.double() * case.world_size / divisors[name] for name, mean in step["gradients"].items()}
     return {name: shard(full, case.shards, rank % case.shards) for name, full in scaled.items()}
 
 

@@ -26,6 +26,8 @@ from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, training_cases
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 from suites.oracle.layout import shard
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
@@ -67,11 +69,12 @@ def test_one_block_can_be_quiet(trial: Trial, case: AccumulationCase) -> None:
 def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With sync left on every micro-batch is reduced, and its gradients are added to those that are there."""
     everything = wire.units(case)
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, "none")):
-        trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
+        trial.agree(f"rank {number}", got["trace"], want.trace(number))
         for micro, entries in enumerate(got["traces"]):
-            want = wire.tallied(wire.reductions(case, number, everything))
-            trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
+            due = wire.tallied(wire.reductions(case, number, everything))
+            trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), due)
 
 
 @requirement("accumulation/hsdp", *ADDING, Feature.HSDP, ranks=2)
@@ -90,12 +93,13 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
     everything = wire.units(case)
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, "replicas")):
-        trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
+        trial.agree(f"rank {number}", got["trace"], want.trace(number))
         for micro, entries in enumerate(got["traces"]):
             last = micro % case.micro == case.micro - 1
-            want = wire.tallied(wire.reductions(case, number, everything, across=last))
-            trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
+            due = wire.tallied(wire.reductions(case, number, everything, across=last))
+            trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), due)
 
 
 @requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
@@ -114,12 +118,13 @@ def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: B
 def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: AccumulationCase) -> None:
     """With resharding off after forward and backward, the first micro-batch of a step gathers, and no other does."""
     everything = wire.units(case)
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, "reshard")):
-        trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
+        trial.agree(f"rank {number}", got["trace"], want.trace(number))
         for micro, entries in enumerate(got["traces"]):
-            want = wire.gathers(case, number, everything) if micro % case.micro == 0 else []
+            due = wire.gathers(case, number, everything) if micro % case.micro == 0 else []
             gathered = [entry for entry in entries if entry["op"] == "all_gather"]
-            trial.agree(f"rank {number}, micro-batch {micro}", wire.counted(gathered), wire.tallied(want))
+            trial.agree(f"rank {number}, micro-batch {micro}", wire.counted(gathered), wire.tallied(due))
 
 
 @requirement("accumulation/pipeline", *ADDING, ranks=2)
@@ -127,8 +132,7 @@ def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: Accumu
 @given(case=st.booleans().flatmap(lambda by_hand: accumulation_cases(dtype="float64", by_hand=by_hand)))
 def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCase) -> None:
     """One forward ahead of one backward, with sync and resharding off until the last, is the unsharded model's step."""
-    for number, got in enumerate(trial.run(programs.pipeline, case)):
-        trial.agree(f"rank {number}", got, accumulation.on_rank(case, number))
+    trains(trial, programs.pipeline, case)
 
 
 @requirement("accumulation/last-backward", *ADDING, ranks=2)
@@ -159,9 +163,9 @@ def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase)
 @given(case=precision_cases(FineCase, bias=False, steps=1, pairs=[("bfloat16", "float32")]))
 def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
-    want = accumulation.fine_gradients(case)
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.accumulate_in_low_precision, case)):
-        trial.agree(f"rank {number}", got, {name: shard(full, case.shards, number) for name, full in want.items()})
+        trial.agree(f"rank {number}", got, want.trace(number)[0]["gradients"])
 
 
 @requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
@@ -179,8 +183,9 @@ def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case
 @given(case=accumulation_cases(dtype="float64"))
 def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With offload to memory that is not pinned, micro-batches add up, and their gradients lie on the CPU."""
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.accumulate_offloaded, case)):
-        trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
+        trial.agree(f"rank {number}", got["trace"], want.trace(number))
         trial.holds(got["devices"] == ["cpu"], f"rank {number}: expected gradients on the CPU, got {got['devices']}")
 
 
@@ -196,12 +201,13 @@ def communicates_and_trains(trial: Trial, case: AccumulationCase, how: str) -> N
     everything, loud = wire.units(case), case.loud()
     spoken = {name for unit in loud for name in unit.parameters}
     early: dict[str, Any] = {name: name in spoken for name, _ in case.build().named_parameters()}
+    want = expected(case)
     for number, got in enumerate(trial.run(programs.accumulate, case, how)):
-        trial.agree(f"rank {number}", got["trace"], accumulation.on_rank(case, number))
+        trial.agree(f"rank {number}", got["trace"], want.trace(number))
         for micro, entries in enumerate(got["traces"]):
             last = micro % case.micro == case.micro - 1
-            want = wire.tallied(wire.reductions(case, number, everything if last else loud))
-            trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), want)
+            due = wire.tallied(wire.reductions(case, number, everything if last else loud))
+            trial.agree(f"rank {number}, micro-batch {micro}", reduced(entries), due)
         trial.agree(f"rank {number}, who has a gradient", got["early"][0], early)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from hypothesis import given
 
 from harness.requirement import requirement
@@ -19,7 +18,8 @@ from suites.gradients.clipping import (
     scaler_cases,
     total_norm,
 )
-from suites.kit import baseline, tolerance
+from suites.kit import tolerance
+from suites.oracle.expected import expected
 from suites.oracle.layout import shard
 
 ONE_AXIS = (Feature.FULLY_SHARD,)
@@ -28,7 +28,7 @@ REPLICATED = (*ONE_AXIS, Feature.HSDP)
 
 def clips(trial: Trial, case: ClipCase) -> None:
     """Compare norms and clipped gradients with those of the unsharded model."""
-    grads = baseline.train(case, torch.float64)[0].gradients
+    grads = expected(case).whole[0]["gradients"]
     total = total_norm(grads, float(case.norm))
     factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
     for number, got in enumerate(trial.run(clip, case)):
@@ -63,11 +63,11 @@ def test_infinity_on_one_rank_is_refused_on_all(trial: Trial, case: ScalerCase) 
 @given(case=scaler_cases())
 def test_a_scaled_loss_gives_the_same_step(trial: Trial, case: ScalerCase) -> None:
     """Under a GradScaler gradients and step are those of the unsharded model, and the scale stays."""
-    [want] = baseline.train(case, torch.float64)
+    want = expected(case)
     for number, got in enumerate(trial.run(scaled_step, case)):
-        [right] = baseline.on_rank([want], number, case.shards)
-        expected = {"gradients": right["gradients"], "parameters": right["parameters"], "scale": case.scale}
-        trial.agree(f"rank {number}", got, expected)
+        [right] = want.trace(number)
+        due = {"gradients": right["gradients"], "parameters": right["parameters"], "scale": case.scale}
+        trial.agree(f"rank {number}", got, due)
 
 
 @requirement("clipping/scaler-infinity", *ONE_AXIS, ranks=2)

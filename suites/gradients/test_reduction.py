@@ -18,11 +18,11 @@ from suites.gradients.reductions import (
     own_size_cases,
     replicated_factor_cases,
 )
-from suites.kit import baseline
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import costly, training_cases
+from suites.oracle.expected import expected
 
 SHARDED = Feature.FULLY_SHARD
 FACTOR = (SHARDED, Feature.DIVIDE_FACTOR)
@@ -102,7 +102,7 @@ def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: Fa
 def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: FactorCase) -> None:
     """set_reduce_scatter_divide_factor warns that it is deprecated, and does what set_gradient_divide_factor does."""
     for number, got in enumerate(trial.run(reductions.with_factors, case, True)):
-        trial.agree(f"rank {number}", got["gradients"], reductions.expected(case, case.divisors(), number))
+        trial.agree(f"rank {number}", got["gradients"], reductions.scaled_means(case, case.divisors(), number))
         trial.holds(got["warned"], f"rank {number}: expected a warning of deprecation, there was none")
 
 
@@ -124,9 +124,9 @@ def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: TrainingCas
 @given(case=one_rank_cases())
 def test_one_rank_keeps_its_gradients(trial: Trial, case: TrainingCase) -> None:
     """On one rank gradients are those of the unsharded model, whatever the mesh."""
-    [want] = baseline.train(case, torch.float64)
+    [want] = expected(case).whole
     for got in trial.run(reductions.alone, case):
-        trial.agree("rank 0", got, want.gradients)
+        trial.agree("rank 0", got, want["gradients"])
 
 
 @requirement("reduction/half-range", SHARDED, level="should", ranks=2)
@@ -156,9 +156,9 @@ def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: Trainin
 @given(case=hsdp_cases(exact=True, steps=1, mesh=(2, 2), world_size=4))
 def test_a_hook_can_average_replicas(trial: Trial, case: TrainingCase) -> None:
     """Shards over one axis of a mesh, with a hook that averages over the other, have the mean over all ranks."""
-    want = baseline.train(case, torch.float64)
+    want = expected(case)
     for number, got in enumerate(trial.run(reductions.with_replicas_by_hook, case)):
-        trial.agree(f"rank {number}", got, baseline.on_rank(want, number, case.shards)[0]["gradients"])
+        trial.agree(f"rank {number}", got, want.trace(number)[0]["gradients"])
 
 
 @requirement("reduction/refuses-streams", *HOOK, Feature.HSDP, ranks=2, level="should")
@@ -171,22 +171,22 @@ def test_a_stream_for_a_hook_is_refused_on_replicas(trial: Trial) -> None:
 def divides(trial: Trial, case: FactorCase) -> None:
     """Compare gradients with sums divided by what was asked for."""
     for number, got in enumerate(trial.run(reductions.with_factors, case)):
-        trial.agree(f"rank {number}", got["gradients"], reductions.expected(case, case.divisors(), number))
+        trial.agree(f"rank {number}", got["gradients"], reductions.scaled_means(case, case.divisors(), number))
 
 
 def sums_only(trial: Trial, case: TrainingCase) -> None:
     """Compare gradients with the mean; reductions in the trace must be SUM, and ranks may add explicitly."""
-    want = baseline.train(case, torch.float64)
+    want = expected(case)
     for number, got in enumerate(trial.run(reductions.with_sums, case)):
-        trial.agree(f"rank {number}", got["gradients"], baseline.on_rank(want, number, case.shards)[0]["gradients"])
+        trial.agree(f"rank {number}", got["gradients"], want.trace(number)[0]["gradients"])
         trial.agree(f"rank {number}, reductions but sums", got["others"], [])
 
 
 def hooks_change_gradients(trial: Trial, case: TrainingCase) -> None:
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
-    want = baseline.train(case, torch.float64)
+    want = expected(case)
     seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in wire.units(case))
     for number, got in enumerate(trial.run(reductions.with_hooks, case)):
-        means = baseline.on_rank(want, number, case.shards)[0]["gradients"]
+        means = want.trace(number)[0]["gradients"]
         trial.agree(f"rank {number}", got["gradients"], {n: 2 * m.abs() for n, m in means.items() if m is not None})
         trial.agree(f"rank {number}, what the hooks were given", got["seen"], seen)

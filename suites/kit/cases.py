@@ -7,7 +7,7 @@ and the baseline build the same net. ``exact`` draws integers: then every sum is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from reference_models.nets import MLP
 from suites.kit.stepping import OwnSGD
+from suites.oracle.situation import Situation
 
 Block = Literal["mlp", "linear", "nested", "buffer"]
 Reshard = bool | int | None
@@ -94,7 +95,7 @@ class NetCase(CaseOnMesh):
 
 
 @dataclass(frozen=True)
-class TrainingCase(NetCase):
+class TrainingCase(NetCase, Situation):
     """Some steps of SGD; every rank has its own batch."""
 
     reshard_after_forward: Reshard = None
@@ -105,6 +106,27 @@ class TrainingCase(NetCase):
     learning_rate = 0.125
     #: How gradients are forgotten after a step.
     set_to_none = True
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A forward and a backward a step."""
+        return ("forward", "backward", "step", "drop" if self.set_to_none else "zero") * self.steps
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """The net in a dtype."""
+        return self.build().to(dtype or self.torch_dtype)
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What the net gives for a rank's batch of this number."""
+        return net(self.inputs(batch, rank).to(device, dtype))
+
+    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
+        """One."""
+        return [self.loss(outputs, batch, rank)]
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """The case's optimizer."""
+        return self.optimizer(named.values())
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Plain SGD: unlike Adam, it does not forgive gradients of a wrong scale."""

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from harness.trial import most_ranks
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.programs import apply, data_mesh, spread, steps
 from suites.kit.strategies import MOST, training_cases
 from suites.oracle.layout import local, shard
+from suites.oracle.situation import Trace
 
 #: Resharding to smaller groups is a feature of its own, which an implementation may not claim.
 RESHARDS = st.sampled_from([None, True, False])

@@ -23,14 +23,13 @@ the order.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from suites.kit.baseline import FullStep
 from suites.kit.cases import TrainingCase
+from suites.oracle.low_precision import compute_in
 
 FRACTION = 2.0**-15
 SCALE = 2.0**11
@@ -53,6 +52,17 @@ class PrecisionCase(TrainingCase):
     def compute(self) -> torch.dtype:
         """What forward and backward run in."""
         return dtype_of(self.param_dtype) or self.torch_dtype
+
+    @property
+    def policy(self) -> dict[str, torch.dtype]:
+        """The dtypes that are asked for."""
+        asked = {"param_dtype": dtype_of(self.param_dtype), "reduce_dtype": dtype_of(self.reduce_dtype)}
+        return {name: dtype for name, dtype in asked.items() if dtype is not None}
+
+    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
+        """The unsharded net in the policy's dtypes if ``working``."""
+        compute_in(self.policy if working else {}, net, [""])
+        return net
 
     @property
     def is_low(self) -> bool:
@@ -99,28 +109,3 @@ def dtype_of(name: str | None) -> torch.dtype | None:
     found = getattr(torch, name) if name else None
     assert found is None or isinstance(found, torch.dtype)
     return found
-
-
-def train(case: PrecisionCase) -> list[FullStep]:
-    """What training must give, computed explicitly."""
-    net = case.build()
-    return [_step(net, case, step) for step in range(case.steps)]
-
-
-def _step(net: nn.Module, case: PrecisionCase, step: int) -> FullStep:
-    low = copy.deepcopy(net).to(case.compute)
-    names = [name for name, _ in low.named_parameters()]
-    losses: list[Tensor] = []
-    sums = {name: torch.zeros_like(p, dtype=case.reduction, requires_grad=False) for name, p in low.named_parameters()}
-    sizes = {name: torch.zeros_like(total, dtype=torch.float64) for name, total in sums.items()}
-    for rank in range(case.world_size):
-        loss = case.loss(low(case.inputs(step, rank).to(case.compute)), step, rank)
-        losses.append(loss.detach())
-        for name, gradient in zip(names, torch.autograd.grad(loss, list(low.parameters())), strict=True):
-            sums[name] += gradient.to(case.reduction)
-            sizes[name] += gradient.abs().double() / case.world_size
-    gradients = {name: (total / case.world_size).to(case.torch_dtype) for name, total in sums.items()}
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            parameter.sub_(case.learning_rate * gradients[name])
-    return FullStep(losses, gradients, {name: p.detach().clone() for name, p in net.named_parameters()}, sizes)

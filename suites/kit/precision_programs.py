@@ -15,13 +15,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.cases import Block, NetCase, Stack, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
 from suites.kit.programs import apply, gradients, steps
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.layout import local
+from suites.oracle.situation import Trace
 
 LOW = ("bfloat16", "float16")
 #: Every pair that asks for something: what is computed in, and what is reduced in.

@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Step, Trace
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
 from suites.oracle.layout import local
 from suites.oracle.sharded import placement_words
+from suites.oracle.situation import Step, Trace
 
 
 def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
@@ -50,8 +50,9 @@ def steps(
     """Train a net that is sharded already, with the case's optimizer; ``forward`` if it is not run by calling it."""
     optimizer = optimizer or case.optimizer(net.parameters())
     trace: Trace = []
+    place = case.data_rank(rank.number)
     for step in range(case.steps):
-        loss = case.loss((forward or net)(case.inputs(step, rank.number).to(rank.device)), step, rank.number)
+        loss = case.loss((forward or net)(case.inputs(step, place).to(rank.device)), step, place)
         loss.backward()
         optimizer.step()
         trace.append(Step(loss=loss.detach(), gradients=gradients(net), parameters=parameters(net)))

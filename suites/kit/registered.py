@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.cases import NetCase, Reshard, TrainingCase
 from suites.kit.programs import apply, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
+from suites.oracle.situation import Trace
 
 Facts = dict[str, dict[str, Any]]
 
@@ -248,7 +248,7 @@ def kept(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.untyped_storage().nbytes()
 
 
-def expected(case: TrainingCase, number: int, root: Reshard, children: Reshard) -> Facts:
+def forms_of(case: TrainingCase, number: int, root: Reshard, children: Reshard) -> Facts:
     """What rank ``number`` must find registered when the root and the children are resharded so.
 
     True is the sharded form, False the full one, and an int the part that is shared by so many ranks.

@@ -1,4 +1,4 @@
-"""Every bound of the suites, each with its derivation.
+"""The bounds of the suites besides that of the oracle (``suites/oracle/expected.py``), each with its derivation.
 
 [Note: exact cases]
 Weights, inputs and loss weights are integers of at most 2; the learning rate is 2**-3 and world sizes are powers of
@@ -19,20 +19,6 @@ without zeroing to W = 695: outputs stay below 2**24, losses, which are sums of 
 the lower rate of 2**-4 and with the mean over four ranks, weights are multiples of 2**-6 and then 2**-12, products of
 two of them of 2**-24. So 52 bits hold every sum; and 24 bits hold weights, gradients and momenta.
 
-[Note: general cases]
-The oracle is the unsharded model in float64. Let e be the error of the unsharded model in the working dtype. Sharding
-may differ from it in the mean over n ranks only: another order of n additions, and one more or one less rounding for
-the division; where tensor parallelism cuts too, in its partial sums as well, and n counts all ranks. By the standard
-bound for recursive summation (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2) that is at
-most (n + 1) · u · m, with u the unit roundoff and m the mean of absolute values. Later steps start from weights that
-differ so, and amplify the difference as they amplify e. Tensor parallelism rounds everything anew, of which e in one
-small tensor is a poor sample: there e is that of the tensor that is relatively worst. Hence::
-
-    allowed = FACTOR · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
-
-with maxima over the tensor and all steps so far. Where training computes or reduces in low precision, the unsharded
-model does so explicitly, and u is that of the coarsest dtype; nets then have no kinks, where a rounding is a unit off.
-
 [Note: reductions]
 A backend may add the numbers of n ranks in any order, and round each sum or none but the last to the tensors' dtype:
 each number goes through at most n - 1 roundings. An average or PREMUL_SUM adds two at most, one of the factor and one
@@ -44,56 +30,9 @@ lost by flushing subnormals of float16, less than 2**-14, is less than is allowe
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import torch
 from torch import Tensor
 
-from harness.data.comparison import Allowance, exact
-from suites.kit import baseline
-from suites.kit.baseline import FullStep
-from suites.kit.cases import TrainingCase
-from suites.oracle.expected import STEPS_FACTOR
-
-#: Rounding in another order is another sample of the same error, whose maximum may well be a few times larger.
-FACTOR = 4.0
-
-
-def parity(
-    case: TrainingCase,
-    oracle: list[FullStep],
-    rounded: list[FullStep] | None = None,
-    unit: float | None = None,
-    batches: int | None = None,
-) -> Allowance:
-    """What training may differ from the float64 ``oracle``: nothing for exact cases, else the bound of the note.
-
-    ``rounded`` is what the unsharded model gives with the same roundings, and ``unit`` the coarsest unit roundoff; the
-    case's dtype says both if they are left out. ``batches`` is how many there are where tensor parallelism cuts too.
-    """
-    if case.exact:
-        return exact
-    rounded = rounded or baseline.train(replace(case, world_size=batches or case.world_size), case.torch_dtype)
-    unit = unit or torch.finfo(case.torch_dtype).eps / 2
-    scale = STEPS_FACTOR * (case.world_size + 1) * unit
-    bounds: dict[str, float] = {}
-    loss = 0.0
-    for step, (near, far) in enumerate(zip(rounded, oracle, strict=True)):
-        pairs = ((near.gradients, far.gradients), (near.parameters, far.parameters))
-        own = {name: max(_off(working[name], wide[name]) for working, wide in pairs) for name in far.gradients}
-        size = {name: max(_most(far.magnitudes[name]), _most(far.parameters[name])) for name in own}
-        worst = max(own[name] / size[name] for name in own if size[name]) if batches else 0.0
-        for name, off in own.items():
-            bound = FACTOR * max(off, worst * size[name]) + scale * size[name]
-            bounds[name] = max(bounds.get(name, 0.0), bound)
-        off = max(_off(a, b) for a, b in zip(near.losses, far.losses, strict=True))
-        loss = max(loss, FACTOR * off + scale * max(_most(value) for value in far.losses) + scale)
-        bounds[f"[{step}] 'loss'"] = loss
-
-    def allowance(path: str, want: Tensor) -> float:
-        return next(bound for name, bound in bounds.items() if path == name or path.endswith(f" {name!r}"))
-
-    return allowance
+from harness.data.comparison import Allowance
 
 
 def optimizers(path: str, want: Tensor) -> Tensor:
@@ -136,11 +75,3 @@ def reduction(ranks: int, unit: float, magnitudes: Tensor) -> Allowance:
     roundings = ranks + 1
     allowed = magnitudes.double() * roundings * (unit / (1 - roundings * unit) + 2.0**-53)
     return lambda path, want: allowed
-
-
-def _off(near: Tensor, far: Tensor) -> float:
-    return _most(near.double() - far.double())
-
-
-def _most(tensor: Tensor) -> float:
-    return float(tensor.double().abs().max()) if tensor.numel() else 0.0

@@ -1,15 +1,18 @@
 """What each rank must show after every action of a situation, and how far off it may be.
 
-[Note: scenarios]
+[Note: the bound]
 The oracle is the unsharded model in float64. Let e be how far it is off when it rounds as ranks do, each dtype where
-the policy has it: so much does this net, with these numbers, magnify roundings. For a situation in float64 it rounds in
-float32, and e counts 2**-29 of itself. Sharding adds the roundings of the mean over n ranks, at most (n + 1) · u · m
-with u the unit roundoff of the coarsest dtype and m the mean of absolute values (see general cases in
-``kit/tolerance.py``, where the second factor comes from)::
+the policy has it: so much does this net, with these numbers, magnify roundings. In float64 it rounds in float32, and e
+counts 2**-29 of itself. Sharding adds the mean over n ranks only: another order of n additions, and one more or one
+less rounding for the division; by the standard bound for recursive summation (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., section 4.2) at most (n + 1) · u · m, with u the unit roundoff of the coarsest dtype and
+m the mean of absolute values. Later steps start from weights that differ so, and amplify it as they amplify e::
 
     allowed = SAMPLES · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
 
 with maxima over each parameter with its gradients, buffer, or loss, and all actions. Where all is exact nothing is.
+Tensor parallelism rounds everything anew, of which e in one small tensor is a poor sample: there e is that of the
+tensor that is relatively worst, and n counts all ranks. A loss may be smaller than what it sums: its m is 1 at least.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import torch
 from torch import Tensor
 
 from harness.data.comparison import Allowance, exact
-from suites.oracle.situation import Situation
+from suites.oracle.situation import Situation, Step, Trace
 from suites.oracle.unsharded import State, Unsharded, played_with_sizes
 
 #: How much larger a rounding error may be than the one sample of it that e is: small tensors behind norms and Adam.
@@ -41,11 +44,38 @@ class Expected:
 
     def __init__(self, case: Any, model: type[Unsharded] = Unsharded) -> None:
         self.case = case
-        self.wide, magnitudes = played_with_sizes(case, working=False, model=model)
+        low = case.exact and bool(case.policy)  # numbers that are exact in the dtypes of the policy, and in these alone
+        self.wide, magnitudes = played_with_sizes(case, working=low, model=model)
         self.within: Allowance = exact
         if not case.exact:
             rounded, _ = played_with_sizes(case, working=True, model=model)
             self.within = allowed(case, rounded, self.wide, magnitudes)
+
+    @cached_property
+    def whole(self) -> list[dict[str, Any]]:
+        """Each step's losses, those of a rank in a list of its own; its gradients and updated parameters, whole."""
+        steps: list[dict[str, Any]] = []
+        losses: list[list[Tensor]] = [[] for _ in range(self.case.data_ranks)]
+        gradients: dict[str, Tensor | None] = {}
+        for action, seen in zip(self.case.actions, self.wide, strict=True):
+            gradients = seen.get("gradients", gradients)
+            for own, found in zip(losses, seen["found"], strict=True):
+                own.extend(found.get("losses", ()))
+            if action == "step":
+                steps.append({"losses": losses, "gradients": gradients, "parameters": seen["parameters"]})
+                losses = [[] for _ in losses]
+        return steps
+
+    def trace(self, rank: int) -> Trace:
+        """What one rank must show of each step; the losses of micro-batches are one tensor."""
+        return [
+            Step(
+                loss=one(step["losses"][self.case.data_rank(rank)]),
+                gradients=self.of_parameters(step["gradients"], rank),
+                parameters=self.of_parameters(step["parameters"], rank),
+            )
+            for step in self.whole
+        ]
 
     def on_rank(self, place: int, rank: int) -> State:
         """What one rank must show after one action."""
@@ -73,11 +103,12 @@ class Expected:
 
     def of_buffers(self, buffers: list[State], rank: int) -> State:
         """A rank's own buffers."""
-        return buffers[rank]
+        place: int = self.case.data_rank(rank)
+        return buffers[place]
 
     def of_found(self, found: list[State], rank: int) -> State:
         """What an action gives on a rank; of a state, its form's part."""
-        return {name: self.state(name, value, rank) for name, value in found[rank].items()}
+        return {name: self.state(name, value, rank) for name, value in found[self.case.data_rank(rank)].items()}
 
     def state(self, form: str, state: Any, rank: int) -> Any:
         """A state in a form, if it is one: parts of parameters, and buffers as they are; or nothing but on rank 0."""
@@ -97,7 +128,8 @@ class Expected:
     def facts(self, name: str, full: Tensor, trains: bool, has_gradient: bool) -> State:
         """What one does."""
         dtype = self.dtypes[name]
-        return {**self.case.facts(full, trains), "dtype": dtype, "gradient": dtype if has_gradient else None}
+        found: State = self.case.facts(full, trains)
+        return {**found, "dtype": dtype, "gradient": dtype if has_gradient else None}
 
     def of_dtypes(self, _: Any, __: int) -> State:
         """The dtype of every parameter and buffer, which training does not change."""
@@ -110,6 +142,11 @@ class Expected:
         return {name: str(tensor.dtype) for name, tensor in [*net.named_parameters(), *net.named_buffers()]}
 
 
+def one(losses: list[Tensor]) -> Tensor:
+    """One loss as it is, several in one tensor."""
+    return losses[0] if len(losses) == 1 else torch.stack(losses)
+
+
 def allowed(
     case: Situation, rounded: list[State], wide: list[State], magnitudes: list[tuple[str, Tensor]]
 ) -> Allowance:
@@ -117,10 +154,13 @@ def allowed(
     errors, sizes = measured(tensors_of(rounded), tensors_of(wide), magnitudes)
     unit = max(torch.finfo(dtype).eps / 2 for dtype in (case.torch_dtype, *case.policy.values()))
     scale = 2.0**-29 if case.torch_dtype == torch.float64 else 1.0
+    tensor_parallel = case.data_ranks < case.world_size
+    worst = max(errors[name] / size for name, size in sizes.items() if size) if tensor_parallel else 0.0
     bounds = {
-        name: SAMPLES * scale * errors[name] + STEPS_FACTOR * (case.world_size + 1) * unit * size
+        name: SAMPLES * scale * max(errors[name], worst * size) + STEPS_FACTOR * (case.world_size + 1) * unit * size
         for name, size in sizes.items()
     }
+    bounds["loss"] = bounds.get("losses", 0.0)
     return lambda path, want: bounds.get(last_key(path), 0.0)
 
 
@@ -131,7 +171,7 @@ def measured(near: Named, far: Named, magnitudes: Named) -> tuple[dict[str, floa
     for (name, one), (_, other) in zip(near, far, strict=True):
         errors[name] = max(errors[name], _most(one.double() - other.double()))
         sizes[name] = max(sizes[name], _most(other))
-    for name, magnitude in magnitudes:
+    for name, magnitude in [*magnitudes, ("losses", torch.ones(()))]:
         sizes[name] = max(sizes[name], _most(magnitude))
     return errors, sizes
 

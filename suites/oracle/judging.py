@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.trial import Trial
 from harness.worlds.base import Program
-from suites.oracle.expected import Expected
+from suites.oracle.expected import Expected, expected
 
 
 def follows(trial: Trial, program: Program, want: Expected) -> None:
@@ -22,3 +22,10 @@ def follows(trial: Trial, program: Program, want: Expected) -> None:
                     for name, facts in due["registered"].items()
                 }
             trial.agree(f"rank {number}, after action {place + 1}, {action}", got, due, want.within)
+
+
+def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
+    """Run a program that trains, and compare each rank's trace with its parts of the unsharded model's training."""
+    want = expected(case)
+    for number, trace in enumerate(trial.run(program, case, *args)):
+        trial.agree(f"rank {number}", trace, want.trace(number), want.within)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,18 @@ class Situation(Case):
         return False
 
     @property
-    def divisor(self) -> float:
-        """What ranks' gradients are divided by."""
+    def data_ranks(self) -> int:
+        """How many ranks have a batch of their own."""
         return self.world_size
+
+    def data_rank(self, rank: int) -> int:
+        """Which of these batches a rank has."""
+        return rank
+
+    @property
+    def divisor(self) -> float:
+        """What the sum of their gradients is divided by."""
+        return self.data_ranks
 
     @property
     def zeros_for_unused(self) -> bool:
@@ -89,7 +98,7 @@ class Situation(Case):
         raise NotImplementedError
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
-        """The unsharded net changed so that it computes as sharded ones do; in their dtypes if ``working``."""
+        """The unsharded net changed so that it runs as sharded ones do; in the policy's dtypes if ``working``."""
         return net
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
@@ -107,6 +116,17 @@ class Situation(Case):
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of a parameter of this name, of its gradient, or of what an optimizer keeps of it."""
         return shard(full, self.shards, rank % self.shards)
+
+
+class Step(TypedDict):
+    """One training step: the rank's loss, or losses of micro-batches; its parts of gradients and updated parameters."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor | None]
+    parameters: dict[str, Tensor]
+
+
+Trace = list[Step]
 
 
 class Interrupted(Exception):

@@ -20,16 +20,15 @@ State = dict[str, Any]
 
 
 class Unsharded(Trained):
-    """``working`` rounds as ranks do, in the situation's dtypes (float32 stands in for float64); else all is float64.
+    """``working`` rounds as ranks do, in the situation's dtypes, see ``working_dtype``; else all is float64.
 
     ``magnitudes`` are of gradients before they are averaged.
     """
 
     def __init__(self, case: Situation, working: bool) -> None:
         self.case, self.working = case, working
-        own = torch.float32 if case.torch_dtype == torch.float64 else case.torch_dtype
-        self.dtype = own if working and not case.exact else torch.float64
         policy = case.policy if working else {}
+        self.dtype = working_dtype(case) if working else torch.float64
         self.reduced_in = policy.get("reduce_dtype") or policy.get("param_dtype") or self.dtype
         self.batches = 0
         self.saved: Any = None
@@ -39,8 +38,9 @@ class Unsharded(Trained):
     def renew(self) -> None:
         """A new net and a new optimizer."""
         self.net: Any = self.case.build_in(self.dtype)
-        ranks = range(self.case.world_size)
-        self.copies: list[Any] = [self.case.prepared(copy.deepcopy(self.net), self.working) for _ in ranks]
+        self.copies: list[Any] = [
+            self.case.prepared(copy.deepcopy(self.net), self.working) for _ in range(self.case.data_ranks)
+        ]
         self.named = dict(self.net.named_parameters())
         self.optimizer = self.case.optimizer_of(self.named)
         self.pending: list[list[list[Tensor]]] = []
@@ -51,9 +51,9 @@ class Unsharded(Trained):
         return [self.net, *self.copies]
 
     def do(self, action: str, shown: Collection[str]) -> State:
-        """Do an action; what must be seen then, of whole tensors. Buffers and ``found`` are by rank."""
+        """Do an action; what must be seen then, of whole tensors; buffers and ``found`` are by data rank."""
         verb, _, what = action.partition(" ")
-        found = getattr(self, verb, self.nothing)(what) or [{}] * self.case.world_size
+        found = getattr(self, verb, self.nothing)(what) or [{}] * self.case.data_ranks
         hidden = {"gradients", "facts"} if self.deferred == "last" else set()  # whether they are there yet is open
         return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown if name not in hidden}}
 
@@ -93,7 +93,7 @@ class Unsharded(Trained):
 
     def forward(self, _: str) -> list[State]:
         """Every rank's losses, which wait for their backward."""
-        ranks = range(self.case.world_size)
+        ranks = range(self.case.data_ranks)
         self.pending.append([self.case.losses(self.run(rank), self.batches, rank) for rank in ranks])
         self.batches += 1
         return [{"losses": [one.detach() for one in losses]} for losses in self.pending[-1]]
@@ -101,7 +101,7 @@ class Unsharded(Trained):
     @torch.no_grad()
     def look(self, _: str) -> list[State]:
         """Every rank's outputs, without gradients."""
-        found = [{"outputs": tensors_in(self.run(rank))} for rank in range(self.case.world_size)]
+        found = [{"outputs": tensors_in(self.run(rank))} for rank in range(self.case.data_ranks)]
         self.batches += 1
         return found
 
@@ -161,7 +161,7 @@ class Unsharded(Trained):
     def clip(self, most: str) -> list[State]:
         """Clip gradients; their norm."""
         norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), float(most))
-        return [{"norm": norm}] * self.case.world_size
+        return [{"norm": norm}] * self.case.data_ranks
 
     # Between passes.
 
@@ -200,6 +200,12 @@ class Unsharded(Trained):
         self.renew()
         self.load("")
         self.recall("")
+
+
+def working_dtype(case: Situation) -> torch.dtype:
+    """The case's own dtype; unless all is exact, float32 stands in for float64, which would hide what it rounds."""
+    own = case.torch_dtype
+    return torch.float32 if own == torch.float64 and not case.exact else own
 
 
 def played(case: Situation, working: bool = False, model: type[Unsharded] = Unsharded) -> list[State]:

@@ -8,8 +8,7 @@ gradients, and embeddings, cut by rows, may get whole ones. Of positions 0, 1, 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -26,10 +25,10 @@ from torch.distributed.tensor.parallel import (
 
 from harness.worlds.rank import Rank
 from reference_models.nets import Transformer
-from suites.kit.baseline import FullStep, Trace
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.kit.programs import steps
 from suites.oracle.layout import shard
+from suites.oracle.situation import Trace
 
 
 class Decoder(Transformer):
@@ -51,8 +50,18 @@ class DecoderCase(TrainingCase):
 
     @property
     def data_ranks(self) -> int:
-        """How many batches there are."""
+        """As many as have a batch of their own."""
         return self.world_size // self.tp
+
+    def data_rank(self, rank: int) -> int:
+        """The place on the data axis."""
+        return rank // self.tp
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter."""
+        dim = cut_by_plan(name)
+        left = full if dim is None else shard(full, self.tp, rank % self.tp, dim)
+        return shard(left, self.shards, rank // self.tp)
 
     def build(self) -> nn.Sequential:
         """The net with weights drawn from the seed; tied ones are drawn once."""
@@ -133,7 +142,7 @@ def sharded(rank: Rank, case: DecoderCase) -> nn.Sequential:
 
 def train_decoder(rank: Rank, case: DecoderCase) -> Trace:
     """Train; ranks of one tp group see the same tokens."""
-    return steps(replace(rank, number=rank.number // case.tp), case, sharded(rank, case))
+    return steps(rank, case, sharded(rank, case))
 
 
 def cut_by_plan(name: str) -> int | None:
@@ -141,20 +150,3 @@ def cut_by_plan(name: str) -> int | None:
     if "norm" in name or name.endswith("out_proj.bias"):
         return None
     return 1 if name.endswith(("wo.weight", "out_proj.weight")) else 0
-
-
-def decoder_on_rank(case: DecoderCase, trace: list[FullStep], number: int) -> list[dict[str, Any]]:
-    """What rank ``number`` must see of the unsharded model's training."""
-
-    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: part(name, tensor) for name, tensor in tensors.items()}
-
-    def part(name: str, full: Tensor) -> Tensor:
-        dim = cut_by_plan(name)
-        left = full if dim is None else shard(full, case.tp, number % case.tp, dim)
-        return shard(left, case.shards, number // case.tp)
-
-    return [
-        {"loss": s.losses[number // case.tp], "gradients": own(s.gradients), "parameters": own(s.parameters)}
-        for s in trace
-    ]

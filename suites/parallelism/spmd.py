@@ -10,10 +10,9 @@ what lies whole on dp::
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -22,13 +21,12 @@ from torch.distributed.tensor.placement_types import Placement
 
 from harness.trial import most_ranks
 from harness.worlds.rank import Rank
-from suites.kit import baseline
-from suites.kit.baseline import Trace
 from suites.kit.cases import Block, Stack, TrainingCase
 from suites.kit.parallel import cut_by_tp
 from suites.kit.programs import gradients, spread, steps
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import local, shard
+from suites.oracle.situation import Trace
 from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
 #: The axes of a mesh with their sizes, those that shard, and those that replicate; tp is what is left.
@@ -81,16 +79,16 @@ class SpmdCase(TrainingCase):
             place = place * self.sizes[at] + number // math.prod(self.sizes[at + 1 :]) % self.sizes[at]
         return place
 
-    def batch_of(self, number: int) -> int:
+    def data_rank(self, rank: int) -> int:
         """Which batch a rank sees."""
-        return self.index(number, tuple(axis for axis in self.axes if axis != "tp"))
+        return self.index(rank, tuple(axis for axis in self.axes if axis != "tp"))
 
-    def part(self, number: int, name: str, full: Tensor) -> Tensor:
-        """What rank ``number`` holds of a parameter."""
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What rank ``rank`` holds of a parameter."""
         dim = cut_by_tp(name.partition(".")[2])
-        left = full if dim is None or self.tp == 1 else shard(full, self.tp, self.index(number, ("tp",)), dim)
+        left = full if dim is None or self.tp == 1 else shard(full, self.tp, self.index(rank, ("tp",)), dim)
         shards = math.prod(size for axis, size in zip(self.axes, self.sizes, strict=True) if axis in self.shard)
-        return shard(left, shards, self.index(number, self.shard))
+        return shard(left, shards, self.index(rank, self.shard))
 
     def words(self, name: str) -> list[str]:
         """The placements of a parameter in words."""
@@ -180,7 +178,7 @@ def layouts(rank: Rank, case: SpmdCase) -> dict[str, Any]:
 
 def train_spmd(rank: Rank, case: SpmdCase) -> Trace:
     """Shard, then train; ranks of one tp group see the same batch."""
-    return steps(replace(rank, number=case.batch_of(rank.number)), case, sharded(rank, case))
+    return steps(rank, case, sharded(rank, case))
 
 
 def train_in_groups(rank: Rank, case: SpmdCase) -> dict[str, Any]:
@@ -193,24 +191,7 @@ def train_in_groups(rank: Rank, case: SpmdCase) -> dict[str, Any]:
 
 def unused(rank: Rank, case: SpmdCase) -> dict[str, Any]:
     """One backward in which unused parameters are reduced too; the gradients."""
-    net, number = sharded(rank, case), case.batch_of(rank.number)
+    net, number = sharded(rank, case), case.data_rank(rank.number)
     net.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
     case.loss(net(case.inputs(0, number).to(rank.device)), 0, number).backward()
     return dict(gradients(net))
-
-
-def oracle(case: SpmdCase) -> list[baseline.FullStep]:
-    """The unsharded model, trained on all batches."""
-    return baseline.train(replace(case, world_size=case.data_ranks), torch.float64)
-
-
-def on_rank(case: SpmdCase, trace: list[baseline.FullStep], number: int) -> list[dict[str, Any]]:
-    """What rank ``number`` must see of it."""
-
-    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: case.part(number, name, tensor) for name, tensor in tensors.items()}
-
-    return [
-        {"loss": s.losses[case.batch_of(number)], "gradients": own(s.gradients), "parameters": own(s.parameters)}
-        for s in trace
-    ]

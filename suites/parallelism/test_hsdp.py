@@ -10,10 +10,10 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit import baseline, tolerance
 from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.hsdp import CONSTANT, broadcast, hsdp_cases, layout, train_after_broadcast
 from suites.kit.programs import train
+from suites.oracle.judging import trains
 from suites.oracle.layout import shard
 
 #: Two groups, each of which is scattered and then reduced.
@@ -95,10 +95,7 @@ def test_training_runs_on_what_was_broadcast(trial: Trial, case: TrainingCase) -
 
 def follows_the_baseline(trial: Trial, program: Program, case: TrainingCase) -> None:
     """Compare each rank's trace with its rows of the unsharded model's."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
-    for number, trace in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards), within)
+    trains(trial, program, case)
 
 
 def held(case: NetCase) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
+from suites.oracle.expected import expected
 from suites.parallelism import spmd_faults
 from suites.parallelism.spmd import (
     DDP,
@@ -22,8 +23,6 @@ from suites.parallelism.spmd import (
     WITH_TP,
     SpmdCase,
     layouts,
-    on_rank,
-    oracle,
     spmd_cases,
     train_in_groups,
     train_spmd,
@@ -110,9 +109,9 @@ def test_gradients_are_not_averaged_over_axes_without_data(trial: Trial, case: S
 @given(case=spmd_cases(plans=[FSDP[1]], reshard_after_forward=2))
 def test_resharding_to_groups_of_a_named_axis_is_refused_or_right(trial: Trial, case: SpmdCase) -> None:
     """An int for reshard_after_forward with named axes is refused with NotImplementedError or trains right."""
-    full = oracle(case)
+    want = expected(case)
     for number, got in enumerate(trial.run(train_in_groups, case)):
-        trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": on_rank(case, full, number)})
+        trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": want.trace(number)})
 
 
 @requirement("spmd-mesh/unused", *OWN, Feature.UNUSED_PARAMETERS, ranks=2)
@@ -167,9 +166,9 @@ def test_replicate_refuses_an_axis_named_to_shard(trial: Trial) -> None:
 
 def follows_the_baseline(trial: Trial, case: SpmdCase) -> None:
     """Compare each rank's trace with its part of the unsharded model's."""
-    full = oracle(case)
+    want = expected(case)
     for number, trace in enumerate(trial.run(train_spmd, case)):
-        trial.agree(f"rank {number}", trace, on_rank(case, full, number))
+        trial.agree(f"rank {number}", trace, want.trace(number))
 
 
 def lies_where_it_should(trial: Trial, case: SpmdCase) -> None:

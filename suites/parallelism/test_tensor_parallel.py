@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit import baseline, tolerance
+from suites.kit import tolerance
 from suites.kit.cases import Stack
 from suites.kit.strategies import costly
-from suites.parallelism.decoder import DecoderCase, decoder_cases, decoder_on_rank, train_decoder
+from suites.oracle.judging import trains
+from suites.parallelism.decoder import DecoderCase, decoder_cases, train_decoder
 from suites.parallelism.three_axes import (
     HYBRID,
     ThreeAxisCase,
     devices_after_tp,
     expected_layouts,
     layouts,
-    on_rank,
-    oracle,
     three_axis_cases,
     train_after_tp,
 )
@@ -68,10 +66,7 @@ def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Tria
 
 def follows_the_baseline(trial: Trial, case: ThreeAxisCase) -> None:
     """Run the case on ranks and compare each rank's trace with its part of the unsharded model's."""
-    full = oracle(case)
-    within = tolerance.parity(case, full, batches=case.data_ranks)
-    for number, trace in enumerate(trial.run(train_after_tp, case)):
-        trial.agree(f"rank {number}", trace, on_rank(case, full, number), within)
+    trains(trial, train_after_tp, case)
 
 
 @requirement("tensor-parallel/hybrid", *BOTH, Feature.HSDP, ranks=4)
@@ -112,10 +107,7 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
 @given(case=decoder_cases())
 def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Trial, case: DecoderCase) -> None:
     """A gradient that tp left partial or whole is laid out as its parameter first: a decoder trains as unsharded."""
-    full = baseline.train(replace(case, world_size=case.data_ranks), torch.float64)
-    within = tolerance.parity(case, full, batches=case.data_ranks)
-    for number, trace in enumerate(trial.run(train_decoder, case)):
-        trial.agree(f"rank {number}", trace, decoder_on_rank(case, full, number), within)
+    trains(trial, train_decoder, case)
 
 
 @requirement("tensor-parallel/clip", *BOTH, ranks=2)

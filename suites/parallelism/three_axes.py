@@ -7,10 +7,9 @@ On eight ranks as 2 replicas × 2 shards × tp 2, rank ``4·replica + 2·shard +
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -19,13 +18,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from harness.trial import most_ranks
 from harness.worlds.rank import Rank
-from suites.kit import baseline
-from suites.kit.baseline import Trace
 from suites.kit.cases import Block, Stack, TrainingCase
 from suites.kit.parallel import cut_by_tp
 from suites.kit.programs import spread, steps
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import local, shard
+from suites.oracle.situation import Trace
 
 AXES = ("replicate", "shard", "tp")
 #: (replicas, shards, tp). The last needs a world of eight ranks, as threads have it.
@@ -50,8 +48,18 @@ class ThreeAxisCase(TrainingCase):
 
     @property
     def data_ranks(self) -> int:
-        """How many batches there are."""
+        """As many as have a batch of their own."""
         return self.world_size // self.tp
+
+    def data_rank(self, rank: int) -> int:
+        """The place on the data axes."""
+        return rank // self.tp
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter."""
+        dim = cut_by_tp(name.partition(".")[2])
+        left = full if dim is None else shard(full, self.tp, rank % self.tp, dim)
+        return shard(left, self.shards, rank // self.tp % self.shards, cut_by_data(self, name))
 
 
 @st.composite
@@ -115,13 +123,6 @@ def cut_by_data(case: ThreeAxisCase, name: str) -> int:
     return 1 if case.free and name.endswith("in_proj.weight") else 0
 
 
-def part(case: ThreeAxisCase, number: int, name: str, full: Tensor) -> Tensor:
-    """What rank ``number`` holds of a parameter."""
-    dim = cut_by_tp(name.partition(".")[2])
-    left = full if dim is None else shard(full, case.tp, number % case.tp, dim)
-    return shard(left, case.shards, number // case.tp % case.shards, cut_by_data(case, name))
-
-
 def placements(case: ThreeAxisCase, name: str) -> list[str]:
     """The placements of a parameter in words, data axes first."""
     dim = cut_by_tp(name.partition(".")[2])
@@ -146,7 +147,7 @@ def expected_layouts(case: ThreeAxisCase, number: int) -> dict[str, Any]:
             "type": "DTensor",
             "on the mesh": True,
             "placements": placements(case, name),
-            "local": part(case, number, name, full),
+            "local": case.part(number, name, full),
             "full": full,
         }
         for name, full in named
@@ -155,30 +156,13 @@ def expected_layouts(case: ThreeAxisCase, number: int) -> dict[str, Any]:
 
 def train_after_tp(rank: Rank, case: ThreeAxisCase) -> Trace:
     """Shard over all axes, then train; ranks of one tp group see the same batch."""
-    return steps(replace(rank, number=rank.number // case.tp), case, shard_after_tp(rank, case))
+    return steps(rank, case, shard_after_tp(rank, case))
 
 
 def devices_after_tp(rank: Rank, case: ThreeAxisCase) -> list[str]:
     """The kinds of device on which parameters, then gradients lie after training."""
     net = shard_after_tp(rank, case)
-    number = rank.number // case.tp
+    number = case.data_rank(rank.number)
     case.loss(net(case.inputs(0, number).to(rank.device)), 0, number).backward()
     kept = [t for p in net.parameters() for t in (p, p.grad)]
     return sorted({"none" if tensor is None else tensor.device.type for tensor in kept})
-
-
-def oracle(case: ThreeAxisCase, dtype: torch.dtype = torch.float64) -> list[baseline.FullStep]:
-    """The unsharded model, trained on all batches."""
-    return baseline.train(replace(case, world_size=case.data_ranks), dtype)
-
-
-def on_rank(case: ThreeAxisCase, steps: list[baseline.FullStep], number: int) -> list[dict[str, Any]]:
-    """What rank ``number`` must see of it."""
-
-    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: part(case, number, name, tensor) for name, tensor in tensors.items()}
-
-    return [
-        {"loss": s.losses[number // case.tp], "gradients": own(s.gradients), "parameters": own(s.parameters)}
-        for s in steps
-    ]

@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.programs import gradients, parameters
-from suites.parallelism.three_axes import ThreeAxisCase, oracle, part, shard_after_tp, three_axis_cases
+from suites.oracle.expected import expected
+from suites.parallelism.three_axes import ThreeAxisCase, shard_after_tp, three_axis_cases
 
 #: Below the norm of nearly all gradients drawn; those that are below it are left as they are.
 MOST_NORM = 0.5
@@ -56,7 +57,7 @@ def fewest_rows(case: ThreeAxisCase) -> int:
 
 def backward(rank: Rank, case: NormCase, scale: float = 1.0) -> nn.Sequential:
     """One forward and backward of a scaled loss."""
-    net, number = shard_after_tp(rank, case), rank.number // case.tp
+    net, number = shard_after_tp(rank, case), case.data_rank(rank.number)
     (case.loss(net(case.inputs(0, number).to(rank.device)), 0, number) * scale).backward()
     return net
 
@@ -71,12 +72,12 @@ def clip(rank: Rank, case: NormCase) -> dict[str, Any]:
 
 def clipped(case: NormCase, number: int) -> dict[str, Any]:
     """What rank ``number`` must see of the unsharded model, clipped."""
-    [step] = oracle(case)
-    total = torch.linalg.vector_norm(torch.cat([g.flatten() for g in step.gradients.values()]), float(case.norm))
+    [step] = expected(case).whole
+    total = torch.linalg.vector_norm(torch.cat([g.flatten() for g in step["gradients"].values()]), float(case.norm))
     factor = (MOST_NORM / (total + 1e-6)).clamp(max=1.0)
     return {
         "total": total,
-        "gradients": {name: part(case, number, name, g * factor) for name, g in step.gradients.items()},
+        "gradients": {name: case.part(number, name, g * factor) for name, g in step["gradients"].items()},
     }
 
 
@@ -105,11 +106,11 @@ def spoil(net: nn.Module) -> None:
 
 def stepped(case: NormCase, number: int) -> dict[str, Any]:
     """What rank ``number`` must see: a step where all is finite, else none and half the scale."""
-    [step] = oracle(replace(case, steps=1), torch.float32)
+    [step] = expected(replace(case, steps=1)).whole
     before = {name: p.detach() for name, p in case.build().named_parameters()}
-    after = step.parameters if case.spoilt is None else before
+    after = step["parameters"] if case.spoilt is None else before
     return {
-        "gradients": own(case, number, step.gradients),
+        "gradients": own(case, number, step["gradients"]),
         "parameters": own(case, number, after),
         "scale": SCALE if case.spoilt is None else SCALE / 2,
     }
@@ -117,4 +118,4 @@ def stepped(case: NormCase, number: int) -> dict[str, Any]:
 
 def own(case: NormCase, number: int, full: dict[str, Tensor]) -> dict[str, Tensor]:
     """This rank's part of each."""
-    return {name: part(case, number, name, tensor) for name, tensor in full.items()}
+    return {name: case.part(number, name, tensor) for name, tensor in full.items()}

@@ -7,24 +7,21 @@ On four ranks with tp 2, rank ``2·dp + tp`` holds of a column-wise weight of ei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.worlds.rank import Rank
-from suites.kit import baseline
-from suites.kit.baseline import Trace
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.parallel import cut_by_tp, full_parts
 from suites.kit.programs import apply, steps
 from suites.kit.strategies import training_cases, two_axis_shapes
 from suites.oracle.layout import shard
+from suites.oracle.situation import Trace
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,21 @@ class TwoAxisCase(TrainingCase):
     def dp(self) -> int:
         """How many ranks the other axis has."""
         return self.world_size // self.tp
+
+    @property
+    def data_ranks(self) -> int:
+        """As many as have a batch of their own."""
+        return self.dp
+
+    def data_rank(self, rank: int) -> int:
+        """The place on dp."""
+        return rank // self.tp
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter."""
+        dim = cut_by_tp(name.partition(".")[2])
+        left = full if dim is None else shard(full, self.tp, rank % self.tp, dim)
+        return shard(left, self.dp, rank // self.tp)
 
 
 @st.composite
@@ -73,13 +85,6 @@ def apply_both(rank: Rank, case: TwoAxisCase, net: nn.Sequential, **options: Any
     return apply(rank, case, net, mesh=mesh["dp"], **options)
 
 
-def part(case: TwoAxisCase, number: int, name: str, full: Tensor) -> Tensor:
-    """What rank ``number`` holds of a parameter."""
-    dim = cut_by_tp(name.partition(".")[2])
-    left = full if dim is None else shard(full, case.tp, number % case.tp, dim)
-    return shard(left, case.dp, number // case.tp)
-
-
 def placements(name: str) -> list[str]:
     """The placements of a parameter in words, dp first."""
     dim = cut_by_tp(name.partition(".")[2])
@@ -88,30 +93,4 @@ def placements(name: str) -> list[str]:
 
 def train_prepared(rank: Rank, case: TwoAxisCase, net: nn.Module) -> Trace:
     """Train a net that is sharded already; ranks of one tp group see the batch of their place on dp."""
-    return steps(replace(rank, number=rank.number // case.tp), case, net)
-
-
-def oracle(case: TwoAxisCase) -> list[baseline.FullStep]:
-    """The unsharded model, trained on the batches of as many ranks as dp has."""
-    return baseline.train(replace(case, world_size=case.dp), torch.float64)
-
-
-def on_rank(case: TwoAxisCase, steps: list[baseline.FullStep], number: int) -> list[dict[str, Any]]:
-    """What rank ``number`` must see of it."""
-
-    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return each(tensors, lambda name, tensor: part(case, number, name, tensor))
-
-    return [
-        {
-            "loss": step.losses[number // case.tp],
-            "gradients": own(step.gradients),
-            "parameters": own(step.parameters),
-        }
-        for step in steps
-    ]
-
-
-def each(tensors: dict[str, Tensor], change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-    """The same names with other tensors."""
-    return {name: change(name, tensor) for name, tensor in tensors.items()}
+    return steps(rank, case, net)

@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.programs import gradients, parameters, spread, steps
 from suites.oracle.layout import local
+from suites.oracle.situation import Trace
 from suites.parameters.experts import ExpertCase, is_expert
 from suites.parameters.extension_programs import Counting
 

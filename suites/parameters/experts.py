@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reference_models.nets import MLP
-from suites.kit.baseline import FullStep
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
@@ -80,11 +79,11 @@ class ExpertCase(TrainingCase):
         """The dim along which a parameter is cut."""
         return self.cut if is_expert(name) and name.endswith("weight") else 0
 
-    def part(self, number: int, name: str, full: Tensor) -> Tensor:
-        """What rank ``number`` holds of a parameter, ``full`` being that of its own expert."""
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What rank ``rank`` holds of a parameter, ``full`` being that of its own expert."""
         if is_expert(name):
-            return shard(full, self.copies, number // self.ep, self.cut_of(name))
-        return shard(full, self.world_size, number)
+            return shard(full, self.copies, rank // self.ep, self.cut_of(name))
+        return shard(full, self.world_size, rank)
 
 
 def is_expert(name: str) -> bool:
@@ -112,7 +111,7 @@ def expert_cases(draw: st.DrawFn, /, stacked: bool = False, **fixed: Any) -> Exp
     return ExpertCase(**own, **extra, says=draw(st.sampled_from(["nothing", "placement", "mesh"])))
 
 
-def train_all(case: ExpertCase, microbatches: int = 1) -> list[list[FullStep]]:
+def train_all(case: ExpertCase, microbatches: int = 1) -> list[list[dict[str, Any]]]:
     """For each expert, what the ranks that have it see; dense gradients are means over all, an expert's over its own.
 
     With more than one microbatch a step's gradients are sums over them, and its losses those of the last.
@@ -122,7 +121,7 @@ def train_all(case: ExpertCase, microbatches: int = 1) -> list[list[FullStep]]:
     return [[step[expert] for step in steps] for expert in range(case.ep)]
 
 
-def _step(nets: list[nn.Sequential], case: ExpertCase, step: int, microbatches: int) -> list[FullStep]:
+def _step(nets: list[nn.Sequential], case: ExpertCase, step: int, microbatches: int) -> list[dict[str, Any]]:
     totals = [{name: torch.zeros_like(p) for name, p in net.named_parameters()} for net in nets]
     losses: list[Tensor] = []
     for place in range(microbatches):
@@ -133,7 +132,9 @@ def _step(nets: list[nn.Sequential], case: ExpertCase, step: int, microbatches: 
             for name, parameter in net.named_parameters():
                 parameter.sub_(case.learning_rate * total[name])
         after = {name: p.detach().clone() for name, p in net.named_parameters()}
-        full.append(FullStep(losses, {name: t.detach() for name, t in total.items()}, after, {}))
+        full.append(
+            {"losses": losses, "gradients": {name: t.detach() for name, t in total.items()}, "parameters": after}
+        )
     return full
 
 
@@ -151,13 +152,13 @@ def _add(nets: list[nn.Sequential], totals: list[dict[str, Tensor]], case: Exper
     return loss.detach()
 
 
-def on_rank(case: ExpertCase, steps: list[list[FullStep]], number: int) -> list[dict[str, Any]]:
+def on_rank(case: ExpertCase, steps: list[list[dict[str, Any]]], number: int) -> list[dict[str, Any]]:
     """What rank ``number`` must see."""
 
     def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: case.part(number, name, tensor) for name, tensor in tensors.items()}
 
     return [
-        {"loss": s.losses[number], "gradients": own(s.gradients), "parameters": own(s.parameters)}
+        {"loss": s["losses"][number], "gradients": own(s["gradients"]), "parameters": own(s["parameters"])}
         for s in steps[number % case.ep]
     ]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Step, Trace
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import write
 from suites.kit.programs import apply, steps
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import shard
+from suites.oracle.situation import Step, Trace
 from suites.parameters import coded
 from suites.parameters.coded import NOTES
 

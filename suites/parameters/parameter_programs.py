@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Step, Trace
 from suites.kit.cases import Block, NetCase, Stack
 from suites.kit.programs import apply, data_mesh, gradients, parameters
 from suites.kit.stepping import OwnSGD
 from suites.kit.strategies import training_cases
+from suites.oracle.situation import Step, Trace
 from suites.parameters.parameters import ParameterCase
 
 TWO: tuple[Block, ...] = ("linear", "linear")

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from suites.kit.baseline import Step, Trace
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.kit.trees import share
 from suites.oracle.layout import shard
+from suites.oracle.situation import Step, Trace
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit import baseline, tolerance
 from suites.kit.cases import Stack
+from suites.oracle.expected import expected
 from suites.parameters.coded import NARROW
 from suites.parameters.extension_programs import (
     CodedCase,
@@ -149,19 +149,19 @@ def test_tensors_without_padding_are_refused_where_rows_are_missing(trial: Trial
 @given(case=coded_cases(even=True, world_size=4, reshard_after_forward=2))
 def test_resharding_to_groups_is_refused_or_right(trial: Trial, case: CodedCase) -> None:
     """Weights that are sent in parts and shards over smaller groups either are refused together or train right."""
-    oracle = baseline.train(case, torch.float64)
+    oracle = expected(case)
     for number, got in enumerate(trial.run(shard_coded_to_groups, case)):
-        want = baseline.on_rank(oracle, number, case.shards)
+        want = oracle.trace(number)
         trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": want, "hooks ran": True})
 
 
 def follows_the_baseline(trial: Trial, program: Program, case: CodedCase) -> None:
     """Compare each rank's trace with its rows of the unsharded model's, and require that hooks ran at all."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
+    oracle = expected(case)
+    within = oracle.within
     has_weights = any(parameter.dim() == 2 for parameter in case.build().parameters())
     for number, got in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", got["trace"], baseline.on_rank(oracle, number, case.shards), within)
+        trial.agree(f"rank {number}", got["trace"], oracle.trace(number), within)
         trial.holds(got["hooks ran"] == has_weights, f"rank {number}: expected hooks to be called, and none was")
 
 

@@ -11,7 +11,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.registered import expected, form, owner
+from suites.kit.registered import form, forms_of, owner
 from suites.oracle.layout import shard
 from suites.parameters import edits, registration
 from suites.parameters.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
@@ -30,7 +30,7 @@ SHARDED = Feature.FULLY_SHARD
 def test_unshard_gives_a_handle_if_asked_to(trial: Trial, case: TrainingCase) -> None:
     """unshard(async_op=True) gives a handle whose wait() registers full parameters; without, they are so on return."""
     for number, got in enumerate(trial.run(registration.unshard_and_wait, case)):
-        full = expected(case, number, root=False, children=False)
+        full = forms_of(case, number, root=False, children=False)
         nothing = [True] * (1 + len(case.sharded))
         trial.agree(f"rank {number}", got, {"waited": full, "returned": nothing, "at once": full})
 
@@ -48,7 +48,7 @@ def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: Traini
     """unshard() while gathering or gathered starts no new gather, and a second wait() or reshard() changes nothing."""
     gathers = [int(bool(names)) for names in own_parameters(case)]
     for number, got in enumerate(trial.run(registration.repeated, case)):
-        full, rows = (expected(case, number, root=sharded, children=sharded) for sharded in (False, True))
+        full, rows = (forms_of(case, number, root=sharded, children=sharded) for sharded in (False, True))
         want = {"unsharded": {"gathers": gathers, "facts": full}, "resharded": {"gathers": gathers, "facts": rows}}
         trial.agree(f"rank {number}", got, want)
 

@@ -11,12 +11,12 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
-from suites.kit import baseline
 from suites.kit.cases import Stack
 from suites.kit.parallel import ParallelCase, local_part, parallel_cases, placements, shard_in_two_ways
 from suites.kit.programs import mesh_of, parameters, shard_tree, size_and_stride, spread, train
 from suites.kit.strategies import costly, trees
 from suites.kit.trees import TreeCase
+from suites.oracle.expected import expected
 from suites.oracle.layout import shard
 from suites.parameters.empties import EmptyCase, empty_cases
 
@@ -79,9 +79,9 @@ EMPTY = EmptyCase(2, Stack(3, ("linear", "linear")), (1, 2), "float64", exact=Tr
 @given(case=empty_cases())
 def test_a_parameter_without_elements_is_sharded_as_any_other(trial: Trial, case: EmptyCase) -> None:
     """A net with a parameter of no elements trains as unsharded: it and its gradient keep their other dims."""
-    full = baseline.train(case, case.torch_dtype)
+    full = expected(case)
     for number, trace in enumerate(trial.run(train, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(full, number, case.shards))
+        trial.agree(f"rank {number}", trace, full.trace(number))
 
 
 def holds_its_rows(trial: Trial, case: TreeCase) -> None:

@@ -13,9 +13,9 @@ import torch
 
 from harness.reproduce.script import Code, code
 from suites.gradients.accumulation import AccumulationCase
-from suites.kit import baseline, tolerance
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.precision import FRACTION, SCALE, PrecisionCase, RoundingCase
+from suites.oracle.expected import expected
 from suites.parameters.empties import EmptyCase
 from suites.plain_scripts.filling import MOST, Family, Filling, check, check_sizes, dtype_of, modules, sequential
 
@@ -62,11 +62,9 @@ def largest_bound(case: TrainingCase) -> float:
     """The largest difference from the unsharded net in float64 that the suite allows; 0 for exact cases."""
     if case.exact:
         return 0.0
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
-    paths = [f"[{place}] 'loss'" for place in range(len(oracle))]
-    paths += [f"[{place}] 'gradients' {name!r}" for place, step in enumerate(oracle) for name in step.gradients]
-    return max(float(within(path, torch.empty(0))) for path in paths)
+    want = expected(case)
+    names = ["loss", *want.whole[0]["gradients"]]
+    return max(float(want.within(f"{name!r}", torch.empty(0))) for name in names)
 
 
 # Training.

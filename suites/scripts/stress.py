@@ -22,10 +22,10 @@ from torch import nn
 
 from harness.collective_trace.fault_injection import CollectiveFailed
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.programs import apply, steps, train
 from suites.kit.strategies import training_cases
+from suites.oracle.situation import Trace
 
 #: How late a rank is, in seconds: longer than a collective of a few numbers takes.
 _LATE = 0.004

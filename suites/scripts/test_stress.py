@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit import baseline
 from suites.kit.cases import Stack
 from suites.kit.strategies import costly
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 from suites.scripts import stress
 from suites.scripts.stress import StressedCase, stressed_cases
 
@@ -51,17 +51,15 @@ def test_memory_that_nobody_wrote_changes_no_number(trial: Trial, case: Stressed
 @given(case=stressed_cases())
 def test_a_failed_collective_is_told_and_over(trial: Trial, case: StressedCase) -> None:
     """A collective's error comes out of the iteration and leaves shards alone, and a fresh model trains right."""
-    oracle = baseline.train(case, torch.float64)
+    oracle = expected(case)
     for number, got in enumerate(trial.run(stress.fail_and_go_on, case)):
         wanted = f"collective {case.fails_at} was made to fail"
         there = ["nothing", wanted] if case.fails_at > 1 else [wanted]  # one gather and one reduction there must be
         trial.holds(got["raised"] in there, f"rank {number}: expected {wanted!r} to be raised, got {got['raised']!r}")
         trial.agree(f"rank {number}, shards after it", got["after"], got["before"])
-        trial.agree(f"rank {number}", got["trace"], baseline.on_rank(oracle, number, case.shards))
+        trial.agree(f"rank {number}", got["trace"], oracle.trace(number))
 
 
 def is_exact(trial: Trial, program: Program, case: StressedCase) -> None:
     """Compare training, whatever is in its way, with the unsharded model's, bit for bit."""
-    oracle = baseline.train(case, torch.float64)
-    for number, trace in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards))
+    trains(trial, program, case)

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import CONSTANT, RESHARDS, tensors, write
 from suites.kit.programs import apply, data_mesh, spread, steps
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
+from suites.oracle.situation import Trace
 
 #: Below this a gradient may be too small for an optimizer to move a float32 weight by it.
 TINY = 1e-4

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.hsdp import write
-from suites.parallelism.two_axes import TwoAxisCase, apply_both, mesh_of, part, train_prepared
+from suites.oracle.situation import Trace
+from suites.parallelism.two_axes import TwoAxisCase, apply_both, mesh_of, train_prepared
 from suites.setup.meta import all_facts, reset_all, unwritten
 
 
@@ -48,5 +48,5 @@ def left_unwritten(rank: Rank, case: TwoAxisCase) -> dict[str, bool]:
 def train_materialized(rank: Rank, case: TwoAxisCase) -> Trace:
     """Write the case's weights into the shards of a net that began on meta, then train."""
     net = materialized(rank, case)
-    write(net, case, lambda name, full: part(case, rank.number, name, full))
+    write(net, case, lambda name, full: case.part(rank.number, name, full))
     return train_prepared(rank, case, net)

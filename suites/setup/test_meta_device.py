@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from hypothesis import given
 from torch import Tensor
 
@@ -12,11 +11,11 @@ from harness.requirement import requirement
 from harness.trial import Trial, refused
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit import baseline, tolerance
 from suites.kit.cases import NetCase
 from suites.kit.strategies import costly
+from suites.oracle.judging import trains
 from suites.oracle.layout import shard
-from suites.parallelism.two_axes import TwoAxisCase, on_rank, oracle, part, placements, two_axis_cases
+from suites.parallelism.two_axes import TwoAxisCase, placements, two_axis_cases
 from suites.setup import meta_two_axes
 from suites.setup.meta import (
     MetaCase,
@@ -70,10 +69,7 @@ def test_one_step_runs_after_reset_parameters(trial: Trial, case: MetaCase) -> N
 @given(case=meta_cases(at_least=2, exact=True))
 def test_a_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: MetaCase) -> None:
     """With weights written into its shards, a net that began on meta trains as the unsharded model, bit for bit."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
-    for number, trace in enumerate(trial.run(train_materialized, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards), within)
+    trains(trial, train_materialized, case)
 
 
 @requirement("meta/forward-is-refused", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C15")
@@ -120,9 +116,7 @@ def test_reset_parameters_writes_parts_cut_by_two_axes(trial: Trial, case: TwoAx
 @given(case=two_axis_cases(exact=True, dims=(1, 5)))
 def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: TwoAxisCase) -> None:
     """With weights written into its parts, a tensor-parallel net that began on meta trains as the unsharded model."""
-    steps = oracle(case)
-    for number, trace in enumerate(trial.run(meta_two_axes.train_materialized, case)):
-        trial.agree(f"rank {number}", trace, on_rank(case, steps, number))
+    trains(trial, meta_two_axes.train_materialized, case)
 
 
 def everything_is_written(trial: Trial, program: Program, case: NetCase) -> None:
@@ -142,7 +136,7 @@ def layouts(case: MetaCase, number: int, where: str) -> dict[str, Any]:
 def layouts_2d(case: TwoAxisCase, number: int, where: str) -> dict[str, Any]:
     """The same where two axes cut."""
     named = case.net.build().named_parameters()
-    return {name: layout(p, placements(name), part(case, number, name, p), where) for name, p in named}
+    return {name: layout(p, placements(name), case.part(number, name, p), where) for name, p in named}
 
 
 def layout(full: Tensor, placed: list[str], part: Tensor, where: str) -> dict[str, Any]:

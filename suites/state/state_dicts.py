@@ -20,7 +20,7 @@ from suites.kit.programs import apply, data_mesh
 from suites.kit.registered import Facts, kind, sharded_modules
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import local, own, shard
-from suites.parallelism.two_axes import TwoAxisCase, apply_both, part
+from suites.parallelism.two_axes import TwoAxisCase, apply_both
 
 #: A case of one mesh axis, of replicas of shards, or of tensor parallelism beside shards.
 AnyCase = TrainingCase
@@ -39,7 +39,7 @@ def prepared(rank: Rank, case: AnyCase) -> nn.Sequential:
 def rows(case: AnyCase, number: int, name: str, full: Tensor) -> Tensor:
     """What rank ``number`` holds of a parameter."""
     if isinstance(case, TwoAxisCase):
-        return part(case, number, name, full)
+        return case.part(number, name, full)
     return shard(full, case.shards, number % case.shards)
 
 

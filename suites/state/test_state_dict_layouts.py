@@ -7,10 +7,9 @@ from hypothesis import given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit import baseline
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.strategies import net_cases, training_cases
-from suites.oracle.layout import shard
+from suites.oracle.expected import expected as unsharded
 from suites.state import state_dict_layouts
 from suites.state.state_dict_layouts import entered, largest, placed_cases
 from suites.state.state_dicts import expected, other
@@ -35,12 +34,11 @@ def test_what_is_cut_along_its_largest_dim_loads_in_place(trial: Trial, case: Tr
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_a_state_dict_asked_for_once_follows_training(trial: Trial, case: TrainingCase) -> None:
     """A state dict that was asked for before training has the trained values after every step."""
-    steps = baseline.train(case, case.torch_dtype)
+    steps = unsharded(case)
     for number, got in enumerate(trial.run(state_dict_layouts.kept_through_training, case)):
-        for step, (entries, full) in enumerate(zip(got["after every step"], steps, strict=True)):
-            held = {name: entries[name]["local"] for name in full.parameters if name in entries}
-            want = {name: shard(value, case.shards, number % case.shards) for name, value in full.parameters.items()}
-            trial.agree(f"rank {number}, step {step}", held, want)
+        for step, (entries, due) in enumerate(zip(got["after every step"], steps.trace(number), strict=True)):
+            held = {name: entries[name]["local"] for name in due["parameters"] if name in entries}
+            trial.agree(f"rank {number}, step {step}", held, due["parameters"])
 
 
 @requirement("state-dict/asked-in-two-ways", *SHARDED, ranks=2)

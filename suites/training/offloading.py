@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.kit.baseline import Trace
 from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
@@ -21,6 +20,7 @@ from suites.kit.programs import apply, parameters, steps
 from suites.kit.registered import layers
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import own
+from suites.oracle.situation import Trace
 
 #: Nets without buffers: these do not rest on the CPU.
 plain_cases = stacks(most_blocks=2, largest=5, buffers=False).flatmap(

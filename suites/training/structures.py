@@ -148,7 +148,7 @@ def given_and_returned(rank: Rank, case: StructureCase) -> dict[str, Any]:
     return {"given": module.seen, "returned": described(returned)}
 
 
-def expected(case: StructureCase) -> dict[str, Any]:
+def passed_on(case: StructureCase) -> dict[str, Any]:
     """What it must be given, and what must come back."""
     dtype = case.param_dtype if case.cast else None
     positional = [recast(each, dtype) for each in case.positional]

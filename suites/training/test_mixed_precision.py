@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit import baseline, precision, tolerance
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import (
@@ -24,6 +22,8 @@ from suites.kit.precision_programs import (
     rounding_cases,
     train,
 )
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 from suites.training.mixed_nets import TableCase, on_rank, seen_with_table, table_cases
 from suites.training.precision_values import (
     BufferCase,
@@ -37,7 +37,7 @@ from suites.training.precision_values import (
     policies,
     transformed,
 )
-from suites.training.structures import MAKE, CarriedCase, StructureCase, expected, given_and_returned, structure_cases
+from suites.training.structures import MAKE, CarriedCase, StructureCase, given_and_returned, passed_on, structure_cases
 
 MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 TWO_LAYERS = Stack(3, ("linear", "linear"))
@@ -47,9 +47,7 @@ ALIKE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_
 
 def follows(trial: Trial, case: PrecisionCase) -> None:
     """Compare each rank's trace with its rows of what explicit training gives, bit for bit."""
-    want = precision.train(case)
-    for number, trace in enumerate(trial.run(train, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+    trains(trial, train, case)
 
 
 #: One weight, in low precision where it computes.
@@ -90,11 +88,7 @@ def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCas
 @given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3))
 def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -> None:
     """Training that low precision rounds everywhere follows explicit training in the same dtypes, beyond one step."""
-    oracle = baseline.train(case, torch.float64)
-    coarsest = max((case.compute, case.reduction, case.torch_dtype), key=lambda dtype: torch.finfo(dtype).eps)
-    within = tolerance.parity(case, oracle, precision.train(case), torch.finfo(coarsest).eps / 2)
-    for number, trace in enumerate(trial.run(train, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards), within)
+    trains(trial, train, case)
 
 
 @requirement("precision/layers", *MIXED, ranks=2)
@@ -120,11 +114,10 @@ def test_every_module_of_a_list_has_its_inputs_cast(trial: Trial, case: NotingCa
 @given(case=noting_cases("recomputed"))
 def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> None:
     """A module that is run again in backward sees inputs and parameters cast as in forward, and has its gradients."""
-    want = precision.train(case)[0]
+    want = expected(case)
     for number, got in enumerate(trial.run(noted, case)):
         trial.agree(f"rank {number} in backward", got["backward"], [[each] for each in expected_notes(case)])
-        right = baseline.on_rank([want], number, case.shards)[0]
-        trial.agree(f"rank {number}, gradients", got["gradients"], right["gradients"])
+        trial.agree(f"rank {number}, gradients", got["gradients"], want.trace(number)[0]["gradients"])
 
 
 @requirement("precision/kept-dtypes", *MIXED, ranks=2)
@@ -147,7 +140,7 @@ def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
 def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) -> None:
     """A module is given floating tensors in param_dtype, by place or by name, nested or not, and all else as it is."""
     for number, got in enumerate(trial.run(given_and_returned, case)):
-        trial.agree(f"rank {number}", got["given"], expected(case)["given"])
+        trial.agree(f"rank {number}", got["given"], passed_on(case)["given"])
 
 
 @requirement("precision/uncast-inputs", *MIXED)
@@ -155,7 +148,7 @@ def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) ->
 def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: StructureCase) -> None:
     """With cast_forward_inputs=False a module is given its inputs as they are."""
     for number, got in enumerate(trial.run(given_and_returned, case)):
-        trial.agree(f"rank {number}", got["given"], expected(case)["given"])
+        trial.agree(f"rank {number}", got["given"], passed_on(case)["given"])
 
 
 @requirement("precision/outputs", *MIXED)
@@ -163,7 +156,7 @@ def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: Stru
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
     """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""
     for number, got in enumerate(trial.run(given_and_returned, case)):
-        trial.agree(f"rank {number}", got["returned"], expected(case)["returned"])
+        trial.agree(f"rank {number}", got["returned"], passed_on(case)["returned"])
 
 
 @requirement("precision/structures-between", *MIXED, ranks=2)
@@ -213,8 +206,8 @@ def test_a_policy_cannot_be_changed(trial: Trial) -> None:
 def test_function_transforms_go_through_sharded_modules(trial: Trial) -> None:
     """torch.func's jvp and vmap of a sharded net give the unsharded net's values, derivatives and gradients."""
     case = TRANSFORMED
-    [step] = precision.train(case)
+    step = expected(case)
     for number, got in enumerate(trial.run(transformed, case)):
-        grads = baseline.on_rank([step], number, case.shards)[0]["gradients"]
+        grads = step.trace(number)[0]["gradients"]
         want = {**expected_transforms(case, number), "gradients of jvp": grads, "gradients of vmap": grads}
         trial.agree(f"rank {number}", dict(sorted(got.items())), dict(sorted(want.items())))

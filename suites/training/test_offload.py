@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit import baseline, precision
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
+from suites.oracle.expected import expected
+from suites.oracle.judging import trains
 from suites.oracle.layout import shard
 from suites.training import offloading
 from suites.training.offloading import plain_cases, replicated_cases
@@ -24,9 +24,7 @@ FIXED = TrainingCase(2, Stack(3, ("mlp", "linear")), (0,), "float64", exact=True
 
 def follows(trial: Trial, program: Program, case: TrainingCase, *args: bool) -> None:
     """Compare each rank's trace with its rows of the unsharded model's, bit for bit."""
-    want = baseline.train(case, torch.float64)
-    for number, trace in enumerate(trial.run(program, case, *args)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+    trains(trial, program, case, *args)
 
 
 @requirement("offload/exact", *OFFLOAD, ranks=2)
@@ -55,9 +53,7 @@ def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, c
 @given(case=precision_cases())
 def test_offload_and_mixed_precision_go_together(trial: Trial, case: PrecisionCase) -> None:
     """What rests on the CPU in full precision computes in low precision as it would without offload."""
-    want = precision.train(case)
-    for number, trace in enumerate(trial.run(offloading.train, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(want, number, case.shards))
+    trains(trial, offloading.train, case)
 
 
 @requirement("offload/from-meta", *OFFLOAD, Feature.META_DEVICE, ranks=2)
@@ -71,7 +67,7 @@ def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCas
 @given(case=plain_cases)
 def test_hooks_see_finished_gradients(trial: Trial, case: TrainingCase) -> None:
     """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
-    want = baseline.train(case, torch.float64)[-1].parameters
+    want = expected(case).whole[-1]["parameters"]
     for number, got in enumerate(trial.run(offloading.train_in_backward, case)):
         trial.agree(f"rank {number}", got, {name: shard(p, case.shards, number) for name, p in want.items()})
 

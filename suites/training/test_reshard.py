@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,12 +11,12 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit import baseline, registered
+from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.registered import (
     RefusedCase,
     SetLaterCase,
-    expected,
+    forms_of,
     group_cases,
     refused_sizes,
     refused_types,
@@ -25,6 +24,7 @@ from suites.kit.registered import (
     uneven_group_cases,
 )
 from suites.kit.strategies import training_cases
+from suites.oracle.expected import expected
 from suites.oracle.layout import shard
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
@@ -163,8 +163,8 @@ def test_reshard_brings_back_the_sharded_parameters(trial: Trial, case: Training
 def test_unshard_registers_full_parameters_of_one_module(trial: Trial, case: TrainingCase) -> None:
     """Even before a forward, unshard() registers the full parameters of that module's own group, not of children's."""
     for number, got in enumerate(trial.run(registered.after_unshard, case)):
-        trial.agree(f"rank {number}, root unsharded", got["root"], expected(case, number, root=False, children=True))
-        trial.agree(f"rank {number}, all unsharded", got["all"], expected(case, number, root=False, children=False))
+        trial.agree(f"rank {number}, root unsharded", got["root"], forms_of(case, number, root=False, children=True))
+        trial.agree(f"rank {number}, all unsharded", got["all"], forms_of(case, number, root=False, children=False))
 
 
 @requirement("reshard/undoes-unshard", Feature.FULLY_SHARD, ranks=2)
@@ -172,7 +172,7 @@ def test_unshard_registers_full_parameters_of_one_module(trial: Trial, case: Tra
 def test_reshard_undoes_unshard(trial: Trial, case: TrainingCase) -> None:
     """After unshard(), reshard() registers the sharded parameters again."""
     for number, got in enumerate(trial.run(registered.after_unshard, case)):
-        trial.agree(f"rank {number}", got["resharded"], expected(case, number, root=True, children=True))
+        trial.agree(f"rank {number}", got["resharded"], forms_of(case, number, root=True, children=True))
 
 
 @requirement("reshard/full-in-forward", Feature.FULLY_SHARD, ranks=2)
@@ -222,12 +222,12 @@ def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) ->
 def is_registered(trial: Trial, program: Program, case: TrainingCase, root: Reshard, children: Reshard) -> None:
     """Compare what each rank found registered with the forms expected of the root's and the children's parameters."""
     for number, got in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", got, expected(case, number, root=root, children=children))
+        trial.agree(f"rank {number}", got, forms_of(case, number, root=root, children=children))
 
 
 def all_train_alike(trial: Trial, case: TrainingCase, settings: tuple[Any, ...]) -> None:
     """Train with each setting, and compare with the unsharded model bit for bit."""
-    want = baseline.train(case, torch.float64)
+    want = expected(case)
     for number, traces in enumerate(trial.run(registered.train_with_each, case, settings)):
         for setting, trace in zip(settings, traces, strict=True):
-            trial.agree(f"rank {number} under {setting}", trace, baseline.on_rank(want, number, case.shards))
+            trial.agree(f"rank {number} under {setting}", trace, want.trace(number))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit import baseline, tolerance
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.programs import train
 from suites.kit.strategies import training_cases
+from suites.oracle.judging import trains
 
 #: Tried before any drawn case, since it has what finds most defects: several passes through nested modules that are
 #: gathered again for backward, and rows that ranks do not divide.
@@ -48,7 +47,4 @@ def test_training_that_reshards_to_groups_follows_the_unsharded_model(trial: Tri
 
 def follows_the_baseline(trial: Trial, case: TrainingCase) -> None:
     """Run the case on ranks and compare each rank's trace with its rows of the unsharded model's."""
-    oracle = baseline.train(case, torch.float64)
-    within = tolerance.parity(case, oracle)
-    for number, trace in enumerate(trial.run(train, case)):
-        trial.agree(f"rank {number}", trace, baseline.on_rank(oracle, number, case.shards), within)
+    trains(trial, train, case)
