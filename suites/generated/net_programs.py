@@ -10,6 +10,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase, Group
+from suites.kit.programs import parameters
 from suites.oracle.sharded import Sharded, State, played_on
 
 
@@ -50,6 +51,10 @@ class ShardedNet(Sharded):
     def made(self) -> Any:
         """Build the net and do all that the case says."""
         return spread_net(self.rank, self.case, self.case.build().to(self.rank.device))
+
+    def see_parameters(self) -> State:
+        """This rank's parts of what is registered: after backward, sharded parameters."""
+        return parameters(self.net)
 
 
 def play(rank: Rank, case: GeneratedCase) -> list[State]:

@@ -152,6 +152,7 @@ def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: Stru
 
 
 @requirement("precision/outputs", *MIXED)
+@example(case=StructureCase(1, (("dict", ("tensor", "float32")),), (), "bfloat16", "float64"))
 @given(case=st.sampled_from([None, *LOW, "float64"]).flatmap(lambda dtype: structure_cases(output_dtype=dtype)))
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
     """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""
