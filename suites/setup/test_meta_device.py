@@ -113,7 +113,7 @@ def test_reset_parameters_writes_parts_cut_by_two_axes(trial: Trial, case: TwoAx
 
 @requirement("meta/2d-training", *TWO_AXES, ranks=2, source="C14")
 @costly(2)
-@example(case=TwoAxisCase(4, Stack(3, ("mlp",)), (0,), "float64", exact=True, tp=2))
+@example(case=TwoAxisCase(4, Stack(3, ("mlp",)), (0,), "float32", exact=True, steps=1, tp=2))
 @given(case=two_axis_cases(exact=True, dims=(1, 5)))
 def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: TwoAxisCase) -> None:
     """With weights written into its parts, a tensor-parallel net that began on meta trains as the unsharded model."""
