@@ -1,20 +1,20 @@
-"""Choosing scenarios: few that have every pair, or triple, of values which can go together.
+"""Scenarios that have every possible combination of values, as few as are found quickly.
 
-Three features that are off or on take 8 scenarios for all combinations and 4 for all pairs::
+Three dimensions that are off or on take 8 scenarios for all combinations and 4 for all pairs::
 
     off off off      off on on      on off on      on on off
 
-The greedy search is allpairspy's. What it leaves out, since it does not look ahead at what cannot go together, is added
-one scenario at a time, so that a pair is left out only if no scenario has it. Imports no ``torch.distributed``.
+A greedy search, one scenario after the other: each starts from a combination that is still wanted, and takes of every
+other dimension the value that adds most. Values that cannot go together are left by backtracking, so a combination is
+left out only if no scenario has it. Imports no ``torch.distributed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations, product
 
-from allpairspy import AllPairs  # type: ignore[import-untyped]
 from hypothesis import strategies as st
 
 from harness.trial import claims, most_ranks
@@ -24,6 +24,9 @@ from suites.scenarios.scenario import Scenario, with_values
 
 #: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in the order of the dimensions.
 Combination = tuple[tuple[str, str], ...]
+Values = Mapping[str, Sequence[str]]
+#: The dimensions of which a thorough run tries any three values together: when a group is gathered, freed and reduced.
+CLOSE = ("runs", "wrapping", "mesh", "reshard", "recompute", "prefetch", "gradients")
 
 
 def available(claims: Collection[Feature], ranks: int) -> dict[str, tuple[str, ...]]:
@@ -36,65 +39,68 @@ def available(claims: Collection[Feature], ranks: int) -> dict[str, tuple[str, .
 
 @lru_cache
 def covering(claims: frozenset[Feature], ranks: int, strength: int = 2) -> list[Scenario]:
-    """Scenarios that have every possible combination of ``strength`` values."""
+    """Scenarios that have every possible value, or pair of values, or besides all triples of the close dimensions."""
     values = available(claims, ranks)
-    wanted = {one for one in combined(values, strength) if completed(one, values) is not None}
-    rows = AllPairs(list(values.values()), filter_func=lambda row: not _is_left_out(_chosen(row)), n=strength)
-    found = [_chosen(row) for row in rows]
-    for chosen in found:
-        wanted -= set(combinations(chosen.items(), strength))
-    while wanted:
-        found.append(_greedy(sorted(wanted), values))
-        wanted -= set(combinations(found[-1].items(), strength))
-    return [with_values(chosen) for chosen in found]
+    every = list(combined(values, min(strength, 2)))
+    if strength > 2:
+        every += combined({name: values[name] for name in CLOSE}, strength)
+    wanted = {one for one in every if completed(one, values) is not None}
+    found = []
+    for one in every:
+        if one in wanted:
+            chosen = completed(one, values, wanted)
+            assert chosen is not None
+            wanted -= set(combinations_of(chosen, strength))
+            found.append(with_values(chosen))
+    return found
 
 
-def _chosen(row: Sequence[str]) -> dict[str, str]:
-    """The values of a row of the array, or of its beginning, by dimension."""
-    return dict(zip(DIMENSIONS, row, strict=False))
+def combinations_of(chosen: Mapping[str, str], strength: int) -> Iterator[Combination]:
+    """The combinations that a scenario has."""
+    yield from combinations(chosen.items(), min(strength, 2))
+    if strength > 2:
+        yield from combinations([(name, chosen[name]) for name in CLOSE], strength)
 
 
-def _is_left_out(chosen: Mapping[str, str]) -> bool:
-    return bool(conflict(chosen) or judged_apart(chosen))
-
-
-def combined(values: Mapping[str, Sequence[str]], strength: int) -> Iterable[Combination]:
+def combined(values: Values, strength: int) -> Iterator[Combination]:
     """Every combination of values of so many dimensions, possible or not."""
     for names in combinations(values, strength):
-        found: list[Combination] = [()]
-        for name in names:
-            found = [(*one, (name, value)) for one in found for value in values[name]]
-        yield from found
+        for chosen in product(*(values[name] for name in names)):
+            yield tuple(zip(names, chosen, strict=True))
 
 
-def completed(start: Combination, values: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
-    """A scenario's values with these among them, the others default where they can be; None if there is none."""
-    chosen = dict(start)
-    return _search(chosen, [name for name in values if name not in chosen], values)
+def completed(
+    start: Combination, values: Values, wanted: Collection[Combination] = frozenset()
+) -> dict[str, str] | None:
+    """A scenario's values with these among them, and with much else that is wanted; None if there is none.
+
+    Where nothing is wanted, others are default if they can be.
+    """
+    return _search(dict(start), values, wanted)
 
 
-def _search(chosen: dict[str, str], open_: list[str], values: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
-    if _is_left_out(chosen):
+def _search(chosen: dict[str, str], values: Values, wanted: Collection[Combination]) -> dict[str, str] | None:
+    if conflict(chosen) or judged_apart(chosen):
         return None
-    if not open_:
+    name = next((name for name in values if name not in chosen), None)
+    if name is None:
         return {name: chosen[name] for name in values}
-    for value in values[open_[0]]:
-        found = _search({**chosen, open_[0]: value}, open_[1:], values)
+    best = (
+        sorted(values[name], key=lambda value: -_gain(chosen, name, value, values, wanted)) if wanted else values[name]
+    )
+    for value in best:
+        found = _search({**chosen, name: value}, values, wanted)
         if found is not None:
             return found
     return None
 
 
-def _greedy(wanted: Sequence[Combination], values: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The values of a scenario with the first combination that is wanted, and with as many others as fit."""
-    chosen = dict(wanted[0])
-    for other in wanted[1:]:
-        more = {**chosen, **dict(other)}
-        if all(more[name] == value for name, value in chosen.items()) and completed(tuple(more.items()), values):
-            chosen = more
-    full = completed(tuple(chosen.items()), values)
-    assert full is not None
-    return full
+def _gain(chosen: Mapping[str, str], name: str, value: str, values: Values, wanted: Collection[Combination]) -> int:
+    """How many combinations that are wanted one more value adds."""
+    known = [(other, chosen[other] if other != name else value) for other in values if other in chosen or other == name]
+    close = [one for one in known if one[0] in CLOSE] if name in CLOSE else []
+    tried = chain(combinations(known, 1), combinations(known, 2), combinations(close, 3))
+    return sum((name, value) in one and one in wanted for one in tried)
 
 
 @st.composite

@@ -76,9 +76,9 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
 
 
 def strength(trial: Trial) -> int:
-    """How many values are tried together: pairs; of two worlds in a quick run, processes try each value alone."""
+    """How many values are tried together: pairs, and triples if thorough; of two worlds, in processes one fewer."""
     has_threads = load_backend(trial.subject.backend).thread_ranks > 0
-    return 1 if trial.kind != "threads" and has_threads and not is_thorough() else 2
+    return 2 + is_thorough() - (trial.kind != "threads" and has_threads)
 
 
 def failure_of(trial: Trial, test: Callable[..., None], scenario: Scenario) -> SubjectFailure | None:

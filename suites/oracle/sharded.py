@@ -138,6 +138,12 @@ class Sharded(Trained):
             self.run()
         self.net.reset_iter_state()
 
+    def fail_back(self, module: str) -> None:
+        """A backward that ends in a module, and what puts the net in order again."""
+        with interrupted(self.net.get_submodule(module), in_backward=True):
+            self.case.losses(self.run(), self.batches - 1, self.rank.number)[0].backward()
+        self.net.reset_iter_state()
+
     def backward(self, which: str) -> None:
         """Through one forward's losses, or one of two, or all forwards' at once."""
         losses = [forward[0][which == "second"] for forward in taken(self.pending, which)]

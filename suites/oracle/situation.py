@@ -133,14 +133,22 @@ class Interrupted(Exception):
     """Raised in a forward on purpose."""
 
 
+def raise_it(*_: Any) -> None:
+    """Raises Interrupted."""
+    raise Interrupted("interrupted on purpose")
+
+
+def raise_in_backward(*found: Any) -> None:
+    """A forward hook: have backward raise Interrupted when it comes to the output."""
+    if found[-1].requires_grad:
+        found[-1].register_hook(raise_it)
+
+
 @contextmanager
-def interrupted(module: nn.Module) -> Iterator[None]:
-    """In this block the module's forward raises, which ends the block."""
-
-    def raise_it(*_: Any) -> None:
-        raise Interrupted("a forward was interrupted on purpose")
-
-    hook = module.register_forward_pre_hook(raise_it)
+def interrupted(module: nn.Module, in_backward: bool = False) -> Iterator[None]:
+    """In this block the module's forward raises, or its backward, which ends the block."""
+    register: Any = module.register_forward_hook if in_backward else module.register_forward_pre_hook
+    hook = register(raise_in_backward if in_backward else raise_it)
     try:
         with suppress(Interrupted):
             yield

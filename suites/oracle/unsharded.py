@@ -121,6 +121,14 @@ class Unsharded(Trained):
                 self.run(rank)
         self.batches += 1
 
+    def fail_back(self, module: str) -> None:
+        """A backward that ends in a module, of which nothing is left but what was done to buffers."""
+        for rank, net in enumerate(self.copies):
+            with interrupted(net.get_submodule(module), in_backward=True):
+                self.case.losses(self.run(rank), self.batches, rank)[0].backward()
+            net.zero_grad()
+        self.batches += 1
+
     def backward(self, which: str) -> None:
         """Through one forward's losses, or one of two, or all forwards'; then reduce, unless that is deferred."""
         for forward in taken(self.pending, which):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from reference_models import nets
 from suites.kit.nets import LENGTH, VOCABULARY
@@ -128,7 +128,7 @@ class Bag(dict[str, Any]):
 class ScenarioNet(nn.Module):
     """Blocks in a row; the root's own ``scale`` before and ``shift`` after them, unless it is a mere ``wrapper``.
 
-    ``around`` is how whole blocks are recomputed: not, or with or without re-entering autograd.
+    ``around`` is how whole blocks are recomputed: not, all of them or all but products, or by re-entering autograd.
     """
 
     def __init__(self, net: str, runs: str, wrapping: str, dim: int) -> None:
@@ -152,7 +152,7 @@ class ScenarioNet(nn.Module):
 
     def recompute(self, how: str) -> None:
         """Run parts, or whole blocks, again in backward."""
-        self.around = how if how in ("around", "reentrant") else ""
+        self.around = how if how in RECOMPUTED else ""
         for block in self.blocks:
             vars(block)["recomputes"] = how == "part"
 
@@ -160,10 +160,22 @@ class ScenarioNet(nn.Module):
         """One block."""
         run: Any = block.halved if self.runs == "method" and block is self.blocks[1] else block
         recomputes = self.around and torch.is_grad_enabled()
-        y: Tensor = (
-            checkpoint(run, x, tokens, use_reentrant=self.around == "reentrant") if recomputes else run(x, tokens)
-        )
+        y: Tensor = checkpoint(run, x, tokens, **RECOMPUTED[self.around]) if recomputes else run(x, tokens)
         return y
+
+
+def keeps(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    """Whether selective recomputation keeps what an operation gave: products, which take longest."""
+    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if operation in products else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+#: The options of torch's ``checkpoint``, by how whole blocks are recomputed.
+RECOMPUTED: dict[str, dict[str, Any]] = {
+    "around": {"use_reentrant": False},
+    "selective": {"use_reentrant": False, "context_fn": partial(create_selective_checkpoint_contexts, keeps)},
+    "reentrant": {"use_reentrant": True},
+}
 
 
 def opened(batch: Any) -> Tensor:

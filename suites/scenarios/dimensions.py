@@ -54,10 +54,13 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     "inputs": _values("tensor", "nested", "dataclass", "subclass"),
     "reshard": (*_values("default", "always", "never", "changed"), Value("pairs", (Feature.RESHARD_TO_GROUP,), 4)),
     "recompute": (
-        *_values("none", "around", "reentrant"),
+        *_values("none", "around", "selective", "reentrant"),
         *(Value(name, (Feature.CHECKPOINT,)) for name in ("block", "part")),
     ),
-    "prefetch": (Value("default"), *(Value(name, (Feature.PREFETCH,)) for name in ("forward", "backward", "both"))),
+    "prefetch": (
+        Value("default"),
+        *(Value(name, (Feature.PREFETCH,)) for name in ("forward", "backward", "both", "finished")),
+    ),
     "gradients": (
         *_values("plain", "two losses", "clipped", "hooks"),
         *(Value(name, (Feature.ACCUMULATION,)) for name in ("unsynchronised", "last backward")),
@@ -71,7 +74,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *_values("plain", "frozen and thawed", "converted"),
         Value("loaded", (Feature.STATE_DICT,)),
         Value("meta", (Feature.META_DEVICE, Feature.STATE_DICT)),
-        Value("exception", (Feature.RESET,)),
+        *(Value(name, (Feature.RESET,)) for name in ("exception", "exception in backward")),
     ),
     "asked": (
         Value("never"),
@@ -133,6 +136,8 @@ IMPOSSIBLE = (
     _no("a dtype that is converted to is that of the parameters", life="converted", dtype="wider"),
     _no("re-entrant recomputation does not let two backwards through", recompute="reentrant", gradients="two losses"),
     _no("re-entrant recomputation needs an input that takes a gradient", recompute="reentrant", wrapping="wrapper"),
+    _no("selective recomputation lets one backward through", recompute="selective", gradients="two losses"),
+    _no("what has taken its step in backward keeps it", gradients="hooks", life="exception in backward"),
     _no(
         "an optimizer that steps in backward leaves no gradients",
         gradients="hooks",
@@ -154,6 +159,11 @@ APART = (
     _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),
     _no("interactions/unused-and-frozen", gradients="unused reduced", runs="skipped", life="frozen and thawed"),
     _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
+    _no(
+        "autograd/reset-after-backward",
+        life="exception in backward",
+        wrapping=_all_but("wrapping", "wrapper"),
+    ),
     _no("interactions/columns-in-pairs", rows="columns", reshard="pairs"),
 )
 

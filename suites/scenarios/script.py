@@ -82,5 +82,8 @@ def _changes(values: Mapping[str, str], number: int) -> Iterator[str]:
         yield f"freeze {MIDDLE}" if place == 0 else f"thaw {MIDDLE}"
     if values["reshard"] == "changed" and place >= 0:
         yield "keep forward" if place == 0 else "free forward"
-    if values["life"] == "exception" and place == 0:
-        yield f"fail {INTERRUPTED}"
+    if place == 0:
+        yield from {
+            "exception": (f"fail {INTERRUPTED}",),
+            "exception in backward": (f"fail_back {MIDDLE}", "drop"),
+        }.get(values["life"], ())

@@ -84,6 +84,8 @@ def settings(scenario: Scenario, net: Any) -> None:
             one.set_modules_to_forward_prefetch([other])
         if scenario.prefetch in ("backward", "both"):
             other.set_modules_to_backward_prefetch([one])
+        if scenario.prefetch == "finished":
+            one.set_modules_to_backward_prefetch([other])
     if scenario.gradients == "factor":
         for module in (*wrapped, net):
             module.set_gradient_divide_factor(FACTOR)

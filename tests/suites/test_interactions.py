@@ -11,7 +11,7 @@ from hypothesis import given
 from harness.data.case import from_text
 from harness.vendor import Feature
 from suites.catalogue import entries
-from suites.interactions.covering import available, combined, completed, covering, scenarios
+from suites.interactions.covering import CLOSE, available, combined, completed, covering, scenarios
 from suites.interactions.judging import isolated, search
 from suites.oracle.expected import expected
 from suites.oracle.unsharded import played
@@ -31,6 +31,18 @@ def test_every_pair_that_some_scenario_has_is_covered(claims: frozenset[Feature]
     possible = {pair for pair in combined(values, 2) if completed(pair, values) is not None}
     assert pairs == possible
     assert all(one.needs <= claims for one in found)
+
+
+def test_triples_of_close_dimensions_are_covered_besides_all_pairs() -> None:
+    """In a thorough run any three values of dimensions that concern one group come together, and any two of all."""
+    found = covering(ALL, ranks=4, strength=3)
+    values = available(ALL, 4)
+    close = {name: values[name] for name in CLOSE}
+    triples = {three for one in found for three in combinations([(name, one.values[name]) for name in CLOSE], 3)}
+    assert triples == {three for three in combined(close, 3) if completed(three, values) is not None}
+    assert {pair for one in found for pair in combinations(one.values.items(), 2)} == {
+        pair for pair in combined(values, 2) if completed(pair, values) is not None
+    }
 
 
 def test_fewer_ranks_and_single_values_take_fewer_scenarios() -> None:
