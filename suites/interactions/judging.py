@@ -22,6 +22,7 @@ from suites.interactions.dimensions import DEFAULTS, conflict
 from suites.interactions.expected import expected
 from suites.interactions.scenario import Scenario, with_values
 from suites.interactions.sharded import play
+from suites.interactions.telling import VALUES, planned
 from suites.kit.strategies import is_thorough
 
 #: After so many causes the rest is not tried.
@@ -30,6 +31,7 @@ MOST_CAUSES = 5
 
 def follows(trial: Trial, case: Scenario) -> None:
     """Play a scenario on ranks, and compare action by action, so that the first that goes wrong is named."""
+    trial.combinations.begin(VALUES, case.values)
     want, traces = expected(case), trial.run(play, case)
     for place, action in enumerate(want.actions):
         for number, trace in enumerate(traces):
@@ -68,7 +70,10 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case."""
     __tracebackhide__ = True
     scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
+    planned(trial, scenarios, strength(trial))
     causes = search(scenarios, partial(failure_of, trial, test))
+    for cause in causes:
+        trial.combinations.blame(cause.scenario.special, str(cause))
     if not causes:
         return
     first = failure_of(trial, test, next(iter(causes)).scenario)
