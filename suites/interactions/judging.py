@@ -103,15 +103,18 @@ def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any])
     causes: dict[Cause, int] = {}
     for scenario in scenarios:
         changed: Scenario | None = scenario
-        while changed is not None and (known := next((c for c in causes if c.explains(changed)), None)):
-            causes[known] += changed == scenario
+        while changed is not None:
+            known = next((one for one in causes if one.explains(changed)), None)
+            if known is None and failure_of(changed) is None:
+                break
+            if known is None:
+                known = isolated(changed, lambda one: failure_of(one) is not None)
+                causes[known] = 1
+                if len(causes) == MOST_CAUSES or not known.scenario.special:
+                    return causes
+            else:
+                causes[known] += changed == scenario
             changed = known.avoided(changed, causes)
-        if changed is None or failure_of(changed) is None:
-            continue
-        cause = isolated(changed, lambda one: failure_of(one) is not None)
-        causes[cause] = 1
-        if len(causes) == MOST_CAUSES or not cause.scenario.special:
-            break
     return causes
 
 
