@@ -42,7 +42,7 @@ def shared_causes(records: Iterable[Record]) -> list[SharedCause]:
     for record in failing:
         case = (record.case or {}) if not record.combinations.get("causes") else {}
         for values, alike in found.items() if case else ():
-            if values and all(case.get(name) == value for name, value in values):
+            if all(case.get(name) == value for name, value in values):
                 alike[record.nodeid] = record
     causes = [SharedCause(each, words[each] or _words(each), tuple(alike.values())) for each, alike in found.items()]
     return sorted(causes, key=lambda cause: -len(cause.records))

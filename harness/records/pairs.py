@@ -105,12 +105,10 @@ class Pairs:
         """What became of two values of different dimensions, the first dimension first; or of one, given twice."""
         pair, found = (one, other), list(self._exclusions(one, other))
         passes = self._passes[pair]
-        failing = self._failing.get(pair)
-        apart = next((exclusion for exclusion in found if exclusion.get("kind") == "apart"), None)
-        if failing is not None:
+        if failing := self._failing.get(pair):
             return Together(failing.end, passes, failing.why, record=failing.record)
-        if apart is not None:
-            return self._apart(apart.get("why", ""), passes)
+        if found and all(exclusion.get("kind") == "apart" for exclusion in found):
+            return self._apart(found[0].get("why", ""), passes)
         if passes:
             return Together(End.PASS, passes)
         if record := self._hidden.get(pair):
@@ -135,7 +133,9 @@ class Pairs:
             return Together(End.NOT_RUN, passes, f"judged by {requirement}, which has no result here")
         verdict = worst_of(record.verdict for record in records)
         record = next(one for one in records if one.verdict is verdict)
-        return Together(_APART.get(verdict, End.NOT_RUN), passes, f"judged by {requirement}: {verdict}", "", record)
+        end = _APART.get(verdict, End.NOT_RUN)
+        more = "" if str(end) == str(verdict) else f", which is {verdict}"
+        return Together(end, passes, f"judged by {requirement}{more}", record=record)
 
 
 _ORDER = tuple(End)

@@ -7,7 +7,7 @@ Of ``net`` (linear, tied) and ``mesh`` (2, 3), where three ranks are not claimed
     mesh     2/4   1/2              tied            1    ○
 
 2/4: two of four pairs passed. 4: this one in four combinations. A cell that did not pass says why, and leads to the
-result; a value that did not pass by itself says it once for all its cells.
+result; a value that did not pass by itself says so once for all its cells.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 from harness.data.text import one_line, plural
 from harness.records.pairs import End, Pairs, Together, Value
@@ -28,7 +28,7 @@ _SIGNS = {
     End.UNCLEAR: ("?", "open"),
     End.NOT_TRIED: ("!", "open"),
     End.NOT_RUN: ("–", "open"),
-    End.NOT_CLAIMED: ("○", "unclaimed"),
+    End.NOT_CLAIMED: ("○", "off"),
     End.IMPOSSIBLE: ("·", "none"),
     End.PASS: ("✓", "exact"),
 }
@@ -40,11 +40,12 @@ MATRIX_KEY = (
     ("open", "?", "only where something else fails"),
     ("open", "!", "not tried"),
     ("open", "–", "not run"),
-    ("unclaimed", "○", "not claimed"),
+    ("off", "○", "not claimed"),
     ("none", "·", "impossible"),
 )
-#: How many cells of a matrix have words or a link of their own, and how many pairs are named for one reason.
-MOST_TOLD, MOST_NAMED = 1500, 6
+#: How many cells and heads of a matrix have words or a link of their own; how many reasons are told, and pairs of each;
+#: and how long a name is shown. Ours has 17 dimensions and 98 values.
+MOST_TOLD, MOST_REASONS, MOST_NAMED, LONGEST = 1000, 100, 6, 60
 #: What nothing was learned of, and the rest that did not pass.
 _OPEN = (End.UNCLEAR, End.NOT_TRIED, End.NOT_RUN)
 _LEFT = (End.NOT_CLAIMED, End.IMPOSSIBLE)
@@ -52,12 +53,13 @@ _LEFT = (End.NOT_CLAIMED, End.IMPOSSIBLE)
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """One cell: its sign, its class if it did not pass, why that is so, and where the page has more of it."""
+    """Its sign, its class if it did not pass, why, where the page has more of it, and how many columns it spans."""
 
     text: str
-    shade: str
-    said: str
-    href: str
+    shade: str = ""
+    said: str = ""
+    href: str = ""
+    span: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class ValueHead:
 
 @dataclass(frozen=True)
 class ValueTable:
-    """The values of one dimension, or each with those of another; a line has cells, and words if there is one cell."""
+    """The values of one dimension, or each with those of another, which are ``heads``."""
 
     anchor: str
     name: str
@@ -113,17 +115,23 @@ def matrix_of(records: Sequence[Record], anchor: str, hrefs: Mapping[str, str]) 
         return None
     drawing = _Drawing(pairs, f"{anchor}-matrix", hrefs)
     names = list(pairs.dimensions)
-    rows = tuple((name, tuple(drawing.cell(name, other) for other in names[: n + 1])) for n, name in enumerate(names))
+    cells = [tuple(drawing.cell(name, other) for other in names[: n + 1]) for n, name in enumerate(names)]
     return Matrix(
         anchor=drawing.anchor,
-        rows=rows,
+        rows=tuple((one_line(name, LONGEST), line) for name, line in zip(names, cells, strict=True)),
         tables=tuple(drawing.tables),
         summary=f"{plural(sum(drawing.ends.values()), 'pair')} of values: {_counted(drawing.ends)}",
-        causes=tuple(drawing.causes()),
-        open=tuple(drawing.reasons(_OPEN)),
-        left=tuple(drawing.reasons(_LEFT)),
+        causes=_some(drawing.causes()),
+        open=_some(drawing.reasons(_OPEN)),
+        left=_some(drawing.reasons(_LEFT)),
         left_out=pairs.left_out,
     )
+
+
+def _some(lines: Iterator[Line]) -> tuple[Line, ...]:
+    shown, rest = list(islice(lines, MOST_REASONS)), list(lines)
+    more = [Line(rest[0].end, "the record file has them", f"{plural(len(rest), 'more reason')}", "")] if rest else []
+    return (*shown, *more)
 
 
 class _Drawing:
@@ -142,7 +150,7 @@ class _Drawing:
         same = row == column
         both = [(one, one) for one in self._values(row)] if same else product(self._values(column), self._values(row))
         found = {pair: self._of(*pair) for pair in both}
-        name = row if same else f"{row} and {column}"
+        name = " and ".join(one_line(name, LONGEST) for name in dict.fromkeys((row, column)))
         self.tables.append(self._table(anchor, name, row, "" if same else column, found))
         ends = Counter(each.end for each in found.values())
         return _of_dimensions(ends, f"{name}: {_counted(ends)}", f"#{anchor}")
@@ -162,29 +170,40 @@ class _Drawing:
     def _table(
         self, anchor: str, name: str, row: str, column: str, found: Mapping[tuple[Value, Value], Together]
     ) -> ValueTable:
-        heads = self._values(column) if column else []
+        heads = self._values(column) if column else [None]
         lines = []
         for value in self._values(row):
-            own = [found[one, value] for one in heads] if heads else [found[value, value]]
-            near = [{self._alone[value].end, self._alone[one].end} for one in heads] if heads else [set[End]()]
-            lines.append((self._head(value), tuple(map(self._drawn, own, near))))
-        return ValueTable(anchor, name, tuple(map(self._head, heads)), tuple(lines))
+            own = [found[one or value, value] for one in heads]
+            near = [{self._alone[value].end, *([self._alone[one].end] if one else [])} for one in heads]
+            cells = [self._whole(own)] if _is_one(own) else map(self._drawn, own, near)
+            lines.append((self._head(value), tuple(cells)))
+        return ValueTable(anchor, name, tuple(self._head(one) for one in heads if one), tuple(lines))
+
+    def _whole(self, line: Sequence[Together]) -> MatrixCell:
+        """One cell for a line that came to the same for one reason, with its words."""
+        found = line[0]
+        sign, shade = _SIGNS[found.end]
+        href = self._href(found.record) if found.end not in _LEFT else ""
+        return MatrixCell(f"{sign} {_why(found)}", shade, "", href, len(line))
 
     def _head(self, value: Value) -> ValueHead:
         alone = self._alone[value]
+        name = one_line(value[1], LONGEST)
         if alone.end is End.PASS:
-            return ValueHead(value[1], "", "")
-        return ValueHead(value[1], _SIGNS[alone.end][1], _said(alone))
+            return ValueHead(name, "", "")
+        return ValueHead(name, _SIGNS[alone.end][1], _said(alone) if self._may_tell() else "")
 
     def _drawn(self, found: Together, said_near: set[End]) -> MatrixCell:
         text, shade = _SIGNS[found.end]
         if found.end is End.PASS and found.passes:
-            return MatrixCell(str(found.passes), "", "", "")
-        self._told += 1
-        if self._told > MOST_TOLD:
-            return MatrixCell(text, shade, "", "")
+            return MatrixCell(str(found.passes))
+        said = "" if found.end in said_near else _said(found)
         href = self._href(found.record) if found.end not in _LEFT else ""
-        return MatrixCell(text, shade, "" if found.end in said_near else _said(found), href)
+        return MatrixCell(text, shade, said, href) if (said or href) and self._may_tell() else MatrixCell(text, shade)
+
+    def _may_tell(self) -> bool:
+        self._told += 1
+        return self._told <= MOST_TOLD
 
     def _href(self, record: Record | None) -> str:
         return self._hrefs.get(record.nodeid, "") if record is not None else ""
@@ -195,8 +214,8 @@ class _Drawing:
             pairs = sum(len(alike) for (_, why, _), alike in self._alike.items() if why == cause.words)
             end = End.WAIVED if all(record.verdict is Verdict.WAIVED for record in cause.records) else End.FAIL
             said = f"{plural(len(cause.records), 'result')}, {plural(pairs, 'pair')} of values"
-            yield Line(end, said, cause.words, self._href(cause.records[0]))
-        known = {cause.words for cause in self.pairs.causes}
+            yield Line(end, said, one_line(cause.words, 300), self._href(cause.records[0]))
+        known = {one_line(cause.words, 300) for cause in self.pairs.causes}
         yield from (line for line in self.reasons((End.FAIL, End.WAIVED)) if line.why not in known)
 
     def reasons(self, ends: Iterable[End]) -> Iterator[Line]:
@@ -206,7 +225,12 @@ class _Drawing:
                 if own is end:
                     names = which or _named(alike)
                     first = self.pairs.of(*alike[0])
-                    yield Line(end, f"{plural(len(alike), 'pair')}: {names}", why, self._href(first.record))
+                    said = f"{plural(len(alike), 'pair')}: {one_line(names)}"
+                    yield Line(end, said, one_line(why, 300), self._href(first.record))
+
+
+def _is_one(line: Sequence[Together]) -> bool:
+    return line[0].end is not End.PASS and len({(one.end, one.why, one.which) for one in line}) == 1
 
 
 def _named(pairs: Sequence[tuple[Value, Value]]) -> str:
@@ -216,7 +240,12 @@ def _named(pairs: Sequence[tuple[Value, Value]]) -> str:
 
 def _said(found: Together) -> str:
     passes = f"; passes in {plural(found.passes, 'other combination')}" if found.passes else ""
-    return one_line(f"{found.end}: {found.why}{passes}", 300)
+    return one_line(f"{_why(found)}{passes}", 300)
+
+
+def _why(found: Together) -> str:
+    is_said = found.end is End.FAIL and found.why.startswith("fails")
+    return one_line(found.why if is_said else f"{found.end}: {found.why}", 300)
 
 
 def _of_dimensions(ends: Counter[End], said: str, href: str) -> MatrixCell:

@@ -73,7 +73,7 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     planned(trial, scenarios, strength(trial))
     causes = search(scenarios, partial(failure_of, trial, test))
     for cause in causes:
-        trial.combinations.blame(cause.scenario.special, str(cause))
+        trial.combinations.blame(cause.values, str(cause))
     if not causes:
         return
     first = failure_of(trial, test, next(iter(causes)).scenario)
@@ -128,14 +128,28 @@ class Cause:
 
     scenario: Scenario
 
+    @property
+    def needed(self) -> dict[str, str]:
+        """The values that cannot be left out, since without them the others cannot be."""
+        special = self.scenario.special
+        found = {name: value for name, value in special.items() if without(special, name) is None}
+        return found if len(found) < len(special) else {}
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The values that fail; those that they need are not among them."""
+        return {name: value for name, value in self.scenario.special.items() if name not in self.needed}
+
     def __str__(self) -> str:
-        words = [f"{name}={value}" for name, value in self.scenario.special.items()]
+        words = [f"{name}={value}" for name, value in self.values.items()]
+        needed = [f"{name}={value}" for name, value in self.needed.items()]
+        given = f", for which {' and '.join(needed)} is needed" if needed else ""
         if not words:
             return "fails with nothing special"
         if len(words) == 1:
-            return f"fails with {words[0]}; passes without"
+            return f"fails with {words[0]}{given}; passes without"
         alone = "either alone" if len(words) == 2 else f"any {len(words) - 1} of them"
-        return f"fails when {' and '.join(words[:-1])} is combined with {words[-1]}; passes with {alone}"
+        return f"fails when {' and '.join(words[:-1])} is combined with {words[-1]}{given}; passes with {alone}"
 
     def explains(self, scenario: Scenario) -> bool:
         """Whether a scenario has all these values."""
