@@ -17,12 +17,11 @@ from typing import Any
 from harness.trial import Trial, claims
 from harness.vendor.load import load_backend
 from harness.worlds.base import SubjectFailure
-from suites.interactions.covering import covering
+from suites.interactions.covering import VALUES, covering, excluded
 from suites.interactions.dimensions import DEFAULTS, conflict
 from suites.interactions.expected import expected
 from suites.interactions.scenario import Scenario, with_values
 from suites.interactions.sharded import play
-from suites.interactions.telling import VALUES, planned
 from suites.kit.strategies import is_thorough
 
 #: After so many causes the rest is not tried.
@@ -70,7 +69,8 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case."""
     __tracebackhide__ = True
     scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
-    planned(trial, scenarios, strength(trial))
+    left_out = excluded(claims(), trial.most_ranks, strength(trial))
+    trial.combinations.plan(VALUES, [one.values for one in scenarios], left_out)
     causes = search(scenarios, partial(failure_of, trial, test))
     for cause in causes:
         trial.combinations.blame(cause.values, str(cause))

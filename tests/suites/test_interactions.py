@@ -12,14 +12,13 @@ from harness.data.case import from_text
 from harness.trial import Excluded
 from harness.vendor import Feature
 from suites.catalogue import entries
-from suites.interactions.covering import available, combined, completed, covering, scenarios
+from suites.interactions.covering import VALUES, available, combined, completed, covering, excluded, scenarios
 from suites.interactions.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, conflict
 from suites.interactions.expected import expected
 from suites.interactions.judging import Cause, isolated, search
 from suites.interactions.oracle import played
 from suites.interactions.scenario import Scenario, with_values
 from suites.interactions.script import script
-from suites.interactions.telling import VALUES, excluded
 from suites.interactions.wrapping import Layout
 
 ALL = frozenset(Feature)
