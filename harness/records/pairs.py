@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 
 from harness.data.kinds import StringEnum
-from harness.data.text import unique
+from harness.data.text import one_line, unique
 from harness.records.causes import SharedCause, shared_causes
 from harness.records.record import Combinations, Exclusion, Record, Verdict
 from harness.records.standing import worst_of
 
-#: How many dimensions, values in all, combinations and exclusions of a run are looked at: a few times what ours has.
-MOST_DIMENSIONS, MOST_VALUES, MOST_COMBINATIONS, MOST_EXCLUSIONS = 32, 200, 5000, 300
+#: How many dimensions, values in all, combinations and exclusions of a run are looked at, and causes of one failure:
+#: a few times what ours has.
+MOST_DIMENSIONS, MOST_VALUES, MOST_COMBINATIONS, MOST_EXCLUSIONS, MOST_CAUSES = 24, 200, 2000, 300, 8
 
 #: A dimension, and a value of it.
 Value = tuple[str, str]
@@ -58,7 +59,16 @@ class Together:
 
 _APART = {Verdict.PASS: End.PASS, Verdict.FAIL: End.FAIL, Verdict.STALE_WAIVER: End.FAIL, Verdict.WAIVED: End.WAIVED}
 _APART |= {Verdict.NOT_CLAIMED: End.NOT_CLAIMED}
-_LEFT_OUT = {"impossible": End.IMPOSSIBLE, "not claimed": End.NOT_CLAIMED}
+_ENDS = {"impossible": End.IMPOSSIBLE, "not claimed": End.NOT_CLAIMED}
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """An exclusion: values by dimension, whether another requirement judges them, and what is said of them."""
+
+    values: Mapping[str, frozenset[str]]
+    is_apart: bool
+    told: Together
 
 
 class Pairs:
@@ -79,14 +89,15 @@ class Pairs:
         every = ((record, *one) for record in told for one in _decoded(record.combinations))
         for record, values, end in islice(every, MOST_COMBINATIONS):
             self._take(record, [(name, values[name]) for name in self.dimensions if name in values], end)
-        self.left_out = sum(1 for _ in every)
+        self.left_out = max(0, sum(len(record.combinations.get("tried", [])) for record in told) - MOST_COMBINATIONS)
 
     def _take(self, record: Record, values: Sequence[Value], end: str) -> None:
         pairs = [*((one, one) for one in values), *combinations(values, 2)]
         if end == "P":
             self._passes.update(pairs)
             return
-        within = [cause for cause in self.causes if cause.values <= set(values)]
+        whole = set(values)
+        within = list(islice((cause for cause in self.causes if cause.values <= whole), MOST_CAUSES))
         for pair in pairs:
             cause = next((cause for cause in within if _is_about(cause, pair)), None)
             if cause is not None and record.failed:
@@ -107,24 +118,24 @@ class Pairs:
         passes = self._passes[pair]
         if failing := self._failing.get(pair):
             return Together(failing.end, passes, failing.why, record=failing.record)
-        if found and all(exclusion.get("kind") == "apart" for exclusion in found):
-            return self._apart(found[0].get("why", ""), passes)
+        if found and all(left.is_apart for left in found):
+            return self._apart(found[0].told.why, passes)
         if passes:
             return Together(End.PASS, passes)
         if record := self._hidden.get(pair):
             return Together(End.UNCLEAR, why=f"only where {_name(record)} fails for another cause", record=record)
         if found:
-            return min((_excluded(each) for each in found), key=lambda each: -_ORDER.index(each.end))
+            return max((left.told for left in found if not left.is_apart), key=lambda told: _ORDER.index(told.end))
         if record := self._ended.get(pair):
             return Together(End.NOT_RUN, why=f"planned in {_name(record)}, which ended before", record=record)
         return Together(End.NOT_TRIED, why="no result of this run tries it")
 
-    def _exclusions(self, one: Value, other: Value) -> Iterator[Exclusion]:
+    def _exclusions(self, one: Value, other: Value) -> Iterator[_LeftOut]:
         chosen = dict((one, other))
         for names in {frozenset([one[0]]), frozenset([other[0]]), frozenset(chosen)}:
-            for exclusion in self._excluded.get(names, ()):
-                if all(chosen[name] in values for name, values in exclusion.get("values", {}).items()):
-                    yield exclusion
+            for left in self._excluded.get(names, ()):
+                if all(chosen[name] in values for name, values in left.values.items()):
+                    yield left
 
     def _apart(self, requirement: str, passes: int) -> Together:
         """What the requirement came to that is about such values."""
@@ -150,12 +161,6 @@ def _is_about(cause: SharedCause, pair: tuple[Value, Value]) -> bool:
     return cause.values <= set(pair) or (pair[0] != pair[1] and set(pair) <= cause.values)
 
 
-def _excluded(exclusion: Exclusion) -> Together:
-    values = exclusion.get("values", {})
-    which = " with ".join(f"{name}={' or '.join(some)}" for name, some in values.items())
-    return Together(_LEFT_OUT.get(exclusion.get("kind", ""), End.NOT_RUN), why=exclusion.get("why", ""), which=which)
-
-
 def _dimensions(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     """The values of each dimension that any result has, as many as are looked at."""
     found: dict[str, tuple[str, ...]] = {}
@@ -168,22 +173,28 @@ def _dimensions(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
         for name, values in islice(named.items(), MOST_DIMENSIONS):
             if name in found or len(found) < MOST_DIMENSIONS:
                 room = MOST_VALUES - sum(map(len, found.values()))
-                known = found.get(name, ())
-                found[name] = (*known, *unique(value for value in values if value not in known)[:room])
+                found[name] = unique([*found.get(name, ()), *values])[: len(found.get(name, ())) + room]
     return found
 
 
-def _by_dimensions(records: Iterable[Record]) -> Mapping[frozenset[str], list[Exclusion]]:
+def _by_dimensions(records: Iterable[Record]) -> Mapping[frozenset[str], list[_LeftOut]]:
     """What is left out, once each, by the dimensions that it names."""
     found: dict[str, Exclusion] = {}
     for record in records:
         for exclusion in record.combinations.get("excluded", []):
             if len(found) < MOST_EXCLUSIONS and 0 < len(exclusion.get("values", {})) <= 2:
                 found.setdefault(repr(exclusion), exclusion)
-    ordered: dict[frozenset[str], list[Exclusion]] = {}
+    ordered: dict[frozenset[str], list[_LeftOut]] = {}
     for exclusion in found.values():
-        ordered.setdefault(frozenset(exclusion.get("values", {})), []).append(exclusion)
+        ordered.setdefault(frozenset(exclusion.get("values", {})), []).append(_left_out(exclusion))
     return ordered
+
+
+def _left_out(exclusion: Exclusion) -> _LeftOut:
+    kind, why, values = exclusion.get("kind", ""), exclusion.get("why", ""), exclusion.get("values", {})
+    which = one_line(" with ".join(f"{name}={' or '.join(some)}" for name, some in values.items()))
+    told = Together(_ENDS.get(kind, End.NOT_RUN), why=why, which=which)
+    return _LeftOut({name: frozenset(some) for name, some in values.items()}, kind == "apart", told)
 
 
 def _decoded(told: Combinations) -> Iterator[tuple[dict[str, str], str]]:

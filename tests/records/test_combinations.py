@@ -118,12 +118,16 @@ def test_what_does_not_fit_together_is_left_out(told: Any) -> None:
 
 def test_a_short_file_asks_for_no_more_than_a_page_has() -> None:
     """Values and combinations have a limit each, and how many combinations were not looked at is known."""
+    many = MOST_COMBINATIONS + 7
     told = {
         "dimensions": {f"d{n}": [f"v{m}" for m in range(100)] for n in range(100)},
-        "tried": [[0] * 100] * (MOST_COMBINATIONS + 7),
-        "ends": "P" * (MOST_COMBINATIONS + 7),
+        "tried": [[0] * 100] * many,
+        "ends": "PF" * many,
+        "causes": [{"values": {f"d{n}": "v0"}} for n in range(90)],
+        "excluded": [{"kind": "impossible", "values": {f"d{n}": [f"v{m}" for m in range(3000)]}} for n in range(300)],
     }
-    pairs = Pairs([row("a", combinations=told)])
+    pairs = Pairs([row("a", Verdict.FAIL, combinations=told)])
+    assert pairs.of(("d0", "v0"), ("d1", "v0")).end is End.FAIL
     assert sum(map(len, pairs.dimensions.values())) == MOST_VALUES
     assert pairs.left_out == 7
 
