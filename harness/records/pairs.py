@@ -174,7 +174,7 @@ def _dimensions(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
             if name in found or len(found) < MOST_DIMENSIONS:
                 room = MOST_VALUES - sum(map(len, found.values()))
                 found[name] = unique([*found.get(name, ()), *values])[: len(found.get(name, ())) + room]
-    return found
+    return {name: values for name, values in found.items() if values}
 
 
 def _by_dimensions(records: Iterable[Record]) -> Mapping[frozenset[str], list[_LeftOut]]:

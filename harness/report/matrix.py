@@ -147,11 +147,13 @@ class _Drawing:
     def cell(self, row: str, column: str) -> MatrixCell:
         """The cell of two dimensions, or of one given twice, whose table is made with it."""
         anchor = f"{self.anchor}-{len(self.tables) + 1}"
-        same = row == column
-        both = [(one, one) for one in self._values(row)] if same else product(self._values(column), self._values(row))
-        found = {pair: self._of(*pair) for pair in both}
+        values, heads = self._values(row), self._values(column) if row != column else []
+        found = {
+            pair: self._of(*pair) for pair in (product(heads, values) if heads else zip(values, values, strict=True))
+        }
         name = " and ".join(one_line(name, LONGEST) for name in dict.fromkeys((row, column)))
-        self.tables.append(self._table(anchor, name, row, "" if same else column, found))
+        lines = tuple(self._line(value, heads, found) for value in values)
+        self.tables.append(ValueTable(anchor, name, tuple(map(self._head, heads)), lines))
         ends = Counter(each.end for each in found.values())
         return _of_dimensions(ends, f"{name}: {_counted(ends)}", f"#{anchor}")
 
@@ -167,17 +169,13 @@ class _Drawing:
             self._alike.setdefault((found.end, found.why, found.which), []).append((one, other))
         return found
 
-    def _table(
-        self, anchor: str, name: str, row: str, column: str, found: Mapping[tuple[Value, Value], Together]
-    ) -> ValueTable:
-        heads = self._values(column) if column else [None]
-        lines = []
-        for value in self._values(row):
-            own = [found[one or value, value] for one in heads]
-            near = [{self._alone[value].end, *([self._alone[one].end] if one else [])} for one in heads]
-            cells = [self._whole(own)] if _is_one(own) else map(self._drawn, own, near)
-            lines.append((self._head(value), tuple(cells)))
-        return ValueTable(anchor, name, tuple(self._head(one) for one in heads if one), tuple(lines))
+    def _line(
+        self, value: Value, heads: Sequence[Value], found: Mapping[tuple[Value, Value], Together]
+    ) -> tuple[ValueHead, tuple[MatrixCell, ...]]:
+        """A value with each that stands at the head; by itself if none does."""
+        own = [found[one, value] for one in heads or [value]]
+        near = [{self._alone[value].end, self._alone[one].end} if heads else set[End]() for one in heads or [value]]
+        return self._head(value), (self._whole(own),) if _is_one(own) else tuple(map(self._drawn, own, near))
 
     def _whole(self, line: Sequence[Together]) -> MatrixCell:
         """One cell for a line that came to the same for one reason, with its words."""

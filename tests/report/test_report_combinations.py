@@ -108,6 +108,14 @@ def test_a_file_of_many_reasons_is_told_in_part() -> None:
     assert len(page) < 700_000
 
 
+def test_dimensions_without_values_or_names_are_drawn_as_what_they_are() -> None:
+    """A file of strangers may have neither; the page has what can be shown."""
+    told = {"dimensions": {"": ["", "b"], "none": [], "c": ["d"]}, "tried": [[0, 0, 0], [1]], "ends": "PP"}
+    found = matrix_of([row("a", combinations=told)], "run-1", {})
+    assert found is not None
+    assert [[cell.text for cell in cells] for _, cells in found.rows] == [["2"], ["1/2", "1"]]
+
+
 def test_records_of_older_files_have_no_matrix(tmp_path: Path) -> None:
     """A record without the field is read as one that combines nothing, and the page has no such panel."""
     path = file_of(run_of(row("a")), tmp_path / "old.jsonl")
