@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import pytest
 
-from harness.data.text import one_line, seconds_text
+from harness.data.text import one_line, plural, seconds_text
+from harness.records.causes import shared_causes
 from harness.records.record import Record, Verdict
 
 #: Seconds from one line to the next: in a log, and on a terminal.
@@ -25,6 +26,17 @@ def result_line(record: Record) -> str:
     """A result in one line: its verdict, which requirement and world, and the first line of its message."""
     first = (record.message.splitlines() or [""])[0]
     return one_line(f"{record.verdict}: {record.requirement} [{record.world}] {first}")
+
+
+def summary_lines(records: Iterable[Record]) -> list[str]:
+    """What did not pass, at the end of a run: causes that several results may share, then each other result."""
+    told = [record for record in records if record.verdict.is_red or record.verdict is Verdict.NOT_RUN]
+    causes, lines = shared_causes(record for record in told if record.verdict.is_red), list[str]()
+    for cause in causes:
+        lines.append(one_line(f"fail: {plural(len(cause.records), 'result')}: {cause.words}"))
+        lines.append("  " + one_line(", ".join(f"{record.requirement} [{record.world}]" for record in cause.records)))
+    named = {record.nodeid for cause in causes for record in cause.records}
+    return [*lines, *(result_line(record) for record in told if record.nodeid not in named)]
 
 
 class Progress:

@@ -23,7 +23,7 @@ from harness.data.text import one_line, plural
 from harness.pytest_plugin.environment import environment
 from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, subject_of
 from harness.pytest_plugin.options import has_workers, is_worker, option
-from harness.pytest_plugin.progress import print_progress, result_line
+from harness.pytest_plugin.progress import print_progress, summary_lines
 from harness.records.codec import as_line, decoded, escaped
 from harness.records.provenance import Provenance, sources_digest
 from harness.records.record import SCHEMA, Footer, Header, Record, Verdict
@@ -215,9 +215,8 @@ class Recorder:
         terminalreporter.section(f"FSDP conformance of {subject.implementation.name} on {subject.backend.name}")
         counts = {verdict: sum(r.verdict is verdict for r in self.records) for verdict in Verdict}
         terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
-        for record in self.records:
-            if record.verdict.is_red or record.verdict is Verdict.NOT_RUN:
-                terminalreporter.line(result_line(record))
+        for line in summary_lines(self.records):
+            terminalreporter.line(line)
         for problem in self.problems:
             terminalreporter.line(one_line(f"problem: {problem}"), red=True)
         if option(self._config, "record"):

@@ -74,6 +74,31 @@ class Collective(TypedDict, total=False):
     of: Integer
 
 
+class Exclusion(TypedDict, total=False):
+    """Combinations that are not tried, and why: those with one of these values in each of these dimensions."""
+
+    kind: str
+    why: str
+    values: dict[str, list[str]]
+
+
+class SmallestCause(TypedDict, total=False):
+    """The fewest values with which a combination fails."""
+
+    values: dict[str, str]
+    words: str
+
+
+class Combinations(TypedDict, total=False):
+    """What was tried of all combinations of the values of some dimensions; ``tried`` has places in ``dimensions``."""
+
+    dimensions: dict[str, list[str]]
+    excluded: list[Exclusion]
+    tried: list[list[Integer]]
+    ends: Annotated[str, Meta(pattern="^[FP-]*$")]
+    causes: list[SmallestCause]
+
+
 class RankOutcome(TypedDict, total=False):
     """What became of one rank."""
 
@@ -113,6 +138,7 @@ class Record(_Line, frozen=True):
     examples: Integer = 0
     world_sizes: list[Integer] = field(default_factory=list)
     case: dict[str, Any] | None = None
+    combinations: Combinations = field(default_factory=Combinations)
     differences: list[FailedComparison] = field(default_factory=list)
     curves: list[LossCurve] = field(default_factory=list)
     again: Ends = ""

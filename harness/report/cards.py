@@ -82,12 +82,19 @@ def card_of(record: Record, anchor: str, file: str) -> Card:
         record=record,
         message=clipped(record.message),
         case=json_text(record.case) if record.case is not None else "",
-        words=case_words(record.case),
+        words=_words(record),
         again=again_words(record.again),
         differences=tuple(map(_differs, record.differences)),
         ranks=tuple(map(_rank_end, record.ranks)),
         forms=tuple(_forms(record, file)),
     )
+
+
+def _words(record: Record) -> str:
+    """The case in a line; of one that has values of dimensions, only those that are not the usual ones."""
+    usual = {name: values[0] for name, values in record.combinations.get("dimensions", {}).items() if values}
+    special = {name: value for name, value in (record.case or {}).items() if usual.get(name) != value}
+    return case_words(special) or ("nothing special" if usual and record.case else "")
 
 
 def is_flaky(record: Record) -> bool:

@@ -1,10 +1,12 @@
 """Failures by their cause, so that results which fail for one reason read as one: the smallest case first.
 
-Rows are of one group if they share a chapter, a class of cause, and the kind of what differs::
+Rows are of one group if they share a chapter, a class of cause, and the kind of what differs; or the cause that they
+name, where a test of combinations has found it::
 
     reduction/average  disagreement  'gradients' '0.weight'[1]  ─┐
     reduction/hsdp     disagreement  'gradients' '2.bias'[0]    ─┴─▶ reduction: wrong gradients (2 results)
     reduction/average  raised        RuntimeError: …            ───▶ reduction: raised RuntimeError (1 result)
+    interactions/any   fails with net=tied; passes without      ───▶ interactions: fails with net=tied; … (1 result)
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from harness.data.kinds import LEVELS
 from harness.data.text import one_line, plural, unique
+from harness.records.causes import shared_causes
 from harness.records.record import Record
 from harness.report.cards import Card, brief_card_of, card_of
 from harness.report.events import Lanes, lanes_of_events
@@ -44,12 +47,19 @@ class FailureGroup:
 
 
 def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[FailureGroup, ...]:
-    """The failing results of a run in groups, those with MUST first, else in the order in which they came up."""
+    """The failing results of a run in groups, those with MUST first, else in the order in which they came up.
+
+    Of causes that results name, those of most results come first.
+    """
     red = [record for record in records if record.verdict.is_red]
+    named = _named(red)
     found: dict[tuple[str, str, str], list[Record]] = {}
     for record in red:
-        found.setdefault((record.chapter, record.cause or str(record.verdict), kind_of(record)), []).append(record)
-    order = sorted(found, key=lambda sign: min(_level(record) for record in found[sign]))
+        words = named.get(record.nodeid, "")
+        found.setdefault((record.chapter, *(("", words) if words else _class_of(record))), []).append(record)
+    first = next((place for place, (_, cause, _) in enumerate(found) if not cause), 0)
+    places = {sign: place if sign[1] else first for place, sign in enumerate(found)}
+    order = sorted(found, key=lambda sign: (min(map(_level, found[sign])), places[sign], -len(found[sign])))
     groups, number = [], 1
     for place, sign in enumerate(order, start=1):
         rows = sorted(found[sign], key=lambda record: (case_size(record.case), _level(record)))
@@ -57,6 +67,16 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Failur
         number += len(rows)
         groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}"))
     return tuple(_drawn(group) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
+
+
+def _named(records: Sequence[Record]) -> dict[str, str]:
+    """The cause that results name, by node id; of several the one that most results have."""
+    causes = shared_causes(records)
+    return {record.nodeid: cause.words for cause in reversed(causes) for record in cause.records}
+
+
+def _class_of(record: Record) -> tuple[str, str]:
+    return record.cause or str(record.verdict), kind_of(record)
 
 
 def _cards(rows: list[Record], anchors: list[str], file: str) -> list[Card]:
@@ -73,7 +93,7 @@ def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> Failur
     chapter, cause, kind = sign
     return FailureGroup(
         anchor=anchor,
-        title=one_line(f"{chapter}: {_reason(cause, kind)}", 160),
+        title=one_line(f"{chapter}: {_reason(cause, kind)}", 240),
         summary=_summary([card.record for card in cards]),
         first=cards[0],
         others=tuple(cards[1 : 1 + MOST_TOLD]),

@@ -22,6 +22,7 @@ from harness.records.reader import Run
 from harness.records.standing import Part, State
 from harness.report.grid import chapter_anchor
 from harness.report.heat import KEY
+from harness.report.matrix import MATRIX_KEY
 from harness.report.spread import BARS, axis
 from harness.report.view import page_of
 
@@ -51,7 +52,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(Part=Part, State=State, AXIS=axis(), BARS=BARS, HEAT_KEY=KEY)
+    environment.globals.update(Part=Part, State=State, AXIS=axis(), BARS=BARS, HEAT_KEY=KEY, MATRIX_KEY=MATRIX_KEY)
     environment.globals.update(chapter_anchor=chapter_anchor, ratio_text=ratio_text)
     return environment
 

@@ -21,6 +21,7 @@ from harness.report.downloads import Download, downloads_of
 from harness.report.grid import Chapter, Column, anchor_of, chapters_of
 from harness.report.groups import FailureGroup, groups_of
 from harness.report.heat import HeatMap, heat_map
+from harness.report.matrix import Matrix, matrix_of
 from harness.report.spread import Lane, beside, lanes_of
 from harness.run_comparison.difference import Comparison, compare
 
@@ -83,6 +84,7 @@ class RunView:
     lanes: tuple[Lane, ...]
     charts: tuple[Chart, ...]
     downloads: tuple[Download, ...]
+    matrix: Matrix | None
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -122,6 +124,9 @@ def page_of(runs: Sequence[Run]) -> Page:
 def _run_view(run: Run, anchor: str) -> RunView:
     groups = groups_of(run.records, anchor, run.path.name)
     cards = [card for group in groups for card in group.cards]
+    rows = {record.requirement: f"#{anchor_of(record.requirement)}" for record in run.records}
+    hrefs = {record.nodeid: rows[record.requirement] for record in run.records}
+    hrefs |= {card.record.nodeid: f"#{card.anchor}" for card in cards}
     return RunView(
         anchor=anchor,
         name=f"{run.header.implementation} on {run.header.backend}",
@@ -141,10 +146,11 @@ def _run_view(run: Run, anchor: str) -> RunView:
         not_claimed=_reasons(record for record in run.records if record.verdict is Verdict.NOT_CLAIMED),
         waived=tuple(_waived(record, run.header.started) for record in run.records if record.waiver is not None),
         largest=max((size for record in run.records if record.was_tried for size in record.world_sizes), default=0),
-        heat=heat_map(run.records, {r.requirement: f"#{anchor_of(r.requirement)}" for r in run.records}),
+        heat=heat_map(run.records, rows),
         lanes=lanes_of(run.records),
         charts=charts_of(run.records),
         downloads=downloads_of(run),
+        matrix=matrix_of(run.records, anchor, hrefs),
     )
 
 

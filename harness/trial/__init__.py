@@ -1,5 +1,6 @@
 """One test on one subject: running programs on ranks, judging results, the verdict, and rerunning a failing case."""
 
+from harness.trial.combinations import Excluded as Excluded
 from harness.trial.ranks import Sized as Sized
 from harness.trial.ranks import TimeIsUp as TimeIsUp
 from harness.trial.ranks import claims as claims

@@ -14,6 +14,7 @@ from typing import Any
 from harness.data.case import Case, cell_of
 from harness.data.comparison import UNBOUNDED, Allowance, Difference, difference
 from harness.data.loss_curves import MOST_CURVES, Curve, curves_of
+from harness.trial.combinations import Combinations
 
 #: How many failed comparisons are kept of one case.
 _MOST_DIFFERENCES = 32
@@ -36,6 +37,7 @@ class Facts:
     ulps: dict[str, list[float]] = field(default_factory=dict)
     differences: list[tuple[str, Difference]] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
+    combinations: Combinations = field(default_factory=Combinations)
 
     def begin(self, case: Any, size: int) -> None:
         """A program is about to run on ``size`` ranks; the same case object again is the same example."""
@@ -76,6 +78,7 @@ class Facts:
             "ratios": self.ratios,
             "ulps": self.ulps,
             "curves": self.curves,
+            "combinations": self.combinations.as_json(),
             "checks": self.checks,
             "examples": self.examples,
             "world_sizes": sorted(self.world_sizes),

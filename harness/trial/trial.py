@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 from hypothesis import reject
 
 from harness.data.comparison import Allowance, exact
+from harness.trial.combinations import Combinations
 from harness.trial.facts import Facts
 from harness.trial.ranks import Ranks, Sized, offering
 from harness.trial.refusals import Raised, cause_of, refused
@@ -100,6 +101,11 @@ class Trial:
             came = repr(f"{raised['types'][0]}: {raised['message']}") if raised else "nothing"
             self._fail(f"{where}: expected {' or '.join(names)} matching {match!r}, but {came} was raised", cause)
 
+    @property
+    def combinations(self) -> Combinations:
+        """What of all combinations of some dimensions' values this test tries, for tests that combine such values."""
+        return self.facts.combinations
+
     def failure_of(self, body: Callable[[], None]) -> SubjectFailure | None:
         """The failure that ``body``, an example, ends with; for tests that look at several before they end."""
         before, self.shrinking = self.shrinking, Shrinking()
@@ -120,9 +126,12 @@ class Trial:
 
     # What the plugin calls.
 
-    def collecting_failures(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def collecting_failures(self) -> Iterator[None]:
         """For one example, soft assertions: the first failure is raised at the end, or before ranks run again."""
-        return self._assertions.collecting()
+        __tracebackhide__ = True
+        with self.combinations.noting_the_end(), self._assertions.collecting():
+            yield
 
     def offering(self) -> AbstractContextManager[None]:
         """Let strategies draw world sizes up to what this world has, and features that are claimed."""

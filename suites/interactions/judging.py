@@ -18,6 +18,7 @@ from harness.trial import Trial, claims
 from harness.vendor.load import load_backend
 from harness.worlds.base import SubjectFailure
 from suites.interactions.covering import covering
+from suites.interactions.excluded import VALUES, excluded
 from suites.kit.strategies import is_thorough
 from suites.oracle import judging
 from suites.oracle.expected import expected
@@ -31,6 +32,7 @@ MOST_CAUSES = 5
 
 def follows(trial: Trial, case: Scenario) -> None:
     """Play a scenario on ranks, and compare it action by action."""
+    trial.combinations.begin(VALUES, case.values)
     judging.follows(trial, play, expected(case))
 
 
@@ -64,7 +66,11 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case."""
     __tracebackhide__ = True
     scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
+    left_out = excluded(claims(), trial.most_ranks, strength(trial))
+    trial.combinations.plan(VALUES, [one.values for one in scenarios], left_out)
     causes = search(scenarios, partial(failure_of, trial, test))
+    for cause in causes:
+        trial.combinations.blame(cause.values, str(cause))
     if not causes:
         return
     first = failure_of(trial, test, next(iter(causes)).scenario)
@@ -94,15 +100,18 @@ def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any])
     causes: dict[Cause, int] = {}
     for scenario in scenarios:
         changed: Scenario | None = scenario
-        while changed is not None and (known := next((c for c in causes if c.explains(changed)), None)):
-            causes[known] += changed == scenario
+        while changed is not None:
+            known = next((one for one in causes if one.explains(changed)), None)
+            if known is None and failure_of(changed) is None:
+                break
+            if known is None:
+                known = isolated(changed, lambda one: failure_of(one) is not None)
+                causes[known] = 1
+                if len(causes) == MOST_CAUSES or not known.scenario.special:
+                    return causes
+            else:
+                causes[known] += changed == scenario
             changed = known.avoided(changed, causes)
-        if changed is None or failure_of(changed) is None:
-            continue
-        cause = isolated(changed, lambda one: failure_of(one) is not None)
-        causes[cause] = 1
-        if len(causes) == MOST_CAUSES or not cause.scenario.special:
-            break
     return causes
 
 
@@ -116,14 +125,28 @@ class Cause:
 
     scenario: Scenario
 
+    @property
+    def needed(self) -> dict[str, str]:
+        """The values that cannot be left out, since without them the others cannot be."""
+        special = self.scenario.special
+        found = {name: value for name, value in special.items() if without(special, name) is None}
+        return found if len(found) < len(special) else {}
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The values that fail; those that they need are not among them."""
+        return {name: value for name, value in self.scenario.special.items() if name not in self.needed}
+
     def __str__(self) -> str:
-        words = [f"{name}={value}" for name, value in self.scenario.special.items()]
+        words = [f"{name}={value}" for name, value in self.values.items()]
+        needed = [f"{name}={value}" for name, value in self.needed.items()]
+        given = f", for which {' and '.join(needed)} is needed" if needed else ""
         if not words:
             return "fails with nothing special"
         if len(words) == 1:
-            return f"fails with {words[0]}; passes without"
+            return f"fails with {words[0]}{given}; passes without"
         alone = "either alone" if len(words) == 2 else f"any {len(words) - 1} of them"
-        return f"fails when {' and '.join(words[:-1])} is combined with {words[-1]}; passes with {alone}"
+        return f"fails when {' and '.join(words[:-1])} is combined with {words[-1]}{given}; passes with {alone}"
 
     def explains(self, scenario: Scenario) -> bool:
         """Whether a scenario has all these values."""

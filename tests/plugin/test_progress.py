@@ -11,9 +11,10 @@ import pytest
 from harness import cli
 from harness.commands import watch
 from harness.pytest_plugin import progress as printing
-from harness.pytest_plugin.progress import Progress
+from harness.pytest_plugin.progress import Progress, summary_lines
 from harness.records.record import Verdict
 from tests.plugin.test_plugin_options import SUBJECT, SUITE
+from tests.records.test_combinations import BOTH, TIED, failing
 from tests.report.report_samples import HOSTILE, file_of, full_run, row, run_of
 
 pytest_plugins = ["pytester"]
@@ -45,6 +46,28 @@ def test_what_is_said_steers_no_terminal() -> None:
         progress.line(1.0, HOSTILE),
     ]
     assert not [line for line in said if re.search(r"[\x00-\x1f\x7f\u202e\ud800]", line)]
+
+
+def test_at_the_end_results_with_the_same_cause_are_told_together() -> None:
+    """Causes first, that of most results at the top, with where it is; then other failures, and what was not run."""
+    tried = ("tied", "2", "cpu", "F")
+    lines = summary_lines([
+        row("n", Verdict.NOT_RUN, message="needs 4 ranks"),
+        row("f", Verdict.FAIL, message="off by one"),
+        failing("a", tried, causes=[BOTH]),
+        failing("b", tried, causes=[TIED]),
+        failing("c", tried, causes=[TIED], world="processes"),
+        failing("w", tried, causes=[TIED], verdict=Verdict.WAIVED),
+        row("p"),
+    ])  # fmt: skip
+    assert lines == [
+        "fail: 2 results: fails with net=tied; passes without",
+        "  sharding/b [threads], sharding/c [processes]",
+        f"fail: 1 result: {BOTH[1]}",
+        "  sharding/a [threads]",
+        "not run: sharding/n [threads] needs 4 ranks",
+        "fail: sharding/f [threads] off by one",
+    ]
 
 
 FAILING = SUITE.replace("case.digit < 10", "case.digit < 0")

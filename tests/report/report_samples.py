@@ -77,6 +77,29 @@ class Parsed(HTMLParser):
             self.text += data
 
 
+#: Of values that a run combines: those of each dimension, and for each reason some that no result tries.
+DIMENSIONS = {"net": ["linear", "tied", "norms"], "mesh": ["2", "1", "3", "2x2"], "offload": ["none", "cpu"]}
+EXCLUDED = [
+    {"kind": "impossible", "why": "norms need two", "values": {"net": ["norms"], "mesh": ["1"]}},
+    {"kind": "apart", "why": "sharding/FAIL", "values": {"net": ["norms"], "mesh": ["2"]}},
+    {"kind": "not run", "why": "needs 3 ranks", "values": {"mesh": ["3"]}},
+    {"kind": "not claimed", "why": "needs HSDP", "values": {"mesh": ["2x2"]}},
+]
+
+
+def combined(*tried: tuple[str, str, str, str], causes: Any = (), excluded: Any = ()) -> dict[str, Any]:
+    """What a record has of combinations, each given as its values in the order of ``DIMENSIONS`` and its letter."""
+    return {
+        "dimensions": DIMENSIONS,
+        "excluded": list(excluded),
+        "tried": [
+            [every.index(one) for every, one in zip(DIMENSIONS.values(), values, strict=False)] for values in tried
+        ],
+        "ends": "".join(values[-1] for values in tried),
+        "causes": [{"values": values, "words": words} for values, words in causes],
+    }
+
+
 def full_run(**changes: Any) -> Run:
     """A run with a row of every verdict and every field filled."""
     ranks = [{"rank": 0, "fate": "raised", "error": "boom-error", "traceback": "tb-lines", "log": "log-lines"}]
@@ -91,8 +114,11 @@ def full_run(**changes: Any) -> Run:
     told |= {"again": "FPF", "events": [[gather, {"op": "wait", "of": 0}], [{**gather, "bytes": 32}]]}
     told["curves"] = [{"name": "loss, rank 0", "baseline": [4.0, 3.0], "ranks": {"rank 0": [4.0, None]}}]
     waiver = {"reason": "firmware 2.1", "issue": "vendor#7", "expires": "2026-12-01"}
+    tried = [("linear", "2", "none", "P"), ("linear", "1", "none", "P"), ("tied", "2", "none", "P")]
+    offload = ({"net": "tied", "offload": "cpu"}, "fails when net=tied is combined with offload=cpu")
     extra: dict[Verdict, dict[str, Any]] = {
         Verdict.PASS: {
+            "combinations": combined(*tried, ("norms", "2", "none", "-"), excluded=EXCLUDED),
             "ratio": 0.37,
             "worst": "gradient of w",
             "ratios": {"2 ranks · float32": 0.37, "4 ranks · float32 · mesh 2x2": 0.0, "4 ranks": 0.0},
@@ -103,7 +129,12 @@ def full_run(**changes: Any) -> Run:
         },
         Verdict.FAIL: told,
         Verdict.STALE_WAIVER: {"waiver": waiver, "message": "passes now"},
-        Verdict.WAIVED: {"waiver": waiver, "ratio": 3.1, "ratios": {"2 ranks · float32": 3.1}},
+        Verdict.WAIVED: {
+            "waiver": waiver,
+            "ratio": 3.1,
+            "ratios": {"2 ranks · float32": 3.1},
+            "combinations": combined(("tied", "1", "cpu", "F"), causes=[offload]),
+        },
         Verdict.NOT_CLAIMED: {"message": "no pinned memory", "features": ["CPU offload"], "tried": "pass"},
         Verdict.NOT_RUN: {"message": "needs 4 ranks"},
         Verdict.BROKEN: {"message": "no effective check"},

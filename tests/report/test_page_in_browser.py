@@ -99,8 +99,8 @@ def test_every_panel_is_there_and_the_page_asks_for_nothing(shown: Shown) -> Non
     """Each panel has its heading; the one request is for the file itself, and the console is silent."""
     headings = shown.tab.get_by_role("heading", level=2).all_text_contents()
     assert headings == [
-        "Results", "Numerical differences", "Losses by step", "Failures", "Flaky", "Requirements", "Unproven",
-        "Claims", "Waivers", "Environment", "Run it again",
+        "Results", "Numerical differences", "Losses by step", "Combinations", "Failures", "Flaky", "Requirements",
+        "Unproven", "Claims", "Waivers", "Environment", "Run it again",
         "What this page does not prove",
     ]  # fmt: skip
     assert shown.did == [f"request {shown.path.as_uri()}"]
@@ -244,6 +244,22 @@ def test_without_javascript_all_is_there_but_for_the_buttons(browser: Any, path:
     assert tab.locator("button:visible, form:visible").count() == 0
     tab.get_by_text("The failing case as JSON").click()
     assert tab.get_by_text('"seed": 77').is_visible()
+    context.close()
+
+
+def test_a_cell_of_the_matrix_opens_its_values_without_javascript(browser: Any, path: Path) -> None:
+    """The table of two dimensions shows below the matrix when its cell is pressed, and is gone when it is closed."""
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 400, "height": 800})
+    tab = context.new_page()
+    tab.goto(path.as_uri())
+    assert tab.locator(".values:visible").count() == 0
+    tab.locator("#run-1-matrix td a").nth(1).click()
+    [table] = tab.locator(".values:visible").all()
+    assert "mesh and net" in table.inner_text()
+    assert table.get_by_title("impossible: norms need two").is_visible()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    table.get_by_role("link", name="close").click()
+    assert tab.locator(".values:visible").count() == 0
     context.close()
 
 

@@ -9,10 +9,12 @@ import torch
 from hypothesis import given
 
 from harness.data.case import from_text
+from harness.trial import Excluded
 from harness.vendor import Feature
 from suites.catalogue import entries
 from suites.interactions.covering import CLOSE, available, combined, completed, covering, scenarios
-from suites.interactions.judging import isolated, search
+from suites.interactions.excluded import VALUES, excluded
+from suites.interactions.judging import Cause, isolated, search
 from suites.oracle.expected import expected
 from suites.oracle.unsharded import played
 from suites.scenarios.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, conflict
@@ -103,6 +105,53 @@ def test_what_one_cause_explains_is_tried_without_it() -> None:
     assert sorted((cause.scenario.special for cause in causes), key=len, reverse=True) == fails
     assert sum(causes.values()) > 2
     assert len(tried) < len(found) + 60
+
+
+def test_a_scenario_that_fails_hides_no_other_pair() -> None:
+    """After its cause is found, a scenario is tried without it, so each pair of other values is seen to pass."""
+    bad = {"recompute": "block", "prefetch": "forward"}
+    passed: set[tuple[tuple[str, str], ...]] = set()
+
+    def failure_of(one: Scenario) -> str | None:
+        if bad.items() <= one.values.items():
+            return "failed"
+        passed.update(combinations(one.values.items(), 2))
+        return None
+
+    search(covering(ALL, ranks=4), failure_of)
+    values = available(ALL, 4)
+    possible = {pair for pair in combined(values, 2) if completed(pair, values) is not None}
+    hidden = possible - passed
+    assert tuple(bad.items()) in hidden
+    assert [pair for pair in hidden if not set(pair) & set(bad.items())] == []
+
+
+def test_a_value_that_needs_another_is_not_said_to_pass_alone() -> None:
+    """What cannot be left out is named as needed, and the cause is the rest."""
+    cause = Cause(Scenario(mesh="4", reshard="pairs"))
+    assert cause.values == {"reshard": "pairs"}
+    assert str(cause) == "fails with reshard=pairs, for which mesh=4 is needed; passes without"
+
+
+@pytest.mark.parametrize(
+    ("claims", "ranks"), [(ALL, 4), (ALL, 2), (frozenset({Feature.FULLY_SHARD, Feature.STATE_DICT}), 4)]
+)
+def test_every_pair_is_tried_or_has_a_reason(claims: frozenset[Feature], ranks: int) -> None:
+    """What no scenario has is excluded: not claimed with the feature, beyond the ranks, apart, or impossible."""
+    left_out = excluded(claims, ranks)
+    had = {pair for one in covering(claims, ranks) for pair in combinations(one.values.items(), 2)}
+    for pair in combined(VALUES, 2):
+        found = [one for one in left_out if one.values.items() and is_of(one, dict(pair))]
+        assert (pair in had) != bool(found), (pair, found)
+    assert {one.kind for one in left_out} <= {"impossible", "apart", "not claimed", "not run"}
+    named = {one.why for one in left_out if one.kind == "not claimed"}
+    assert ("needs CPU offload" in named) == (Feature.CPU_OFFLOAD not in claims)
+    assert (("needs 4 ranks, and there are 2") in {one.why for one in left_out}) == (ranks == 2)
+
+
+def is_of(one: Excluded, chosen: dict[str, str]) -> bool:
+    """Whether a pair has such values of all dimensions that are named."""
+    return all(chosen.get(name) in values for name, values in one.values.items())
 
 
 def test_a_subject_that_fails_everything_is_one_cause() -> None:
