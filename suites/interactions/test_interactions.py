@@ -64,6 +64,13 @@ def test_features_work_together_on_thin_meshes(trial: Trial, case: Scenario) -> 
     follows(trial, case)
 
 
+@requirement("interactions/tensor-parallel", SHARDED, Feature.TENSOR_PARALLEL, ranks=4)
+@on_meshes("2 of 2", "2x1 of 2")
+def test_features_work_together_after_tensor_parallelism(trial: Trial, case: Scenario) -> None:
+    """Where two ranks share a block by tensor parallelism, any two features together work as they do unsharded."""
+    follows(trial, case)
+
+
 @requirement("interactions/recomputed-for-two-losses", SHARDED, Feature.CHECKPOINT, ranks=2)
 def test_two_losses_go_back_through_recomputed_blocks(trial: Trial) -> None:
     """Two losses may go back, one after the other, through blocks that are recomputed each time."""

@@ -128,7 +128,7 @@ class Expected:
     def facts(self, name: str, full: Tensor, trains: bool, has_gradient: bool) -> State:
         """What one does."""
         dtype = self.dtypes[name]
-        found: State = self.case.facts(full, trains)
+        found: State = self.case.facts(name, full, trains)
         return {**found, "dtype": dtype, "gradient": dtype if has_gradient else None}
 
     def of_dtypes(self, _: Any, __: int) -> State:

@@ -110,13 +110,18 @@ class Sharded(Trained):
     def run(self) -> Any:
         """The outputs of the next batch."""
         self.batches += 1
-        return self.case.run(
-            self.net, self.batches - 1, self.rank.number, self.case.torch_dtype, device=self.rank.device
-        )
+        place = self.case.data_rank(self.rank.number)
+        return self.case.run(self.net, self.batches - 1, place, self.case.torch_dtype, device=self.rank.device)
+
+    def losses(self) -> list[Tensor]:
+        """Those of the next batch."""
+        outputs, place = self.run(), self.case.data_rank(self.rank.number)
+        found: list[Tensor] = self.case.losses(outputs, self.batches - 1, place)
+        return found
 
     def forward(self, _: str) -> State:
         """A forward that waits for its backward; its losses."""
-        losses = self.case.losses(self.run(), self.batches - 1, self.rank.number)
+        losses = self.losses()
         self.pending.append([losses])
         return {"losses": [one.detach() for one in losses]}
 
@@ -141,7 +146,7 @@ class Sharded(Trained):
     def fail_back(self, module: str) -> None:
         """A backward that ends in a module, and what puts the net in order again."""
         with interrupted(self.net.get_submodule(module), in_backward=True):
-            self.case.losses(self.run(), self.batches - 1, self.rank.number)[0].backward()
+            self.losses()[0].backward()
         self.net.reset_iter_state()
 
     def backward(self, which: str) -> None:

@@ -45,6 +45,8 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("2x2", (Feature.HSDP,), 4),
         Value("1x2", (Feature.HSDP,), 2),
         Value("2x1", (Feature.HSDP,), 2),
+        Value("2 of 2", (Feature.TENSOR_PARALLEL,), 4),
+        Value("2x1 of 2", (Feature.TENSOR_PARALLEL, Feature.HSDP), 4),
     ),
     "rows": (*_values("even", "uneven", "fewer"), Value("columns", (Feature.SHARD_PLACEMENT,))),
     "dtype": (
@@ -115,16 +117,25 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
     return Rule({name: (one,) if isinstance(one, str) else one for name, one in values.items()}, reason)
 
 
+#: Meshes of replicas, meshes on which one rank has all rows, and those of which each place is two ranks that share the
+#: middle block by tensor parallelism.
+REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2")
+UNCUT = ("1", "2x1", "2x1 of 2")
+OF_TWO = ("2 of 2", "2x1 of 2")
+
+
 #: What no correct implementation has to accept together.
 IMPOSSIBLE = (
-    _no("replicas are needed for an all-reduce", gradients="no all-reduce", mesh=_all_but("mesh", "2x2", "1x2", "2x1")),
+    _no("replicas are needed for an all-reduce", gradients="no all-reduce", mesh=_all_but("mesh", *REPLICATED)),
     _no("groups of two divide four ranks that shard", reshard="pairs", mesh=_all_but("mesh", "4")),
     _no("torch's tools load no full state into a module that is shared", wrapping="shared", life=("loaded", "meta")),
     _no("torch's tools load no full state into a module that is shared", wrapping="shared", form=("full", "rank zero")),
-    _no("a group has one axis", groups="from group", mesh=("2x2", "1x2", "2x1")),
+    _no("a group has one axis", groups="from group", mesh=(*REPLICATED, *OF_TWO)),
+    _no("tensor parallelism cuts into equal parts", mesh=OF_TWO, rows=("uneven", "fewer")),
+    _no("torch has no norm of parameters on several meshes", mesh=OF_TWO, gradients="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
     _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
-    _no("one rank has all rows", rows=("uneven", "fewer"), mesh=("1", "2x1")),
+    _no("one rank has all rows", rows=("uneven", "fewer"), mesh=UNCUT),
     _no("nothing is asked for in any form", asked="never", form=("full", "rank zero")),
     _no("tensors that share are sharded together", net="tied", wrapping="parts"),
     _no("a conversion leaves one dtype", net="dtypes", life="converted"),
@@ -153,7 +164,7 @@ APART = (
     _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", runs="skipped"),
     _no("accumulation/late-parameters", gradients="unsynchronised", runs="skipped"),
     _no("reduction/divides-once", gradients="factor", dtype=("param", "param and reduce", "output", "reduce", "wider")),
-    _no("reduction/divides-once", gradients="factor", mesh=("1", "2x1")),
+    _no("reduction/divides-once", gradients="factor", mesh=UNCUT),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", wrapping="shared"),
     _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from suites.oracle.situation import Situation
 from suites.scenarios.bodies import BATCH, INPUTS, ScenarioNet, Table, plan
 from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, conflict, value
 from suites.scenarios.optimizers import optimizer
-from suites.scenarios.script import FACTOR, script, shown
+from suites.scenarios.script import FACTOR, MIDDLE, script, shown
 
 #: The dtypes of parameters, of computing, of reducing, and of outputs; None is left to the implementation.
 DTYPES: dict[str, tuple[str, str | None, str | None, str | None]] = {
@@ -36,8 +37,8 @@ DTYPES: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "output": ("float32", "bfloat16", None, "float32"),
     "wider": ("float32", "float64", "float64", None),
 }
-#: The axes of each mesh: one that shards, or replicas of shards.
-MESHES = {"1": (1,), "2": (2,), "3": (3,), "4": (4,), "2x2": (2, 2), "1x2": (1, 2), "2x1": (2, 1)}
+#: How the middle block is cut by tensor parallelism: its first layer by columns, its second by rows.
+CUT_BY_TP = {f"{MIDDLE}.first.weight": 0, f"{MIDDLE}.first.bias": 0, f"{MIDDLE}.second.weight": 1}
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,17 +101,31 @@ class Scenario(Situation):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The mesh: (shards,) or (replicas, shards)."""
-        return MESHES[self.mesh]
+        """The mesh over which data is spread: (shards,) or (replicas, shards)."""
+        return tuple(int(size) for size in self.mesh.partition(" of ")[0].split("x"))
+
+    @property
+    def tp(self) -> int:
+        """How many neighbouring ranks share the middle block, and a batch."""
+        return int(self.mesh.partition(" of ")[2] or 1)
+
+    @property
+    def data_ranks(self) -> int:
+        """How many ranks have a batch of their own."""
+        return prod(self.axes)
+
+    def data_rank(self, rank: int) -> int:
+        """The place on the data axes."""
+        return rank // self.tp
 
     @property
     def world_size(self) -> int:  # type: ignore[override]
         """How many ranks."""
-        return self.axes[0] * self.axes[-1] if len(self.axes) > 1 else self.axes[0]
+        return self.data_ranks * self.tp
 
     @property
     def shards(self) -> int:
-        """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
+        """Into how many parts a parameter is cut by sharding."""
         return self.axes[-1]
 
     @property
@@ -139,7 +154,7 @@ class Scenario(Situation):
     @property
     def divisor(self) -> float:
         """What ranks' gradients are divided by."""
-        return FACTOR if self.gradients == "factor" else self.world_size
+        return FACTOR if self.gradients == "factor" else self.data_ranks
 
     @property
     def zeros_for_unused(self) -> bool:
@@ -204,8 +219,11 @@ class Scenario(Situation):
         return [(outputs * each.to(outputs)).mean() for each in weights]
 
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
-        """A new optimizer."""
-        return optimizer(self.optimizer, named)
+        """A new optimizer, that goes over parameters one by one if they lie on several meshes."""
+        made = optimizer(self.optimizer, named)
+        for group in made.param_groups if self.tp > 1 else ():
+            group.update({"foreach": False} if "foreach" in group else {})
+        return made
 
     # What ranks hold.
 
@@ -216,15 +234,23 @@ class Scenario(Situation):
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """A rank's part of a parameter, of its gradient, or of what an optimizer keeps of it."""
-        return shard(full, self.shards, rank % self.shards, self.cut_dim(tuple(full.shape))).contiguous()
+        tp = CUT_BY_TP.get(name)
+        left = full if tp is None else shard(full, self.tp, rank % self.tp, tp)
+        place = self.data_rank(rank) % self.shards
+        return shard(left, self.shards, place, self.cut_dim(tuple(full.shape))).contiguous()
 
-    def facts(self, full: Tensor, trains: bool) -> dict[str, object]:
+    def facts(self, name: str, full: Tensor, trains: bool) -> dict[str, object]:
         """What a sharded parameter says of itself on every rank."""
+        placements = [*["Replicate()"] * (len(self.axes) - 1), f"Shard({self.cut_dim(tuple(full.shape))})"]
+        mesh = list(self.axes)
+        if self.tp > 1 and name.startswith((f"{MIDDLE}.first", f"{MIDDLE}.second")):
+            placements.append(f"Shard({CUT_BY_TP[name]})" if name in CUT_BY_TP else "Replicate()")
+            mesh.append(self.tp)
         return {
             "shape": list(full.shape),
             "stride": list(full.stride()),
-            "placements": [*["Replicate()"] * (len(self.axes) - 1), f"Shard({self.cut_dim(tuple(full.shape))})"],
-            "mesh": list(self.axes),
+            "placements": placements,
+            "mesh": mesh,
             "requires_grad": trains,
         }
 

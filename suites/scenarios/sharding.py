@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
@@ -27,7 +28,13 @@ def mesh_of(rank: Rank, scenario: Scenario) -> DeviceMesh:
         group = rank.group(range(scenario.world_size))
         assert group is not None
         return DeviceMesh.from_group(group, rank.device.type)
-    return rank.mesh(scenario.axes, ("replicate", "shard")[-len(scenario.axes) :])
+    axes = ("replicate", "shard")[-len(scenario.axes) :]
+    return rank.mesh(scenario.axes, axes) if scenario.tp == 1 else mesh_of_all(rank, scenario)[axes]
+
+
+def mesh_of_all(rank: Rank, scenario: Scenario) -> DeviceMesh:
+    """The same with the axis of tensor parallelism."""
+    return rank.mesh((*scenario.axes, scenario.tp), (*("replicate", "shard")[-len(scenario.axes) :], "tp"))
 
 
 @contextmanager
@@ -62,6 +69,9 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
     """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
     subject, given = rank.implementation, options(rank, scenario)
     net.recompute(scenario.recompute)
+    if scenario.tp > 1:
+        layers = {"first": ColwiseParallel(), "second": RowwiseParallel()}
+        parallelize_module(net.get_submodule(MIDDLE), mesh_of_all(rank, scenario)["tp"], layers)
     for block in dict.fromkeys(net.blocks) if scenario.recompute == "block" else ():
         assert subject.checkpoint is not None
         subject.checkpoint(block)

@@ -45,6 +45,7 @@ three_ranks = where("interactions/three-ranks", on_mesh(3))
 four_ranks = where("interactions/four-ranks", on_mesh(4))
 replicas = where("interactions/replicas", on_mesh(2, 2))
 thin_meshes = where("interactions/thin-meshes", on_mesh(1, 2))
+tensor_parallel = where("interactions/tensor-parallel", on_mesh(2, 1))
 columns_in_pairs = where(
     "interactions/columns-in-pairs",
     lambda options: options.get("reshard_after_forward") == 2 and "shard_placement_fn" in options,
