@@ -14,7 +14,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
 from suites.oracle.layout import local
-from suites.oracle.sharded import placement_words
+from suites.oracle.sharded import Sharded, placement_words
 from suites.oracle.situation import Step, Trace
 
 
@@ -32,6 +32,18 @@ def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.S
 def data_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
     """The case's mesh: all ranks in one axis, or replicas of shards."""
     return rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
+
+
+class ShardedStack(Sharded):
+    """The net of a case on one rank, with more options of ``fully_shard`` if any are given."""
+
+    def __init__(self, rank: Rank, case: TrainingCase, **options: Any) -> None:
+        self.options = {"reshard_after_forward": case.reshard_after_forward, **options}
+        super().__init__(rank, case)
+
+    def made(self) -> Any:
+        """The net with its numbers, sharded."""
+        return apply(self.rank, self.case, self.case.build(), **self.options)
 
 
 def train(rank: Rank, case: TrainingCase) -> Trace:

@@ -177,13 +177,24 @@ class Sharded(Trained):
             handle.wait()
         self.handles = []
 
+    def reshard(self, _: str) -> None:
+        """Reshard everything explicitly."""
+        for module in self.net.modules():
+            if hasattr(module, "reshard"):
+                module.reshard()
+
     def keep(self, after: str) -> None:
-        """Free nothing after forward, or after backward."""
-        getattr(self.net, f"set_reshard_after_{after}")(False)
+        """Free nothing after forward, or after backward; ``forward alone`` is said of the root alone."""
+        self.set_resharding(after, False)
 
     def free(self, after: str) -> None:
-        """Free all after forward, or after backward."""
-        getattr(self.net, f"set_reshard_after_{after}")(True)
+        """Free all after forward, or after backward; ``forward alone`` is said of the root alone."""
+        self.set_resharding(after, True)
+
+    def set_resharding(self, what: str, value: bool) -> None:
+        """Set it for all modules, or for the root alone."""
+        after, _, alone = what.partition(" ")
+        getattr(self.net, f"set_reshard_after_{after}")(value, recurse=not alone)
 
     # State.
 
