@@ -8,17 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import Block, NetCase, Stack, as_case
+from suites.kit.cases import Block, NetCase, Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
-from suites.kit.programs import apply, gradients, steps
+from suites.kit.programs import after_a_step, apply, gradients, steps
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.layout import local
 from suites.oracle.situation import Trace
@@ -60,11 +59,11 @@ def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> RoundingCase:
     return case
 
 
-def policy_of(rank: Rank, case: PrecisionCase, **more: Any) -> Any:
+def policy_of(rank: Rank, case: TrainingCase, **more: Any) -> Any:
     """The case's policy, made as the implementation makes them."""
     make = rank.implementation.mixed_precision_policy
     assert make is not None
-    return make(param_dtype=dtype_of(case.param_dtype), reduce_dtype=dtype_of(case.reduce_dtype), **more)
+    return make(**case.policy, **more)
 
 
 def train(rank: Rank, case: PrecisionCase) -> Trace:
@@ -170,15 +169,7 @@ def low(tensor: Tensor, case: PrecisionCase) -> Tensor:
 # Dtypes that stay.
 
 
-def dtypes_kept(rank: Rank, case: PrecisionCase) -> dict[str, Any]:
+def dtypes_kept(rank: Rank, case: PrecisionCase) -> dict[str, dict[str, str]]:
     """After a step with momentum: the dtypes of parameters, gradients, optimizer state and state dict."""
     net = apply(rank, case, case.build(), mp_policy=policy_of(rank, case))
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate, momentum=0.5)
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
-    optimizer.step()
-    return {
-        "parameters": {name: str(p.dtype) for name, p in net.named_parameters()},
-        "gradients": {name: str(g.dtype) for name, g in gradients(net).items() if g is not None},
-        "momenta": {name: str(optimizer.state[p]["momentum_buffer"].dtype) for name, p in net.named_parameters()},
-        "state dict": {name: str(value.dtype) for name, value in net.state_dict().items()},
-    }
+    return after_a_step(rank, case, net, lambda tensor: str(getattr(tensor, "dtype", None)))

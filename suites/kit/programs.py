@@ -72,6 +72,22 @@ def steps(
     return trace
 
 
+def after_a_step(
+    rank: Rank, case: TrainingCase, net: nn.Module, note: Callable[[Any], str]
+) -> dict[str, dict[str, str]]:
+    """What is noted of parameters, gradients, momenta and entries of the state dict after a step with momentum."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate, momentum=0.5)
+    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    noted = {"gradients": {name: note(p.grad) for name, p in net.named_parameters()}}
+    optimizer.step()
+    return {
+        **noted,
+        "parameters": {name: note(p) for name, p in net.named_parameters()},
+        "momenta": {name: note(optimizer.state[p]["momentum_buffer"]) for name, p in net.named_parameters()},
+        "state dict": {name: note(entry) for name, entry in net.state_dict().items()},
+    }
+
+
 def parameters(net: nn.Module) -> dict[str, Tensor]:
     """Every parameter's local tensor, by name."""
     return {name: local(parameter) for name, parameter in net.named_parameters()}

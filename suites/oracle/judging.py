@@ -9,9 +9,9 @@ from harness.worlds.base import Program
 from suites.oracle.expected import Expected, expected
 
 
-def follows(trial: Trial, program: Program, want: Expected) -> None:
+def follows(trial: Trial, program: Program, want: Expected, *args: Any) -> None:
     """Play a situation on ranks, and compare action by action, so that the first that goes wrong is named."""
-    traces = trial.run(program, want.case)
+    traces = trial.run(program, want.case, *args)
     for place, action in enumerate(want.case.actions):
         for number, trace in enumerate(traces):
             due: dict[str, Any] = want.on_rank(place, number)
