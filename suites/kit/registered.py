@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,9 +20,10 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import ShardedStack, apply
+from suites.kit.programs import ShardedStack, apply, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
+from suites.oracle.situation import Trace
 
 Facts = dict[str, dict[str, Any]]
 
@@ -175,6 +176,11 @@ def seen_in_forward(rank: Rank, case: TrainingCase) -> Facts:
     seen = when_run(net, fact)
     forward(rank, case, net).backward()
     return seen
+
+
+def train_under(rank: Rank, case: TrainingCase, setting: Reshard) -> Trace:
+    """Train under another setting than the case's."""
+    return train(rank, replace(case, reshard_after_forward=setting))
 
 
 def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
