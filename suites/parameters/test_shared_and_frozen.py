@@ -22,8 +22,8 @@ from suites.parameters.parameter_programs import (
     with_fields,
 )
 from suites.parameters.parameters import ParameterCase
-from suites.training.mixed_nets import TableCase, seen_with_table, table_cases
-from suites.training.mixed_nets import on_rank as with_table
+from suites.training.noting import notes_agree
+from suites.training.precision_values import TableCase, table_cases
 
 WEIGHTS = (("1.weight", "0.weight"),)
 CALLS = [(True, True), (False, True), (True, False)]
@@ -120,5 +120,4 @@ def test_ignored_parameters_are_the_same_objects(trial: Trial, case: ParameterCa
 @given(case=table_cases(low=False))
 def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: TableCase) -> None:
     """A frozen parameter of another dtype, integers included, is sharded and gathered in it, beside trainable ones."""
-    for number, got in enumerate(trial.run(seen_with_table, case)):
-        trial.agree(f"rank {number}", got, with_table(case, number))
+    notes_agree(trial, case)

@@ -1,85 +1,124 @@
-"""What mixed precision leaves alone: buffers, policies, and functions of modules.
+"""What mixed precision leaves alone: buffers, parameters of other dtypes, policies, and functions of modules.
 
-A buffer of float32 is float32, with its values, when a layer of param_dtype bfloat16 runs beside it.
+A buffer of float32 is float32, with its values, when a layer of param_dtype bfloat16 runs beside it. On two ranks a
+float32 weight of two rows and an int64 table of two are gathered together, each in its own dtype.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 
-from harness.data.case import Case
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, policy_of, precision_cases
 from suites.kit.programs import apply, gradients
 from suites.kit.strategies import world_sizes
+from suites.training.noting import Layer, Noting, NotingCase
+
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+FLOATS = ("float8_e4m3fn", "float16", "bfloat16", "float64")
+
+
+class WithTable(Layer):
+    """A linear layer whose output is multiplied by the last entry of a frozen table."""
+
+    def __init__(self, layer: Any, table: Tensor) -> None:
+        super().__init__(layer)
+        self.table = nn.Parameter(table, requires_grad=False)
+
+    def run(self, x: Tensor) -> Tensor:
+        """In the layer's dtype."""
+        y = super().run(x)
+        return y * self.table[-1, -1].to(y)
+
+
+class Norm(Noting):
+    """A norm, layer norm or group norm, with buffers. It has weights of zero, so its output is its bias: exact."""
+
+    def __init__(self, norm: str, features: int, buffers: Sequence[str]) -> None:
+        super().__init__()
+        self.norm = norm
+        self.weight, self.bias = nn.Parameter(torch.zeros(features)), nn.Parameter(torch.ones(features))
+        for place, dtype in enumerate(buffers):
+            # Not what low precision holds: a cast and a cast back would show.
+            self.register_buffer(f"buffer_{place}", torch.tensor([1.0 + 2.0**-9, 3.0]).to(dtype_of(dtype)))
+
+    def run(self, x: Tensor) -> Tensor:
+        """The norm of ``x``."""
+        if self.norm == "group":
+            return functional.group_norm(x, 2, self.weight, self.bias)
+        return functional.layer_norm(x, x.shape[-1:], self.weight, self.bias)
 
 
 @dataclass(frozen=True)
-class BufferCase(Case):
-    """A module with a norm and buffers of these dtypes, in a param_dtype; the norm is of so many features."""
+class TableCase(NotingCase):
+    """A linear layer, and a frozen table of ``rows`` rows of dtype ``other`` in the same group."""
 
-    world_size: int
-    buffers: tuple[str, ...]
-    param_dtype: str
+    other: str = "int64"
+    rows: int = 1
+
+    def build(self) -> nn.Sequential:
+        """The layer and the table, which is 1, 2, 3, 1, 2, …"""
+        [layer] = PrecisionCase.build(self)
+        numbers = torch.arange(self.rows * 2).reshape(self.rows, 2) % 3 + 1
+        return nn.Sequential(WithTable(layer, numbers.float().to(dtype_of(self.other))))
+
+
+@st.composite
+def table_cases(draw: st.DrawFn, low: bool) -> TableCase:
+    """Tables that ranks need not divide, in any dtype; with a low param_dtype, or with no policy."""
+    pairs = [(param, "float32") for param in LOW] if low else [(None, None)]
+    others = [*INTEGERS, *(() if low else FLOATS)]
+    more: dict[str, Any] = {"other": draw(st.sampled_from(others)), "rows": draw(st.integers(1, 6))}
+    net = Stack(draw(st.integers(1, 3)), ("linear",))
+    case: TableCase = draw(precision_cases(TableCase, pairs=pairs, net=net, steps=1, **more))
+    return case
+
+
+@dataclass(frozen=True)
+class BufferCase(NotingCase):
+    """A norm, and buffers of these dtypes."""
+
+    buffers: tuple[str, ...] = ()
     norm: str = "layer"
-    features: int = 4
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A pass, with what it gives and what has been noted."""
+        return ("call", "forward", "backward", "notes")
+
+    def shown(self, place: int) -> tuple[str, ...]:
+        """Not gradients, which are not exact."""
+        return ("buffers", "dtypes")
+
+    def build(self) -> nn.Sequential:
+        """The norm."""
+        return nn.Sequential(Norm(self.norm, self.net.dim, self.buffers))
 
 
-def buffer_cases() -> st.SearchStrategy[BufferCase]:
+@st.composite
+def buffer_cases(draw: st.DrawFn) -> BufferCase:
     """Buffers of any dtype."""
     dtypes = st.sampled_from(["float32", "float64", "bfloat16", "float16", "int64", "bool"])
-    return st.builds(
-        BufferCase,
-        world_size=world_sizes(),
-        buffers=st.lists(dtypes, min_size=1, max_size=3).map(tuple),
-        param_dtype=st.sampled_from(LOW),
-        norm=st.sampled_from(["layer", "group"]),
-        features=st.sampled_from([2, 4, 6]),
-    )
-
-
-class Holding(nn.Module):
-    """A norm, and buffers that it notes when it runs."""
-
-    def __init__(self, case: BufferCase) -> None:
-        super().__init__()
-        self.norm: nn.Module = nn.LayerNorm(case.features)
-        if case.norm == "group":
-            self.norm = nn.GroupNorm(2, case.features)
-        for place, dtype in enumerate(case.buffers):
-            # Not what low precision holds: a cast and a cast back would show.
-            self.register_buffer(f"buffer_{place}", torch.tensor([1.0 + 2.0**-9, 3.0]).to(dtype_of(dtype)))
-        self.seen: dict[str, Tensor] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The norm of ``x``."""
-        self.seen = {name: buffer.clone() for name, buffer in self.named_buffers()}
-        y: Tensor = self.norm(x)
-        return y
-
-
-def buffers_seen(rank: Rank, case: BufferCase) -> dict[str, Any]:
-    """The buffers in forward and afterwards, and the dtype of the norm's output."""
-    make, fully_shard = rank.implementation.mixed_precision_policy, rank.implementation.fully_shard
-    assert make is not None
-    assert fully_shard is not None
-    module = Holding(case)
-    fully_shard(module, mesh=rank.mesh(), mp_policy=make(param_dtype=dtype_of(case.param_dtype)))
-    y = module(torch.arange(3.0 * case.features, device=rank.device).reshape(3, -1))
-    y.float().sum().backward()
-    return {"forward": module.seen, "afterwards": buffers_of(module), "output": str(y.dtype)}
-
-
-def buffers_of(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of each buffer."""
-    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    pairs = [(low, None) for low in LOW]
+    fixed: dict[str, Any] = {
+        "net": Stack(draw(st.sampled_from([2, 4, 6])), ("linear",)),
+        "sharded": (),
+        "world_size": draw(world_sizes(power_of_two=True)),
+        "batch": 3,
+        "buffers": tuple(draw(st.lists(dtypes, min_size=1, max_size=3))),
+        "norm": draw(st.sampled_from(["layer", "group"])),
+    }
+    case: BufferCase = draw(precision_cases(BufferCase, pairs=pairs, **fixed))
+    return case
 
 
 @st.composite
