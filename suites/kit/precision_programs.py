@@ -10,7 +10,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Block, Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
-from suites.kit.programs import after_a_step, apply, steps
+from suites.kit.programs import after_a_step, sharded, steps
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.situation import Trace
 
@@ -49,18 +49,9 @@ def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> RoundingCase:
     return case
 
 
-def policy_of(rank: Rank, case: TrainingCase, **more: Any) -> Any:
-    """The case's policy, made as the implementation makes them."""
-    make = rank.implementation.mixed_precision_policy
-    assert make is not None
-    return make(**case.policy, **more)
-
-
 def train(rank: Rank, case: PrecisionCase) -> Trace:
     """Shard the net in the dtype that it is born in, give it its own, then train."""
-    net = case.build().to(dtype_of(case.born) or case.torch_dtype)
-    options = {"mp_policy": policy_of(rank, case), "reshard_after_forward": case.reshard_after_forward}
-    apply(rank, case, net, **options)
+    net = sharded(rank, case, case.build().to(dtype_of(case.born) or case.torch_dtype))
     if case.born:
         net.to(case.torch_dtype)
     return steps(rank, case, net)
@@ -68,5 +59,4 @@ def train(rank: Rank, case: PrecisionCase) -> Trace:
 
 def dtypes_kept(rank: Rank, case: PrecisionCase) -> dict[str, dict[str, str]]:
     """After a step with momentum: the dtypes of parameters, gradients, optimizer state and state dict."""
-    net = apply(rank, case, case.build(), mp_policy=policy_of(rank, case))
-    return after_a_step(rank, case, net, lambda tensor: str(getattr(tensor, "dtype", None)))
+    return after_a_step(rank, case, sharded(rank, case), lambda tensor: str(getattr(tensor, "dtype", None)))

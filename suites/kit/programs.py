@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -35,20 +36,40 @@ def data_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
 
 
 class ShardedStack(Sharded):
-    """The net of a case on one rank, with more options of ``fully_shard`` if any are given."""
+    """The stack of a case, on one rank; ``options`` are what ``fully_shard`` is given besides what the case says."""
 
     def __init__(self, rank: Rank, case: TrainingCase, **options: Any) -> None:
-        self.options = {"reshard_after_forward": case.reshard_after_forward, **options}
+        self.options = options
         super().__init__(rank, case)
 
     def made(self) -> Any:
-        """The net with its numbers, sharded."""
-        return apply(self.rank, self.case, self.case.build(), **self.options)
+        """The net."""
+        return sharded(self.rank, self.case, **self.options)
+
+    def set(self, what: str) -> None:
+        """Call a setter with a value: of the net, ``in`` a module, or in the root alone."""
+        setting, _, where = what.partition(" in ")
+        name, value = setting.split()
+        self.tell(f"set_{name}", ast.literal_eval(value), where)
+
+
+def sharded(rank: Rank, case: TrainingCase, net: Any = None, **options: Any) -> Any:
+    """The case's net, or another, sharded as the case says, with its policy if it has one."""
+    if case.policy:
+        options["mp_policy"] = policy_of(rank, case)
+    return apply(rank, case, net or case.build(), reshard_after_forward=case.reshard_after_forward, **options)
+
+
+def policy_of(rank: Rank, case: TrainingCase) -> Any:
+    """The case's policy, made as the implementation makes them."""
+    make = rank.implementation.mixed_precision_policy
+    assert make is not None
+    return make(**case.policy)
 
 
 def train(rank: Rank, case: TrainingCase) -> Trace:
     """Shard, then step with torch's own SGD; keep what each step produced."""
-    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    net = sharded(rank, case)
     return steps(rank, case, net, optimizer=torch.optim.SGD(net.parameters(), lr=case.learning_rate))
 
 

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import ShardedStack, apply, train
+from suites.kit.programs import ShardedStack, apply, sharded, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
 from suites.oracle.situation import Trace
@@ -38,7 +38,7 @@ class SetLaterCase(TrainingCase):
     @property
     def setting(self) -> str:
         """The act that sets it."""
-        return f"{'free' if self.then else 'keep'} forward{'' if self.recurse else ' alone'}"
+        return f"set reshard_after_forward {self.then}{'' if self.recurse else ' in root'}"
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,13 @@ class RefusedCase(NetCase):
 
 
 @st.composite
-def refused_sizes(draw: st.DrawFn) -> RefusedCase:
-    """Sizes of groups that the ranks cannot be cut into."""
+def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
+    """Sizes of groups that the ranks cannot be cut into; or words and floats, some as if read as numbers."""
     case = draw(net_cases())
     size = case.world_size
-    between = [n for n in range(2, size) if size % n]
-    value = draw(st.sampled_from([0, size + 1, 2 * size, -1, -size, *between]))
+    sizes = [0, size + 1, 2 * size, -1, -size, *(n for n in range(2, size) if size % n)]
+    value: Any = draw(st.sampled_from(["always", "True", "1", 1.0, 0.5] if types else sizes))
     return RefusedCase(**vars(case), value=value)
-
-
-def refused_types() -> st.SearchStrategy[RefusedCase]:
-    """Words and floats, also such as would do if they were read as numbers."""
-    values = st.sampled_from(["always", "True", "1", 1.0, 0.5])
-    return st.builds(lambda case, value: RefusedCase(**vars(case), value=value), net_cases(), values)
 
 
 def set_later_cases() -> st.SearchStrategy[SetLaterCase]:
@@ -82,12 +76,6 @@ def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     groups = [1, size] if ends else [n for n in range(2, size) if size % n == 0]
     net = draw(stacks(most_blocks=2, smallest=4, largest=4))
     return draw(training_cases(net=net, world_size=size, reshard_after_forward=draw(st.sampled_from(groups))))
-
-
-@st.composite
-def uneven_group_cases(draw: st.DrawFn) -> TrainingCase:
-    """Resharding to groups of two of four ranks, which need not divide rows."""
-    return draw(training_cases(net=draw(stacks(most_blocks=2)), world_size=4, reshard_after_forward=2))
 
 
 def shard_as_told(rank: Rank, case: RefusedCase) -> None:
@@ -114,7 +102,8 @@ def kind(tensor: Tensor | None) -> str:
 
 def prepared(rank: Rank, case: TrainingCase) -> nn.Sequential:
     """Build the net and shard it with the case's setting."""
-    return apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    net: nn.Sequential = sharded(rank, case)
+    return net
 
 
 def forward(rank: Rank, case: TrainingCase, net: nn.Module) -> Tensor:
@@ -128,6 +117,11 @@ def played(rank: Rank, case: TrainingCase, *acts: str) -> Any:
     for act in acts:
         stack.do(act, ())
     return stack.net
+
+
+def unshard_all(case: NetCase) -> list[str]:
+    """The acts that unshard every sharded module."""
+    return ["unshard", *(f"unshard {place}" for place in case.sharded)]
 
 
 def after(rank: Rank, case: TrainingCase, *acts: str) -> Facts:

@@ -23,7 +23,7 @@ from suites.parameters.parameter_programs import (
 )
 from suites.parameters.parameters import ParameterCase
 from suites.training.noting import notes_agree
-from suites.training.precision_values import TableCase, table_cases
+from suites.training.precision_values import BesideCase, table_cases
 
 WEIGHTS = (("1.weight", "0.weight"),)
 CALLS = [(True, True), (False, True), (True, False)]
@@ -118,6 +118,6 @@ def test_ignored_parameters_are_the_same_objects(trial: Trial, case: ParameterCa
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)
 @given(case=table_cases(low=False))
-def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: TableCase) -> None:
+def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: BesideCase) -> None:
     """A frozen parameter of another dtype, integers included, is sharded and gathered in it, beside trainable ones."""
     notes_agree(trial, case)

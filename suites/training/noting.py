@@ -20,14 +20,14 @@ from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.kit.cases import Block, Stack
 from suites.kit.precision import PrecisionCase
-from suites.kit.precision_programs import EXACT_BLOCKS, LOW, PAIRS, policy_of, precision_cases
-from suites.kit.programs import ShardedStack, apply
+from suites.kit.precision_programs import EXACT_BLOCKS, LOW, PAIRS, precision_cases
+from suites.kit.programs import ShardedStack, policy_of, sharded
 from suites.oracle.expected import Expected
 from suites.oracle.judging import follows
 from suites.oracle.layout import local
-from suites.oracle.low_precision import cast, compute_in
+from suites.oracle.low_precision import compute_in
 from suites.oracle.sharded import State, played_on
-from suites.oracle.unsharded import Unsharded, copies
+from suites.oracle.unsharded import Unsharded
 
 
 def described(value: Any) -> Any:
@@ -101,8 +101,8 @@ class NotingCase(PrecisionCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """A pass, with what has been noted so far; then all is gathered."""
-        return ("forward", "notes", "backward", "notes", "gather")
+        """A pass, with what has been noted so far."""
+        return ("forward", "notes", "backward", "notes")
 
     def shown(self, place: int) -> tuple[str, ...]:
         """What training shows, at all times."""
@@ -118,7 +118,13 @@ class NotingCase(PrecisionCase):
         return self.build()
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
-        """What the net gives for a rank's batch, which has the net's dtype."""
+        """What the net gives for a rank's batch, which has the net's dtype; that is noted, too."""
+        returned = self.called(net, batch, rank, device)
+        net.returned = described(returned)
+        return returned
+
+    def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
+        """What the net gives."""
         return super().run(net, batch, rank, self.torch_dtype, device)
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
@@ -140,9 +146,9 @@ def noting_cases(draw: st.DrawFn, form: str) -> NotingCase:
 # Without ranks, and on them.
 
 
-def notes_of(net: nn.Module) -> list[list[dict[str, Any]]]:
-    """What each module has noted."""
-    return [list(module.seen) for module in net.modules() if isinstance(module, Noting)]
+def notes_of(net: Any) -> State:
+    """What each module has noted, and what came back to the caller."""
+    return {"notes": [list(each.seen) for each in net.modules() if isinstance(each, Noting)], "returned": net.returned}
 
 
 class UnshardedNoting(Unsharded):
@@ -150,18 +156,7 @@ class UnshardedNoting(Unsharded):
 
     def notes(self, _: str) -> list[State]:
         """What each rank's modules have noted."""
-        return [{"notes": notes_of(net)} for net in self.copies]
-
-    def call(self, _: str) -> list[State]:
-        """What comes back to each rank."""
-        found = [{"returned": described(self.run(rank))} for rank in range(self.case.data_ranks)]
-        self.batches += 1
-        return found
-
-    def gather(self, _: str) -> list[State]:
-        """All parameters in what is computed in."""
-        low = {name: cast(p, self.case.compute) if self.case.policy else p for name, p in self.named.items()}
-        return [{"registered": copies(low.items())}] * self.case.data_ranks
+        return [notes_of(net) for net in self.copies]
 
 
 class ShardedNoting(ShardedStack):
@@ -169,29 +164,21 @@ class ShardedNoting(ShardedStack):
 
     def made(self) -> Any:
         """The net in the case's form."""
-        net, fully_shard = self.case.build(), self.rank.implementation.fully_shard
-        given = {"mp_policy": policy_of(self.rank, self.case)} if self.case.policy else {}
         if self.case.form == "plan":
-            return apply(self.rank, self.case, net, **given)
+            return sharded(self.rank, self.case)
+        net, fully_shard, policy = (
+            self.case.build(),
+            self.rank.implementation.fully_shard,
+            policy_of(self.rank, self.case),
+        )
         assert fully_shard is not None
         for each in [list(net)] if self.case.form == "grouped" else net:
-            fully_shard(each, mesh=self.rank.mesh(), **given)
+            fully_shard(each, mesh=self.rank.mesh(), mp_policy=policy)
         return fully_shard(net, mesh=self.rank.mesh())
 
     def notes(self, _: str) -> State:
-        """What this rank's modules have noted."""
-        return {"notes": notes_of(self.net)}
-
-    def call(self, _: str) -> State:
-        """What comes back."""
-        return {"returned": described(self.run())}
-
-    def gather(self, _: str) -> State:
-        """What is registered once all is unsharded explicitly."""
-        for module in self.net.modules():
-            if hasattr(module, "unshard"):
-                module.unshard()
-        return {"registered": {name: local(p) for name, p in self.net.named_parameters()}}
+        """What modules have noted."""
+        return notes_of(self.net)
 
 
 def play(rank: Rank, case: NotingCase) -> list[State]:

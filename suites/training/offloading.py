@@ -15,8 +15,7 @@ from torch import Tensor
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases, write
-from suites.kit.precision_programs import policy_of
-from suites.kit.programs import ShardedStack, after_a_step, apply
+from suites.kit.programs import ShardedStack, after_a_step, sharded
 from suites.kit.registered import when_run
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import own
@@ -61,8 +60,7 @@ class Offloaded(ShardedStack):
     """A net on one rank whose parameters rest on the CPU, in pinned memory or not."""
 
     def __init__(self, rank: Rank, case: TrainingCase, pinned: bool = False) -> None:
-        more = {"mp_policy": policy_of(rank, case)} if case.policy else {}
-        super().__init__(rank, case, offload_policy=policy(rank, pinned), **more)
+        super().__init__(rank, case, offload_policy=policy(rank, pinned))
 
 
 class OffloadedFromMeta(Offloaded):
@@ -78,7 +76,7 @@ class OffloadedFromMeta(Offloaded):
         """The net without memory, sharded."""
         with torch.device("meta"):
             net = self.case.net.build().to(self.case.torch_dtype)
-        return apply(self.rank, self.case, net, **self.options)
+        return sharded(self.rank, self.case, net, **self.options)
 
 
 class OffloadedElsewhere(OffloadedFromMeta):

@@ -6,7 +6,7 @@ float32 weight of two rows and an int64 table of two are gathered together, each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,106 +18,89 @@ from torch.nn import functional
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
-from suites.kit.precision_programs import LOW, policy_of, precision_cases
-from suites.kit.programs import apply, gradients
+from suites.kit.precision_programs import LOW, precision_cases
+from suites.kit.programs import apply, gradients, policy_of, sharded
 from suites.kit.strategies import world_sizes
-from suites.training.noting import Layer, Noting, NotingCase
+from suites.oracle.expected import expected
+from suites.training.noting import Layer, NotingCase
 
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 FLOATS = ("float8_e4m3fn", "float16", "bfloat16", "float64")
 
 
-class WithTable(Layer):
-    """A linear layer whose output is multiplied by the last entry of a frozen table."""
+NORMS: dict[str, Callable[..., Tensor]] = {
+    "layer": lambda x, *affine: functional.layer_norm(x, x.shape[-1:], *affine),
+    "group": lambda x, *affine: functional.group_norm(x, 2, *affine),
+}
 
-    def __init__(self, layer: Any, table: Tensor) -> None:
+
+@dataclass(frozen=True)
+class BesideCase(NotingCase):
+    """A linear layer and what is beside it in its group, if anything.
+
+    That is a norm, buffers of some dtypes, and a frozen table of ``rows`` rows of dtype ``other``.
+    """
+
+    norm: str = ""
+    buffers: tuple[str, ...] = ()
+    other: str = ""
+    rows: int = 1
+
+    def build(self) -> nn.Sequential:
+        """The layer, the root's only module."""
+        [layer] = PrecisionCase.build(self)
+        return nn.Sequential(Beside(layer, self))
+
+
+class Beside(Layer):
+    """The layer. What the norm gives is added, and multiplied by the last entry of the table."""
+
+    def __init__(self, layer: Any, case: BesideCase) -> None:
         super().__init__(layer)
-        self.table = nn.Parameter(table, requires_grad=False)
+        self.case = case
+        if case.norm:  # whose output is its bias, exactly
+            self.scale = nn.Parameter(torch.zeros(case.net.dim), requires_grad=False)
+            self.shift = nn.Parameter(torch.ones(case.net.dim))
+        for place, dtype in enumerate(case.buffers):  # not what low precision holds: a cast and a cast back would show
+            self.register_buffer(f"buffer_{place}", torch.tensor([1.0 + 2.0**-9, 3.0]).to(dtype_of(dtype)))
+        if case.other:  # 1, 2, 3, 1, 2, …
+            numbers = torch.arange(case.rows * 2).reshape(case.rows, 2) % 3 + 1
+            self.table = nn.Parameter(numbers.float().to(dtype_of(case.other)), requires_grad=False)
 
     def run(self, x: Tensor) -> Tensor:
         """In the layer's dtype."""
         y = super().run(x)
-        return y * self.table[-1, -1].to(y)
-
-
-class Norm(Noting):
-    """A norm, layer norm or group norm, with buffers. It has weights of zero, so its output is its bias: exact."""
-
-    def __init__(self, norm: str, features: int, buffers: Sequence[str]) -> None:
-        super().__init__()
-        self.norm = norm
-        self.weight, self.bias = nn.Parameter(torch.zeros(features)), nn.Parameter(torch.ones(features))
-        for place, dtype in enumerate(buffers):
-            # Not what low precision holds: a cast and a cast back would show.
-            self.register_buffer(f"buffer_{place}", torch.tensor([1.0 + 2.0**-9, 3.0]).to(dtype_of(dtype)))
-
-    def run(self, x: Tensor) -> Tensor:
-        """The norm of ``x``."""
-        if self.norm == "group":
-            return functional.group_norm(x, 2, self.weight, self.bias)
-        return functional.layer_norm(x, x.shape[-1:], self.weight, self.bias)
-
-
-@dataclass(frozen=True)
-class TableCase(NotingCase):
-    """A linear layer, and a frozen table of ``rows`` rows of dtype ``other`` in the same group."""
-
-    other: str = "int64"
-    rows: int = 1
-
-    def build(self) -> nn.Sequential:
-        """The layer and the table, which is 1, 2, 3, 1, 2, …"""
-        [layer] = PrecisionCase.build(self)
-        numbers = torch.arange(self.rows * 2).reshape(self.rows, 2) % 3 + 1
-        return nn.Sequential(WithTable(layer, numbers.float().to(dtype_of(self.other))))
+        if self.case.norm:
+            y = y + NORMS[self.case.norm](x, self.scale, self.shift)
+        return y * self.table[-1, -1].to(y) if self.case.other else y
 
 
 @st.composite
-def table_cases(draw: st.DrawFn, low: bool) -> TableCase:
+def table_cases(draw: st.DrawFn, low: bool) -> BesideCase:
     """Tables that ranks need not divide, in any dtype; with a low param_dtype, or with no policy."""
-    pairs = [(param, "float32") for param in LOW] if low else [(None, None)]
-    others = [*INTEGERS, *(() if low else FLOATS)]
-    more: dict[str, Any] = {"other": draw(st.sampled_from(others)), "rows": draw(st.integers(1, 6))}
-    net = Stack(draw(st.integers(1, 3)), ("linear",))
-    case: TableCase = draw(precision_cases(TableCase, pairs=pairs, net=net, steps=1, **more))
+    fixed: dict[str, Any] = {
+        "pairs": [(param, "float32") for param in LOW] if low else [(None, None)],
+        "net": Stack(draw(st.integers(1, 3)), ("linear",)),
+        "other": draw(st.sampled_from(INTEGERS if low else (*INTEGERS, *FLOATS))),
+        "rows": draw(st.integers(1, 6)),
+    }
+    case: BesideCase = draw(precision_cases(BesideCase, steps=1, **fixed))
     return case
 
 
-@dataclass(frozen=True)
-class BufferCase(NotingCase):
-    """A norm, and buffers of these dtypes."""
-
-    buffers: tuple[str, ...] = ()
-    norm: str = "layer"
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """A pass, with what it gives and what has been noted."""
-        return ("call", "forward", "backward", "notes")
-
-    def shown(self, place: int) -> tuple[str, ...]:
-        """Not gradients, which are not exact."""
-        return ("buffers", "dtypes")
-
-    def build(self) -> nn.Sequential:
-        """The norm."""
-        return nn.Sequential(Norm(self.norm, self.net.dim, self.buffers))
-
-
 @st.composite
-def buffer_cases(draw: st.DrawFn) -> BufferCase:
-    """Buffers of any dtype."""
+def buffer_cases(draw: st.DrawFn) -> BesideCase:
+    """A norm, and buffers of any dtype."""
     dtypes = st.sampled_from(["float32", "float64", "bfloat16", "float16", "int64", "bool"])
-    pairs = [(low, None) for low in LOW]
     fixed: dict[str, Any] = {
+        "pairs": [(param, None) for param in LOW],
         "net": Stack(draw(st.sampled_from([2, 4, 6])), ("linear",)),
-        "sharded": (),
         "world_size": draw(world_sizes(power_of_two=True)),
         "batch": 3,
+        "norm": draw(st.sampled_from(sorted(NORMS))),
         "buffers": tuple(draw(st.lists(dtypes, min_size=1, max_size=3))),
-        "norm": draw(st.sampled_from(["layer", "group"])),
     }
-    case: BufferCase = draw(precision_cases(BufferCase, pairs=pairs, **fixed))
+    case: BesideCase = draw(precision_cases(BesideCase, steps=1, **fixed))
     return case
 
 
@@ -154,7 +137,7 @@ def assign(rank: Rank, case: PrecisionCase) -> None:
 
 def transformed(rank: Rank, case: PrecisionCase) -> dict[str, Any]:
     """A sharded net's value and directional derivative, its values over a batch one by one, and gradients of each."""
-    net: Any = apply(rank, case, case.build(), mp_policy=policy_of(rank, case))
+    net: Any = sharded(rank, case)
     batch, direction = case.inputs(0, rank.number).to(rank.device), case.inputs(1, rank.number).to(rank.device)
     value, derivative = derive(net, batch, direction)
     case.loss(value, 0, rank.number).backward()
@@ -172,9 +155,11 @@ def derive(net: nn.Module, batch: Tensor, direction: Tensor) -> tuple[Tensor, Te
     return value, derivative
 
 
-def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Tensor]:
-    """The unsharded net's value and directional derivative on one rank, in what is computed in."""
+def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Any]:
+    """What the unsharded net has of this on one rank, in what is computed in; gradients are those of training."""
     net = case.build().to(case.compute)
     batch, direction = (case.inputs(step, number).to(case.compute) for step in (0, 1))
     value, derivative = derive(net, batch, direction)
-    return {"value": value.detach(), "derivative": derivative.detach(), "mapped": value.detach()}
+    trained = expected(case).trace(number)[0]["gradients"]
+    found = {"value": value.detach(), "derivative": derivative.detach(), "gradients of jvp": trained}
+    return {**found, "mapped": value.detach(), "gradients of vmap": trained}

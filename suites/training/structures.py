@@ -19,6 +19,7 @@ from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
+from suites.oracle.situation import tensors_in
 from suites.training.noting import Noting, NotingCase
 
 #: What a structure is made of: ``("tensor", dtype)``, ``("text", what)`` or ``(kind, *structures)``.
@@ -78,7 +79,7 @@ class StructureCase(NotingCase):
     @property
     def actions(self) -> tuple[str, ...]:
         """A forward, and what was noted in it."""
-        return ("call", "notes")
+        return ("look", "notes")
 
     @property
     def policy(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class StructureCase(NotingCase):
         """The module."""
         return Taking()
 
-    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+    def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
         """What it hands back."""
         return net(*map(make, self.positional), **{str(place): make(each) for place, each in enumerate(self.named)})
 
@@ -141,20 +142,10 @@ class Carrier(nn.Module):
         self.layer, self.kind = layer, kind
 
     def forward(self, value: Any) -> Any:
-        """Take the tensor out, run, and put the result in."""
-        y = self.layer(unwrapped(value))
+        """Take the one floating tensor out, run, and put the result in."""
+        y = self.layer(*tensors_in(value))
         inner = MAKE[self.kind]([torch.zeros(1, dtype=torch.int64), y])
         return MAKE[self.kind](["label", inner])
-
-
-def unwrapped(value: Any) -> Tensor:
-    """The one tensor of a value that can have a gradient."""
-    while not isinstance(value, Tensor):
-        if isinstance(value, Pair):
-            value = value.right
-        else:
-            value = list(value.values())[-1] if isinstance(value, dict) else value[-1]
-    return value
 
 
 @dataclass(frozen=True)
@@ -169,4 +160,4 @@ class CarriedCase(PrecisionCase):
 
     def loss(self, outputs: Any, step: int, rank: int) -> Tensor:
         """The loss of what the structure holds."""
-        return super().loss(unwrapped(outputs), step, rank)
+        return super().loss(tensors_in(outputs)[0], step, rank)

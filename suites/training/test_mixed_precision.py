@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,15 +11,14 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.kit import registered
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
-from suites.oracle.expected import expected
-from suites.oracle.judging import trains
+from suites.oracle.judging import finds, trains
 from suites.training.noting import NotingCase, notes_agree, noting_cases
 from suites.training.precision_values import (
-    BufferCase,
-    TableCase,
+    BesideCase,
     alike_cases,
     assign,
     buffer_cases,
@@ -83,6 +83,8 @@ def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -
 def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
     """When a layer runs, its input and its parameters are in param_dtype, and so is what unshard() registers."""
     notes_agree(trial, case)
+    low = {name: {"is": "a plain tensor", "local": p.to(case.compute)} for name, p in case.build().named_parameters()}
+    finds(trial, registered.after, case, lambda _: low, *registered.unshard_all(case))
 
 
 @requirement("precision/groups", *MIXED, ranks=2)
@@ -105,8 +107,8 @@ def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> 
 def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Parameters, gradients, optimizer state and state dict have the dtype that the parameters had."""
     want = {name: str(p.dtype) for name, p in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(dtypes_kept, case)):
-        trial.agree(f"rank {number}", got, dict.fromkeys(got, want))
+    kinds = ("gradients", "parameters", "momenta", "state dict")
+    finds(trial, dtypes_kept, case, lambda _: dict.fromkeys(kinds, want))
 
 
 @requirement("precision/inputs", *MIXED)
@@ -142,14 +144,14 @@ def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedC
 
 @requirement("precision/buffers", *MIXED)
 @given(case=buffer_cases())
-def test_buffers_are_never_cast(trial: Trial, case: BufferCase) -> None:
+def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
     """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""
     notes_agree(trial, case)
 
 
 @requirement("precision/other-dtypes", *MIXED, ranks=2)
 @given(case=table_cases(low=True))
-def test_what_is_not_floating_is_never_cast(trial: Trial, case: TableCase) -> None:
+def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> None:
     """A parameter of integers is sharded and gathered as it is beside floating ones, which are cast."""
     notes_agree(trial, case)
 
@@ -160,8 +162,7 @@ def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None
     """A policy casts only inputs by default, and training leaves it as it was."""
     made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
     want = {"default": ["None", "None", "None", "True"], "before": made, "after": made}
-    for number, got in enumerate(trial.run(policies, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, policies, case, lambda _: want)
 
 
 @requirement("precision/frozen-policy", *MIXED)
@@ -174,9 +175,4 @@ def test_a_policy_cannot_be_changed(trial: Trial) -> None:
 @requirement("precision/transforms", *MIXED, ranks=2, worlds=("processes",))
 def test_function_transforms_go_through_sharded_modules(trial: Trial) -> None:
     """torch.func's jvp and vmap of a sharded net give the unsharded net's values, derivatives and gradients."""
-    case = TRANSFORMED
-    step = expected(case)
-    for number, got in enumerate(trial.run(transformed, case)):
-        grads = step.trace(number)[0]["gradients"]
-        want = {**expected_transforms(case, number), "gradients of jvp": grads, "gradients of vmap": grads}
-        trial.agree(f"rank {number}", dict(sorted(got.items())), dict(sorted(want.items())))
+    finds(trial, transformed, TRANSFORMED, partial(expected_transforms, TRANSFORMED))

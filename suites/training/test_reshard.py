@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,9 +13,9 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
-from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases, uneven_group_cases
-from suites.kit.strategies import training_cases
-from suites.oracle.judging import trains
+from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
+from suites.kit.strategies import stacks, training_cases
+from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
@@ -74,12 +75,11 @@ def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: 
 
 @requirement("reshard/to-group-uneven", *TO_GROUP, ranks=4)
 @example(case=FIVE_ROWS)
-@given(case=uneven_group_cases())
+@given(case=stacks(most_blocks=2).flatmap(lambda net: training_cases(net=net, world_size=4, reshard_after_forward=2)))
 def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
     """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
     want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(registered.whole_after_forward, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, registered.whole_after_forward, case, lambda _: want)
 
 
 @requirement("reshard/to-one-or-all", *TO_GROUP, ranks=2)
@@ -116,9 +116,12 @@ def test_parameters_stay_full_after_backward_where_that_was_asked_for(trial: Tri
 def test_gradients_are_sharded_as_their_parameters(trial: Trial, case: TrainingCase) -> None:
     """After backward every parameter has a gradient that is a DTensor of the parameter's rows, empty ones included."""
     named = dict(case.build().named_parameters())
-    for number, got in enumerate(trial.run(registered.gradients_after_backward, case)):
+
+    def rows(number: int) -> dict[str, dict[str, Any]]:
         sizes = {name: list(shard(p, case.shards, number).size()) for name, p in named.items()}
-        trial.agree(f"rank {number}", got, {name: {"is": "a DTensor", "size": size} for name, size in sizes.items()})
+        return {name: {"is": "a DTensor", "size": size} for name, size in sizes.items()}
+
+    finds(trial, registered.gradients_after_backward, case, rows)
 
 
 @requirement("reshard/by-hand", Feature.FULLY_SHARD, ranks=2)
@@ -133,31 +136,28 @@ def test_reshard_brings_back_the_sharded_parameters(trial: Trial, case: Training
 def test_unshard_registers_full_parameters_of_one_module(trial: Trial, case: TrainingCase) -> None:
     """Even before a forward, unshard() registers the full parameters of that module's own group, not of children's."""
     is_registered(trial, case, "unshard", root=False, children=True)
-    is_registered(trial, case, *unshard_all(case), root=False, children=False)
+    is_registered(trial, case, *registered.unshard_all(case), root=False, children=False)
 
 
 @requirement("reshard/undoes-unshard", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases())
 def test_reshard_undoes_unshard(trial: Trial, case: TrainingCase) -> None:
     """After unshard(), reshard() registers the sharded parameters again."""
-    is_registered(trial, case, *unshard_all(case), "reshard", root=True, children=True)
+    is_registered(trial, case, *registered.unshard_all(case), "reshard", root=True, children=True)
 
 
 @requirement("reshard/full-in-forward", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases())
 def test_layers_find_full_parameters_when_they_run(trial: Trial, case: TrainingCase) -> None:
     """While it runs, every layer finds its parameters registered as plain tensors of full values."""
-    for number, got in enumerate(trial.run(registered.seen_in_forward, case)):
-        trial.agree(f"rank {number}", got, forms_of(case, number, root=False, children=False))
+    finds(trial, registered.seen_in_forward, case, lambda number: forms_of(case, number, False, False))
 
 
 @requirement("reshard/frees-memory", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(reshard_after_forward=True))
 def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """After a forward that reshards and records no gradients, no memory of full parameters is held."""
-    want = {name: 0 for name, _ in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(registered.bytes_kept, case)):
-        trial.agree(f"rank {number}, bytes kept", got, want)
+    finds(trial, registered.bytes_kept, case, lambda _: {name: 0 for name, _ in case.build().named_parameters()})
 
 
 @requirement("reshard/same-results", Feature.FULLY_SHARD, ranks=2)
@@ -178,14 +178,14 @@ def test_resharding_to_groups_changes_no_result(trial: Trial, case: TrainingCase
 
 
 @requirement("reshard/refuses-sizes", *TO_GROUP)
-@given(case=registered.refused_sizes())
+@given(case=registered.refused_cases(types=False))
 def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case: RefusedCase) -> None:
     """An int reshard_after_forward that is not a factor of the number of ranks raises a ValueError that says so."""
     trial.refuses(registered.shard_as_told, case, "ValueError", "factor")
 
 
 @requirement("reshard/refuses-types", Feature.FULLY_SHARD)
-@given(case=registered.refused_types())
+@given(case=registered.refused_cases(types=True))
 def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) -> None:
     """A reshard_after_forward that is neither a bool nor an int raises an error that names these types."""
     trial.refuses(registered.shard_as_told, case, ("ValueError", "TypeError"), r"bool.*int")
@@ -193,10 +193,4 @@ def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) ->
 
 def is_registered(trial: Trial, case: TrainingCase, *acts: str, root: Reshard, children: Reshard) -> None:
     """Compare what ranks find registered after some acts with the forms due of the root's and children's parameters."""
-    for number, got in enumerate(trial.run(registered.after, case, *acts)):
-        trial.agree(f"rank {number}", got, forms_of(case, number, root, children))
-
-
-def unshard_all(case: TrainingCase) -> list[str]:
-    """The acts that unshard every sharded module."""
-    return ["unshard", *(f"unshard {place}" for place in case.sharded)]
+    finds(trial, registered.after, case, lambda number: forms_of(case, number, root, children), *acts)
