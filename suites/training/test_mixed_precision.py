@@ -120,6 +120,7 @@ def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) ->
 
 
 @requirement("precision/uncast-inputs", *MIXED)
+@example(case=replace(NESTED, cast=False))
 @given(case=structure_cases(cast=False))
 def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: StructureCase) -> None:
     """With cast_forward_inputs=False a module is given its inputs as they are."""
@@ -143,6 +144,7 @@ def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedC
 
 
 @requirement("precision/buffers", *MIXED)
+@example(case=BesideCase(1, ONE_LAYER, exact=True, param_dtype="bfloat16", batch=2, norm="layer", buffers=("float32",)))
 @given(case=buffer_cases())
 def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
     """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""

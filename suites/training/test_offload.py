@@ -49,6 +49,7 @@ def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, c
 
 
 @requirement("offload/mixed-precision", *OFFLOAD, Feature.MIXED_PRECISION, ranks=2)
+@example(case=PrecisionCase(2, Stack(3, ("linear",)), exact=True, steps=1, param_dtype="bfloat16"))
 @given(case=precision_cases())
 def test_offload_and_mixed_precision_go_together(trial: Trial, case: PrecisionCase) -> None:
     """What rests on the CPU in full precision computes in low precision as it would without offload."""
