@@ -87,9 +87,14 @@ class OffloadedElsewhere(OffloadedFromMeta):
         return self.on_meta().to_empty(device=self.rank.device)
 
 
-def play(rank: Rank, case: TrainingCase, pinned: bool = False) -> list[State]:
+def play(rank: Rank, case: TrainingCase) -> list[State]:
     """Train a net whose parameters rest on the CPU."""
-    return played_on(Offloaded(rank, case, pinned))
+    return played_on(Offloaded(rank, case))
+
+
+def play_pinned(rank: Rank, case: TrainingCase) -> list[State]:
+    """The same in pinned memory."""
+    return played_on(Offloaded(rank, case, pinned=True))
 
 
 def play_from_meta(rank: Rank, case: TrainingCase) -> list[State]:

@@ -84,7 +84,7 @@ def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
     """When a layer runs, its input and its parameters are in param_dtype, and so is what unshard() registers."""
     notes_agree(trial, case)
     low = {name: {"is": "a plain tensor", "local": p.to(case.compute)} for name, p in case.build().named_parameters()}
-    finds(trial, registered.after, case, lambda _: low, *registered.unshard_all(case))
+    finds(trial, registered.after, case, low, *registered.unshard_all(case))
 
 
 @requirement("precision/groups", *MIXED, ranks=2)
@@ -108,7 +108,7 @@ def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Parameters, gradients, optimizer state and state dict have the dtype that the parameters had."""
     want = {name: str(p.dtype) for name, p in case.build().named_parameters()}
     kinds = ("gradients", "parameters", "momenta", "state dict")
-    finds(trial, dtypes_kept, case, lambda _: dict.fromkeys(kinds, want))
+    finds(trial, dtypes_kept, case, dict.fromkeys(kinds, want))
 
 
 @requirement("precision/inputs", *MIXED)
@@ -164,7 +164,7 @@ def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None
     """A policy casts only inputs by default, and training leaves it as it was."""
     made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
     want = {"default": ["None", "None", "None", "True"], "before": made, "after": made}
-    finds(trial, policies, case, lambda _: want)
+    finds(trial, policies, case, want)
 
 
 @requirement("precision/frozen-policy", *MIXED)

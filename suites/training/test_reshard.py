@@ -79,7 +79,7 @@ def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: 
 def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
     """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
     want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
-    finds(trial, registered.whole_after_forward, case, lambda _: want)
+    finds(trial, registered.whole_after_forward, case, want)
 
 
 @requirement("reshard/to-one-or-all", *TO_GROUP, ranks=2)
@@ -157,7 +157,7 @@ def test_layers_find_full_parameters_when_they_run(trial: Trial, case: TrainingC
 @given(case=training_cases(reshard_after_forward=True))
 def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """After a forward that reshards and records no gradients, no memory of full parameters is held."""
-    finds(trial, registered.bytes_kept, case, lambda _: {name: 0 for name, _ in case.build().named_parameters()})
+    finds(trial, registered.bytes_kept, case, {name: 0 for name, _ in case.build().named_parameters()})
 
 
 @requirement("reshard/same-results", Feature.FULLY_SHARD, ranks=2)
