@@ -15,8 +15,7 @@ from torch import nn
 from harness.worlds.rank import Rank
 from suites.communication.comms import OwnGather, OwnReduction
 from suites.kit.cases import TrainingCase, as_case
-from suites.kit.precision_programs import policy_of
-from suites.kit.programs import apply, gradients, steps
+from suites.kit.programs import apply, gradients, policy_of, steps
 from suites.kit.registered import SetLaterCase
 from suites.kit.strategies import training_cases
 from suites.oracle.situation import Trace

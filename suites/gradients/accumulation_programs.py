@@ -11,8 +11,7 @@ from harness.worlds.rank import Rank
 from suites.communication.communication_programs import sharded
 from suites.gradients.accumulation import AccumulationCase, FineCase, fork
 from suites.kit.cases import TrainingCase
-from suites.kit.precision_programs import policy_of
-from suites.kit.programs import apply, data_mesh, gradients, parameters
+from suites.kit.programs import apply, data_mesh, gradients, parameters, policy_of
 from suites.oracle.situation import Step
 from suites.training.offloading import policy
 

@@ -23,8 +23,8 @@ from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.expected_collectives import ROOT, tells_nothing, units
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase
-from suites.kit.precision_programs import policy_of, precision_cases
-from suites.kit.programs import apply, gradients
+from suites.kit.precision_programs import precision_cases
+from suites.kit.programs import apply, gradients, policy_of
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.expected import expected
 from suites.oracle.layout import shard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
 from suites.oracle.layout import local
-from suites.oracle.sharded import placement_words
+from suites.oracle.sharded import Sharded, placement_words
 from suites.oracle.situation import Step, Trace
 
 
@@ -34,9 +35,41 @@ def data_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
     return rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
 
 
+class ShardedStack(Sharded):
+    """The stack of a case, on one rank; ``options`` are what ``fully_shard`` is given besides what the case says."""
+
+    def __init__(self, rank: Rank, case: TrainingCase, **options: Any) -> None:
+        self.options = options
+        super().__init__(rank, case)
+
+    def made(self) -> Any:
+        """The net."""
+        return sharded(self.rank, self.case, **self.options)
+
+    def set(self, what: str) -> None:
+        """Call a setter with a value: of the net, ``in`` a module, or in the root alone."""
+        setting, _, where = what.partition(" in ")
+        name, value = setting.split()
+        self.tell(f"set_{name}", ast.literal_eval(value), where)
+
+
+def sharded(rank: Rank, case: TrainingCase, net: Any = None, **options: Any) -> Any:
+    """The case's net, or another, sharded as the case says, with its policy if it has one."""
+    if case.policy:
+        options["mp_policy"] = policy_of(rank, case)
+    return apply(rank, case, net or case.build(), reshard_after_forward=case.reshard_after_forward, **options)
+
+
+def policy_of(rank: Rank, case: TrainingCase) -> Any:
+    """The case's policy, made as the implementation makes them."""
+    make = rank.implementation.mixed_precision_policy
+    assert make is not None
+    return make(**case.policy)
+
+
 def train(rank: Rank, case: TrainingCase) -> Trace:
     """Shard, then step with torch's own SGD; keep what each step produced."""
-    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    net = sharded(rank, case)
     return steps(rank, case, net, optimizer=torch.optim.SGD(net.parameters(), lr=case.learning_rate))
 
 
@@ -58,6 +91,22 @@ def steps(
         trace.append(Step(loss=loss.detach(), gradients=gradients(net), parameters=parameters(net)))
         optimizer.zero_grad(set_to_none=case.set_to_none)
     return trace
+
+
+def after_a_step(
+    rank: Rank, case: TrainingCase, net: nn.Module, note: Callable[[Any], str]
+) -> dict[str, dict[str, str]]:
+    """What is noted of parameters, gradients, momenta and entries of the state dict after a step with momentum."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate, momentum=0.5)
+    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    noted = {"gradients": {name: note(p.grad) for name, p in net.named_parameters()}}
+    optimizer.step()
+    return {
+        **noted,
+        "parameters": {name: note(p) for name, p in net.named_parameters()},
+        "momenta": {name: note(optimizer.state[p]["momentum_buffer"]) for name, p in net.named_parameters()},
+        "state dict": {name: note(entry) for name, entry in net.state_dict().items()},
+    }
 
 
 def parameters(net: nn.Module) -> dict[str, Tensor]:

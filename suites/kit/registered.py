@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import apply, train
+from suites.kit.programs import ShardedStack, apply, sharded, train
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
 from suites.oracle.situation import Trace
@@ -35,6 +35,11 @@ class SetLaterCase(TrainingCase):
     then: bool = True
     recurse: bool = True
 
+    @property
+    def setting(self) -> str:
+        """The act that sets it."""
+        return f"set reshard_after_forward {self.then}{'' if self.recurse else ' in root'}"
+
 
 @dataclass(frozen=True)
 class RefusedCase(NetCase):
@@ -44,29 +49,21 @@ class RefusedCase(NetCase):
 
 
 @st.composite
-def refused_sizes(draw: st.DrawFn) -> RefusedCase:
-    """Sizes of groups that the ranks cannot be cut into."""
+def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
+    """Sizes of groups that the ranks cannot be cut into; or words and floats, some as if read as numbers."""
     case = draw(net_cases())
     size = case.world_size
-    between = [n for n in range(2, size) if size % n]
-    value = draw(st.sampled_from([0, size + 1, 2 * size, -1, -size, *between]))
-    return RefusedCase(**{name: getattr(case, name) for name in NetCase.__dataclass_fields__}, value=value)
+    sizes = [0, size + 1, 2 * size, -1, -size, *(n for n in range(2, size) if size % n)]
+    value: Any = draw(st.sampled_from(["always", "True", "1", 1.0, 0.5] if types else sizes))
+    return RefusedCase(**vars(case), value=value)
 
 
-@st.composite
-def refused_types(draw: st.DrawFn) -> RefusedCase:
-    """Words and floats, also such as would do if they were read as numbers."""
-    case = draw(net_cases())
-    value: str | float = draw(st.sampled_from(["always", "True", "1"]) | st.sampled_from([1.0, 0.5]))
-    return RefusedCase(**{name: getattr(case, name) for name in NetCase.__dataclass_fields__}, value=value)
-
-
-@st.composite
-def set_later_cases(draw: st.DrawFn) -> SetLaterCase:
+def set_later_cases() -> st.SearchStrategy[SetLaterCase]:
     """Any boolean setting, changed to any other."""
-    case = draw(training_cases(reshard_after_forward=draw(st.sampled_from([None, True, False]))))
-    fields = {name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}
-    return SetLaterCase(**fields, then=draw(st.booleans()), recurse=draw(st.booleans()))
+    return st.builds(
+        lambda case, then, recurse: SetLaterCase(**vars(case), then=then, recurse=recurse),
+        training_cases(), st.booleans(), st.booleans(),
+    )  # fmt: skip
 
 
 @st.composite
@@ -81,12 +78,6 @@ def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     return draw(training_cases(net=net, world_size=size, reshard_after_forward=draw(st.sampled_from(groups))))
 
 
-@st.composite
-def uneven_group_cases(draw: st.DrawFn) -> TrainingCase:
-    """Resharding to groups of two of four ranks, which need not divide rows."""
-    return draw(training_cases(net=draw(stacks(most_blocks=2)), world_size=4, reshard_after_forward=2))
-
-
 def shard_as_told(rank: Rank, case: RefusedCase) -> None:
     """Shard with the case's value."""
     apply(rank, case, case.build(), reshard_after_forward=case.value)
@@ -94,7 +85,12 @@ def shard_as_told(rank: Rank, case: RefusedCase) -> None:
 
 def facts(net: nn.Module) -> Facts:
     """Of every registered parameter, whether it is a DTensor, and what this rank holds of it."""
-    return {name: {"is": kind(p), "local": local(p)} for name, p in net.named_parameters()}
+    return {name: fact(parameter) for name, parameter in net.named_parameters()}
+
+
+def fact(parameter: Tensor) -> dict[str, Any]:
+    """The same of one."""
+    return {"is": kind(parameter), "local": local(parameter)}
 
 
 def kind(tensor: Tensor | None) -> str:
@@ -106,7 +102,8 @@ def kind(tensor: Tensor | None) -> str:
 
 def prepared(rank: Rank, case: TrainingCase) -> nn.Sequential:
     """Build the net and shard it with the case's setting."""
-    return apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+    net: nn.Sequential = sharded(rank, case)
+    return net
 
 
 def forward(rank: Rank, case: TrainingCase, net: nn.Module) -> Tensor:
@@ -114,22 +111,28 @@ def forward(rank: Rank, case: TrainingCase, net: nn.Module) -> Tensor:
     return case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
 
 
-def after_forward(rank: Rank, case: TrainingCase) -> Facts:
-    """What is registered after a forward that a backward may follow."""
-    net = prepared(rank, case)
-    loss = forward(rank, case, net)
-    found = facts(net)
-    loss.backward()
-    return found
+def played(rank: Rank, case: TrainingCase, *acts: str) -> Any:
+    """The sharded net after these acts, of which a forward may wait for its backward."""
+    stack = ShardedStack(rank, case)
+    for act in acts:
+        stack.do(act, ())
+    return stack.net
+
+
+def unshard_all(case: NetCase) -> list[str]:
+    """The acts that unshard every sharded module."""
+    return ["unshard", *(f"unshard {place}" for place in case.sharded)]
+
+
+def after(rank: Rank, case: TrainingCase, *acts: str) -> Facts:
+    """What is registered after these acts."""
+    return facts(played(rank, case, *acts))
 
 
 def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
     """Of every parameter that is registered after a forward, whether it is a DTensor, and what ranks put together."""
-    net = prepared(rank, case)
-    loss = forward(rank, case, net)
-    found = {name: {"is": kind(p), "full": whole(p)} for name, p in net.named_parameters()}
-    loss.backward()
-    return found
+    net = played(rank, case, "forward")
+    return {name: {"is": kind(p), "full": whole(p)} for name, p in net.named_parameters()}
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -137,67 +140,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else tensor.detach().clone()
 
 
-def after_forward_without_gradients(rank: Rank, case: TrainingCase) -> Facts:
-    """What is registered after a forward under ``no_grad``."""
-    net = prepared(rank, case)
-    with torch.no_grad():
-        forward(rank, case, net)
-    return facts(net)
-
-
-def after_backward(rank: Rank, case: TrainingCase) -> Facts:
-    """What is registered after forward and backward."""
-    net = prepared(rank, case)
-    forward(rank, case, net).backward()
-    return facts(net)
-
-
-def after_backward_that_keeps(rank: Rank, case: TrainingCase) -> Facts:
-    """The same where no module reshards after backward."""
-    net: Any = prepared(rank, case)
-    net.set_reshard_after_backward(False)
-    forward(rank, case, net).backward()
-    return facts(net)
-
-
 def gradients_after_backward(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """Of every gradient, whether it is a DTensor, and the size of this rank's part."""
-    net = prepared(rank, case)
-    forward(rank, case, net).backward()
+    net = played(rank, case, "forward", "backward")
     grads = {name: p.grad for name, p in net.named_parameters()}
     return {name: {"is": kind(g), "size": [] if g is None else list(local(g).size())} for name, g in grads.items()}
-
-
-def after_set_later(rank: Rank, case: SetLaterCase) -> Facts:
-    """What is registered after a forward whose setting came after sharding."""
-    net: Any = prepared(rank, case)
-    net.set_reshard_after_forward(case.then, recurse=case.recurse)
-    with torch.no_grad():
-        forward(rank, case, net)
-    return facts(net)
-
-
-def after_reshard(rank: Rank, case: TrainingCase) -> Facts:
-    """What is registered after a forward and ``reshard`` of every sharded module."""
-    net = prepared(rank, case)
-    with torch.no_grad():
-        forward(rank, case, net)
-    for module in sharded_modules(net, case):
-        module.reshard()
-    return facts(net)
-
-
-def after_unshard(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
-    """What is registered after ``unshard`` of the root, then of every sharded module, then ``reshard`` of them."""
-    net = prepared(rank, case)
-    found = {}
-    for when, modules in {"root": [net], "all": sharded_modules(net, case)}.items():
-        for module in modules:
-            module.unshard()
-        found[when] = facts(net)
-    for module in sharded_modules(net, case):
-        module.reshard()
-    return {**found, "resharded": facts(net)}
 
 
 def sharded_modules(net: Any, case: NetCase) -> list[Any]:
@@ -205,21 +152,29 @@ def sharded_modules(net: Any, case: NetCase) -> list[Any]:
     return [net, *(net[place] for place in case.sharded)]
 
 
+def when_run(net: nn.Module, note: Callable[[Tensor], Any]) -> dict[str, Any]:
+    """What will be noted, by name, of each parameter that a layer finds registered when it runs."""
+    seen: dict[str, Any] = {}
+
+    def before(layer: nn.Module, prefix: str) -> None:
+        seen.update({f"{prefix}.{name}": note(parameter) for name, parameter in layer.named_parameters()})
+
+    for prefix, layer in layers(net):
+        layer.register_forward_pre_hook(lambda layer, _, prefix=prefix: before(layer, prefix))
+    return seen
+
+
 def seen_in_forward(rank: Rank, case: TrainingCase) -> Facts:
     """What every layer finds registered when it runs."""
     net = prepared(rank, case)
-    seen: Facts = {}
-    for name, layer in layers(net):
-        layer.register_forward_pre_hook(
-            lambda module, _, name=name: seen.update({f"{name}.{key}": fact for key, fact in facts(module).items()})
-        )
+    seen = when_run(net, fact)
     forward(rank, case, net).backward()
     return seen
 
 
-def train_with_each(rank: Rank, case: TrainingCase, settings: tuple[Reshard, ...]) -> list[Trace]:
-    """Train the case from its start once with each setting."""
-    return [train(rank, replace(case, reshard_after_forward=setting)) for setting in settings]
+def train_under(rank: Rank, case: TrainingCase, setting: Reshard) -> Trace:
+    """Train under another setting than the case's."""
+    return train(rank, replace(case, reshard_after_forward=setting))
 
 
 def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
@@ -230,13 +185,7 @@ def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
     """Of every full parameter that a layer ran with under ``no_grad``, how many bytes are held after forward."""
     net = prepared(rank, case)
-    used: dict[str, weakref.ref[Tensor]] = {}
-    for name, layer in layers(net):
-        layer.register_forward_pre_hook(
-            lambda module, _, name=name: used.update(
-                {f"{name}.{key}": weakref.ref(p) for key, p in module.named_parameters()}
-            )
-        )
+    used = when_run(net, weakref.ref)
     with torch.no_grad():
         forward(rank, case, net)
     gc.collect()

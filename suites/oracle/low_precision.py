@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 
-def compute_in(policy: Mapping[str, torch.dtype], net: nn.Module, sharded: Iterable[str]) -> None:
+def compute_in(policy: Mapping[str, Any], net: nn.Module, sharded: Iterable[str]) -> None:
     """Have every module run in the policy's dtypes, and those that are sharded cast what goes in and comes out."""
     compute, output = policy.get("param_dtype"), policy.get("output_dtype")
     for module in [net.get_submodule(name) for name in sharded]:
-        if compute:
+        if compute and policy.get("cast_forward_inputs", True):
             module.register_forward_pre_hook(
                 lambda _, args, kwargs: (cast(args, compute), cast(kwargs, compute)), with_kwargs=True
             )
@@ -42,7 +42,7 @@ def _swap_parameters(module: nn.Module, dtype: torch.dtype) -> None:
     own = dict(module._parameters)
 
     def before(*_: Any) -> None:
-        casts: Any = {name: None if p is None else p.to(dtype) for name, p in own.items()}
+        casts: Any = {name: None if p is None else cast(p, dtype) for name, p in own.items()}
         module._parameters.update(casts)
 
     def after(*_: Any) -> None:
@@ -60,7 +60,8 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, dict):
         return type(value)({key: cast(item, dtype) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        return type(value)(cast(item, dtype) for item in value)
+        make = getattr(value, "_make", type(value))  # of a named tuple
+        return make(cast(item, dtype) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: cast(getattr(value, field.name), dtype) for field in fields(value)})
     return value

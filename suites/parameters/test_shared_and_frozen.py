@@ -22,8 +22,8 @@ from suites.parameters.parameter_programs import (
     with_fields,
 )
 from suites.parameters.parameters import ParameterCase
-from suites.training.mixed_nets import TableCase, seen_with_table, table_cases
-from suites.training.mixed_nets import on_rank as with_table
+from suites.training.noting import notes_agree
+from suites.training.precision_values import BesideCase, table_cases
 
 WEIGHTS = (("1.weight", "0.weight"),)
 CALLS = [(True, True), (False, True), (True, False)]
@@ -118,7 +118,6 @@ def test_ignored_parameters_are_the_same_objects(trial: Trial, case: ParameterCa
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)
 @given(case=table_cases(low=False))
-def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: TableCase) -> None:
+def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: BesideCase) -> None:
     """A frozen parameter of another dtype, integers included, is sharded and gathered in it, beside trainable ones."""
-    for number, got in enumerate(trial.run(seen_with_table, case)):
-        trial.agree(f"rank {number}", got, with_table(case, number))
+    notes_agree(trial, case)

@@ -1,85 +1,107 @@
-"""What mixed precision leaves alone: buffers, policies, and functions of modules.
+"""What mixed precision leaves alone: buffers, parameters of other dtypes, policies, and functions of modules.
 
-A buffer of float32 is float32, with its values, when a layer of param_dtype bfloat16 runs beside it.
+A buffer of float32 is float32, with its values, when a layer of param_dtype bfloat16 runs beside it. On two ranks a
+float32 weight of two rows and an int64 table of two are gathered together, each in its own dtype.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 
-from harness.data.case import Case
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
-from suites.kit.precision_programs import LOW, policy_of, precision_cases
-from suites.kit.programs import apply, gradients
+from suites.kit.precision_programs import LOW, precision_cases
+from suites.kit.programs import apply, gradients, policy_of, sharded
 from suites.kit.strategies import world_sizes
+from suites.oracle.expected import expected
+from suites.training.noting import Layer, NotingCase
+
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+FLOATS = ("float8_e4m3fn", "float16", "bfloat16", "float64")
+
+
+NORMS: dict[str, Callable[..., Tensor]] = {
+    "layer": lambda x, *affine: functional.layer_norm(x, x.shape[-1:], *affine),
+    "group": lambda x, *affine: functional.group_norm(x, 2, *affine),
+}
 
 
 @dataclass(frozen=True)
-class BufferCase(Case):
-    """A module with a norm and buffers of these dtypes, in a param_dtype; the norm is of so many features."""
+class BesideCase(NotingCase):
+    """A linear layer and what is beside it in its group, if anything.
 
-    world_size: int
-    buffers: tuple[str, ...]
-    param_dtype: str
-    norm: str = "layer"
-    features: int = 4
+    That is a norm, buffers of some dtypes, and a frozen table of ``rows`` rows of dtype ``other``.
+    """
 
+    norm: str = ""
+    buffers: tuple[str, ...] = ()
+    other: str = ""
+    rows: int = 1
 
-def buffer_cases() -> st.SearchStrategy[BufferCase]:
-    """Buffers of any dtype."""
-    dtypes = st.sampled_from(["float32", "float64", "bfloat16", "float16", "int64", "bool"])
-    return st.builds(
-        BufferCase,
-        world_size=world_sizes(),
-        buffers=st.lists(dtypes, min_size=1, max_size=3).map(tuple),
-        param_dtype=st.sampled_from(LOW),
-        norm=st.sampled_from(["layer", "group"]),
-        features=st.sampled_from([2, 4, 6]),
-    )
+    def build(self) -> nn.Sequential:
+        """The layer, the root's only module."""
+        [layer] = PrecisionCase.build(self)
+        return nn.Sequential(Beside(layer, self))
 
 
-class Holding(nn.Module):
-    """A norm, and buffers that it notes when it runs."""
+class Beside(Layer):
+    """The layer. What the norm gives is added, and multiplied by the last entry of the table."""
 
-    def __init__(self, case: BufferCase) -> None:
-        super().__init__()
-        self.norm: nn.Module = nn.LayerNorm(case.features)
-        if case.norm == "group":
-            self.norm = nn.GroupNorm(2, case.features)
-        for place, dtype in enumerate(case.buffers):
-            # Not what low precision holds: a cast and a cast back would show.
+    def __init__(self, layer: Any, case: BesideCase) -> None:
+        super().__init__(layer)
+        self.case = case
+        if case.norm:  # whose output is its bias, exactly
+            self.scale = nn.Parameter(torch.zeros(case.net.dim), requires_grad=False)
+            self.shift = nn.Parameter(torch.ones(case.net.dim))
+        for place, dtype in enumerate(case.buffers):  # not what low precision holds: a cast and a cast back would show
             self.register_buffer(f"buffer_{place}", torch.tensor([1.0 + 2.0**-9, 3.0]).to(dtype_of(dtype)))
-        self.seen: dict[str, Tensor] = {}
+        if case.other:  # 1, 2, 3, 1, 2, …
+            numbers = torch.arange(case.rows * 2).reshape(case.rows, 2) % 3 + 1
+            self.table = nn.Parameter(numbers.float().to(dtype_of(case.other)), requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The norm of ``x``."""
-        self.seen = {name: buffer.clone() for name, buffer in self.named_buffers()}
-        y: Tensor = self.norm(x)
-        return y
-
-
-def buffers_seen(rank: Rank, case: BufferCase) -> dict[str, Any]:
-    """The buffers in forward and afterwards, and the dtype of the norm's output."""
-    make, fully_shard = rank.implementation.mixed_precision_policy, rank.implementation.fully_shard
-    assert make is not None
-    assert fully_shard is not None
-    module = Holding(case)
-    fully_shard(module, mesh=rank.mesh(), mp_policy=make(param_dtype=dtype_of(case.param_dtype)))
-    y = module(torch.arange(3.0 * case.features, device=rank.device).reshape(3, -1))
-    y.float().sum().backward()
-    return {"forward": module.seen, "afterwards": buffers_of(module), "output": str(y.dtype)}
+    def run(self, x: Tensor) -> Tensor:
+        """In the layer's dtype."""
+        y = super().run(x)
+        if self.case.norm:
+            y = y + NORMS[self.case.norm](x, self.scale, self.shift)
+        return y * self.table[-1, -1].to(y) if self.case.other else y
 
 
-def buffers_of(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of each buffer."""
-    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+@st.composite
+def table_cases(draw: st.DrawFn, low: bool) -> BesideCase:
+    """Tables that ranks need not divide, in any dtype; with a low param_dtype, or with no policy."""
+    fixed: dict[str, Any] = {
+        "pairs": [(param, "float32") for param in LOW] if low else [(None, None)],
+        "net": Stack(draw(st.integers(1, 3)), ("linear",)),
+        "other": draw(st.sampled_from(INTEGERS if low else (*INTEGERS, *FLOATS))),
+        "rows": draw(st.integers(1, 6)),
+    }
+    case: BesideCase = draw(precision_cases(BesideCase, steps=1, **fixed))
+    return case
+
+
+@st.composite
+def buffer_cases(draw: st.DrawFn) -> BesideCase:
+    """A norm, and buffers of any dtype."""
+    dtypes = st.sampled_from(["float32", "float64", "bfloat16", "float16", "int64", "bool"])
+    fixed: dict[str, Any] = {
+        "pairs": [(param, None) for param in LOW],
+        "net": Stack(draw(st.sampled_from([2, 4, 6])), ("linear",)),
+        "world_size": draw(world_sizes(power_of_two=True)),
+        "batch": 3,
+        "norm": draw(st.sampled_from(sorted(NORMS))),
+        "buffers": tuple(draw(st.lists(dtypes, min_size=1, max_size=3))),
+    }
+    case: BesideCase = draw(precision_cases(BesideCase, steps=1, **fixed))
+    return case
 
 
 @st.composite
@@ -115,7 +137,7 @@ def assign(rank: Rank, case: PrecisionCase) -> None:
 
 def transformed(rank: Rank, case: PrecisionCase) -> dict[str, Any]:
     """A sharded net's value and directional derivative, its values over a batch one by one, and gradients of each."""
-    net: Any = apply(rank, case, case.build(), mp_policy=policy_of(rank, case))
+    net: Any = sharded(rank, case)
     batch, direction = case.inputs(0, rank.number).to(rank.device), case.inputs(1, rank.number).to(rank.device)
     value, derivative = derive(net, batch, direction)
     case.loss(value, 0, rank.number).backward()
@@ -133,9 +155,11 @@ def derive(net: nn.Module, batch: Tensor, direction: Tensor) -> tuple[Tensor, Te
     return value, derivative
 
 
-def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Tensor]:
-    """The unsharded net's value and directional derivative on one rank, in what is computed in."""
+def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Any]:
+    """What the unsharded net has of this on one rank, in what is computed in; gradients are those of training."""
     net = case.build().to(case.compute)
     batch, direction = (case.inputs(step, number).to(case.compute) for step in (0, 1))
     value, derivative = derive(net, batch, direction)
-    return {"value": value.detach(), "derivative": derivative.detach(), "mapped": value.detach()}
+    trained = expected(case).trace(number)[0]["gradients"]
+    found = {"value": value.detach(), "derivative": derivative.detach(), "gradients of jvp": trained}
+    return {**found, "mapped": value.detach(), "gradients of vmap": trained}

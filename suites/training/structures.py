@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.data.case import Case
-from harness.worlds.rank import Rank
+from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
+from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
+from suites.oracle.situation import tensors_in
+from suites.training.noting import Noting, NotingCase
 
 #: What a structure is made of: ``("tensor", dtype)``, ``("text", what)`` or ``(kind, *structures)``.
 Structure = tuple[Any, ...]
 
+ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool")
 
@@ -52,16 +55,45 @@ MAKE: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
+class Taking(Noting):
+    """Hands back the first of what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def run(self, *positional: Any, **named: Any) -> Any:
+        """The first positional value."""
+        return positional[0]
+
+
 @dataclass(frozen=True)
-class StructureCase(Case):
+class StructureCase(NotingCase):
     """A module that is given ``positional`` and ``named`` structures, and hands the first back."""
 
-    world_size: int
-    positional: tuple[Structure, ...]
-    named: tuple[Structure, ...]
-    param_dtype: str | None = None
+    positional: tuple[Structure, ...] = ()
+    named: tuple[Structure, ...] = ()
     output_dtype: str | None = None
     cast: bool = True
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A forward, and what was noted in it."""
+        return ("look", "notes")
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """With the dtype of outputs, and whether inputs are cast."""
+        output = {"output_dtype": dtype_of(self.output_dtype)} if self.output_dtype else {}
+        return {**super().policy, **output, "cast_forward_inputs": self.cast}
+
+    def build(self) -> Any:
+        """The module."""
+        return Taking()
+
+    def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
+        """What it hands back."""
+        return net(*map(make, self.positional), **{str(place): make(each) for place, each in enumerate(self.named)})
 
 
 def structures() -> st.SearchStrategy[Structure]:
@@ -80,13 +112,15 @@ def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Struct
 @st.composite
 def structure_cases(draw: st.DrawFn, /, **fixed: Any) -> StructureCase:
     """One or two structures by place, up to one by name, and a policy."""
-    return StructureCase(**{
+    pairs = [(low, None) for low in LOW]
+    own = {
         "world_size": draw(world_sizes()),
         "positional": tuple(draw(st.lists(structures(), min_size=1, max_size=2))),
         "named": tuple(draw(st.lists(structures(), max_size=1))),
-        "param_dtype": draw(st.sampled_from(["bfloat16", "float16"])),
         **fixed,
-    })  # fmt: skip
+    }
+    case: StructureCase = draw(precision_cases(StructureCase, pairs=pairs, net=ONE_LAYER, sharded=(), **own))
+    return case
 
 
 def make(structure: Structure) -> Any:
@@ -95,66 +129,6 @@ def make(structure: Structure) -> Any:
     if kind == "tensor":
         return torch.tensor([1, 0]).to(dtype_of(rest[0]))
     return rest[0] if kind == "text" else MAKE[kind]([make(each) for each in rest])
-
-
-def described(value: Any) -> Any:
-    """A value as plain data: its type, and what is in it."""
-    if isinstance(value, Tensor):
-        return {"tensor": str(value.dtype), "values": value.detach().double()}
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {"dataclass": type(value).__name__, **{f.name: getattr(value, f.name) for f in fields(value)}}
-    if isinstance(value, dict):
-        return {"type": type(value).__name__, **{key: described(item) for key, item in value.items()}}
-    if isinstance(value, (list, tuple)):
-        return [type(value).__name__, *(described(item) for item in value)]
-    return value
-
-
-def recast(structure: Structure, dtype: str | None) -> Structure:
-    """The structure with its floating tensors in ``dtype``."""
-    kind, *rest = structure
-    if kind == "tensor":
-        return ("tensor", dtype if dtype and rest[0] in FLOATS else rest[0])
-    return structure if kind == "text" else (kind, *(recast(each, dtype) for each in rest))
-
-
-class Taking(nn.Module):
-    """Notes what it is given, and hands the first of it back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.seen: Any = None
-
-    def forward(self, *positional: Any, **named: Any) -> Any:
-        """The first positional value."""
-        self.seen = described([*positional, named])
-        return positional[0]
-
-
-def given_and_returned(rank: Rank, case: StructureCase) -> dict[str, Any]:
-    """What a sharded module was given, and what came back to its caller."""
-    implementation = rank.implementation
-    assert implementation.fully_shard is not None
-    assert implementation.mixed_precision_policy is not None
-    policy = implementation.mixed_precision_policy(
-        param_dtype=dtype_of(case.param_dtype),
-        output_dtype=dtype_of(case.output_dtype),
-        cast_forward_inputs=case.cast,
-    )
-    module: Any = implementation.fully_shard(Taking(), mesh=rank.mesh(), mp_policy=policy)
-    named = {str(place): make(each) for place, each in enumerate(case.named)}
-    returned = module(*(make(each) for each in case.positional), **named)
-    return {"given": module.seen, "returned": described(returned)}
-
-
-def passed_on(case: StructureCase) -> dict[str, Any]:
-    """What it must be given, and what must come back."""
-    dtype = case.param_dtype if case.cast else None
-    positional = [recast(each, dtype) for each in case.positional]
-    named = {str(place): make(recast(each, dtype)) for place, each in enumerate(case.named)}
-    returned = recast(positional[0], case.output_dtype)
-    return {"given": described([*map(make, positional), named]), "returned": described(make(returned))}
 
 
 # Structures between modules that train.
@@ -168,20 +142,10 @@ class Carrier(nn.Module):
         self.layer, self.kind = layer, kind
 
     def forward(self, value: Any) -> Any:
-        """Take the tensor out, run, and put the result in."""
-        y = self.layer(unwrapped(value))
+        """Take the one floating tensor out, run, and put the result in."""
+        y = self.layer(*tensors_in(value))
         inner = MAKE[self.kind]([torch.zeros(1, dtype=torch.int64), y])
         return MAKE[self.kind](["label", inner])
-
-
-def unwrapped(value: Any) -> Tensor:
-    """The one tensor of a value that can have a gradient."""
-    while not isinstance(value, Tensor):
-        if isinstance(value, Pair):
-            value = value.right
-        else:
-            value = list(value.values())[-1] if isinstance(value, dict) else value[-1]
-    return value
 
 
 @dataclass(frozen=True)
@@ -196,4 +160,4 @@ class CarriedCase(PrecisionCase):
 
     def loss(self, outputs: Any, step: int, rank: int) -> Tensor:
         """The loss of what the structure holds."""
-        return super().loss(unwrapped(outputs), step, rank)
+        return super().loss(tensors_in(outputs)[0], step, rank)

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.kit import registered
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
-from suites.kit.precision_programs import (
-    LOW,
-    NotingCase,
-    dtypes_kept,
-    expected_notes,
-    low,
-    noted,
-    noting_cases,
-    precision_cases,
-    rounding_cases,
-    train,
-)
-from suites.oracle.expected import expected
-from suites.oracle.judging import trains
-from suites.training.mixed_nets import TableCase, on_rank, seen_with_table, table_cases
+from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
+from suites.oracle.judging import finds, trains
+from suites.training.noting import NotingCase, notes_agree, noting_cases
 from suites.training.precision_values import (
-    BufferCase,
-    Holding,
+    BesideCase,
     alike_cases,
     assign,
     buffer_cases,
-    buffers_of,
-    buffers_seen,
     expected_transforms,
     policies,
+    table_cases,
     transformed,
 )
-from suites.training.structures import MAKE, CarriedCase, StructureCase, given_and_returned, passed_on, structure_cases
+from suites.training.structures import MAKE, ONE_LAYER, CarriedCase, StructureCase, structure_cases
 
 MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 TWO_LAYERS = Stack(3, ("linear", "linear"))
 TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtype="bfloat16", reduce_dtype="float32")
+NESTED = StructureCase(1, ONE_LAYER, exact=True, param_dtype="float16", positional=(
+    ("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict",)),
+))  # fmt: skip
 ALIKE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
-
-
-def follows(trial: Trial, case: PrecisionCase) -> None:
-    """Compare each rank's trace with its rows of what explicit training gives, bit for bit."""
-    trains(trial, train, case)
 
 
 #: One weight, in low precision where it computes.
 ONE_WEIGHT = PrecisionCase(
     2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
 )
+#: Its gradients are summed in low precision.
+ROUNDED = RoundingCase(2, ONE_WEIGHT.net, exact=True, steps=1, batch=1, reduce_dtype="bfloat16")
 
 
 @requirement("precision/exact", *MIXED, ranks=2)
@@ -61,26 +51,23 @@ ONE_WEIGHT = PrecisionCase(
 @given(case=precision_cases())
 def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: PrecisionCase) -> None:
     """Losses and gradients are those of parameters cast to param_dtype, and updates fall on the uncast parameters."""
-    follows(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("precision/reduce-dtype", *MIXED, ranks=2)
-@example(
-    case=RoundingCase(
-        2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, reduce_dtype="bfloat16"
-    )
-)
+@example(case=ROUNDED)
 @given(case=rounding_cases())
 def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
     """Sums over ranks are rounded as reduce_dtype, or else param_dtype, rounds, whatever dtype the net was born in."""
-    follows(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("precision/hsdp", *MIXED, Feature.HSDP, ranks=2)
+@example(case=replace(ROUNDED, mesh=(2, 1)))
 @given(case=rounding_cases(replicas=True))
 def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
     """On a 2-D mesh sums over either axis are rounded as reduce_dtype, or else param_dtype, rounds."""
-    follows(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("precision/general", *MIXED, ranks=2)
@@ -95,29 +82,23 @@ def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -
 @given(case=noting_cases("plan"))
 def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
     """When a layer runs, its input and its parameters are in param_dtype, and so is what unshard() registers."""
-    named = case.build().named_parameters()
-    unsharded = {name: low(p, case) for name, p in named}
-    for number, got in enumerate(trial.run(noted, case)):
-        trial.agree(f"rank {number} in forward", got["forward"], [[each] for each in expected_notes(case)])
-        trial.agree(f"rank {number} after unshard", got["unsharded"], unsharded)
+    notes_agree(trial, case)
+    low = {name: {"is": "a plain tensor", "local": p.to(case.compute)} for name, p in case.build().named_parameters()}
+    finds(trial, registered.after, case, low, *registered.unshard_all(case))
 
 
 @requirement("precision/groups", *MIXED, ranks=2)
 @given(case=noting_cases("grouped"))
 def test_every_module_of_a_list_has_its_inputs_cast(trial: Trial, case: NotingCase) -> None:
     """Of modules sharded as one list each has its own inputs cast, also where what lies between them was not."""
-    for number, got in enumerate(trial.run(noted, case)):
-        trial.agree(f"rank {number}", got["forward"], [[each] for each in expected_notes(case)])
+    notes_agree(trial, case)
 
 
 @requirement("precision/recomputed", *MIXED, ranks=2, source="B3")
 @given(case=noting_cases("recomputed"))
 def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> None:
     """A module that is run again in backward sees inputs and parameters cast as in forward, and has its gradients."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(noted, case)):
-        trial.agree(f"rank {number} in backward", got["backward"], [[each] for each in expected_notes(case)])
-        trial.agree(f"rank {number}, gradients", got["gradients"], want.trace(number)[0]["gradients"])
+    notes_agree(trial, case)
 
 
 @requirement("precision/kept-dtypes", *MIXED, ranks=2)
@@ -126,38 +107,32 @@ def test_recomputation_sees_what_forward_saw(trial: Trial, case: NotingCase) -> 
 def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Parameters, gradients, optimizer state and state dict have the dtype that the parameters had."""
     want = {name: str(p.dtype) for name, p in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(dtypes_kept, case)):
-        trial.agree(f"rank {number}", got, dict.fromkeys(got, want))
+    kinds = ("gradients", "parameters", "momenta", "state dict")
+    finds(trial, dtypes_kept, case, dict.fromkeys(kinds, want))
 
 
 @requirement("precision/inputs", *MIXED)
-@example(
-    case=StructureCase(
-        1, ((("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict",))),), (), "float16"
-    )
-)
+@example(case=NESTED)
 @given(case=structure_cases())
 def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) -> None:
     """A module is given floating tensors in param_dtype, by place or by name, nested or not, and all else as it is."""
-    for number, got in enumerate(trial.run(given_and_returned, case)):
-        trial.agree(f"rank {number}", got["given"], passed_on(case)["given"])
+    notes_agree(trial, case)
 
 
 @requirement("precision/uncast-inputs", *MIXED)
+@example(case=replace(NESTED, cast=False))
 @given(case=structure_cases(cast=False))
 def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: StructureCase) -> None:
     """With cast_forward_inputs=False a module is given its inputs as they are."""
-    for number, got in enumerate(trial.run(given_and_returned, case)):
-        trial.agree(f"rank {number}", got["given"], passed_on(case)["given"])
+    notes_agree(trial, case)
 
 
 @requirement("precision/outputs", *MIXED)
-@example(case=StructureCase(1, (("dict", ("tensor", "float32")),), (), "bfloat16", "float64"))
+@example(case=replace(NESTED, output_dtype="float64"))
 @given(case=st.sampled_from([None, *LOW, "float64"]).flatmap(lambda dtype: structure_cases(output_dtype=dtype)))
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
     """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""
-    for number, got in enumerate(trial.run(given_and_returned, case)):
-        trial.agree(f"rank {number}", got["returned"], passed_on(case)["returned"])
+    notes_agree(trial, case)
 
 
 @requirement("precision/structures-between", *MIXED, ranks=2)
@@ -165,25 +140,22 @@ def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase)
     lambda kind: precision_cases(CarriedCase, net=TWO_LAYERS, kind=kind)))  # fmt: skip
 def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedCase) -> None:
     """Modules that hand each other tensors in nested dicts, tuples, dataclasses and named tuples train as any other."""
-    follows(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("precision/buffers", *MIXED)
+@example(case=BesideCase(1, ONE_LAYER, exact=True, param_dtype="bfloat16", batch=2, norm="layer", buffers=("float32",)))
 @given(case=buffer_cases())
-def test_buffers_are_never_cast(trial: Trial, case: BufferCase) -> None:
+def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
     """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""
-    want = buffers_of(Holding(case))
-    for number, got in enumerate(trial.run(buffers_seen, case)):
-        output = f"torch.{case.param_dtype}"
-        trial.agree(f"rank {number}", got, {"forward": want, "afterwards": want, "output": output})
+    notes_agree(trial, case)
 
 
 @requirement("precision/other-dtypes", *MIXED, ranks=2)
 @given(case=table_cases(low=True))
-def test_what_is_not_floating_is_never_cast(trial: Trial, case: TableCase) -> None:
+def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> None:
     """A parameter of integers is sharded and gathered as it is beside floating ones, which are cast."""
-    for number, got in enumerate(trial.run(seen_with_table, case)):
-        trial.agree(f"rank {number}", got, on_rank(case, number))
+    notes_agree(trial, case)
 
 
 @requirement("precision/policy", *MIXED)
@@ -192,8 +164,7 @@ def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None
     """A policy casts only inputs by default, and training leaves it as it was."""
     made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
     want = {"default": ["None", "None", "None", "True"], "before": made, "after": made}
-    for number, got in enumerate(trial.run(policies, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, policies, case, want)
 
 
 @requirement("precision/frozen-policy", *MIXED)
@@ -206,9 +177,4 @@ def test_a_policy_cannot_be_changed(trial: Trial) -> None:
 @requirement("precision/transforms", *MIXED, ranks=2, worlds=("processes",))
 def test_function_transforms_go_through_sharded_modules(trial: Trial) -> None:
     """torch.func's jvp and vmap of a sharded net give the unsharded net's values, derivatives and gradients."""
-    case = TRANSFORMED
-    step = expected(case)
-    for number, got in enumerate(trial.run(transformed, case)):
-        grads = step.trace(number)[0]["gradients"]
-        want = {**expected_transforms(case, number), "gradients of jvp": grads, "gradients of vmap": grads}
-        trial.agree(f"rank {number}", dict(sorted(got.items())), dict(sorted(want.items())))
+    finds(trial, transformed, TRANSFORMED, partial(expected_transforms, TRANSFORMED))

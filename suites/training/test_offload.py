@@ -11,20 +11,19 @@ from harness.worlds.base import Program
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
+from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.oracle.judging import trains
-from suites.oracle.layout import shard
 from suites.training import offloading
-from suites.training.offloading import plain_cases, replicated_cases
+from suites.training.offloading import plain_cases, replicated_cases, stepping_cases
 
 OFFLOAD = (Feature.FULLY_SHARD, Feature.CPU_OFFLOAD)
 PINNED = ("pinned memory",)
 FIXED = TrainingCase(2, Stack(3, ("mlp", "linear")), (0,), "float64", exact=True)
 
 
-def follows(trial: Trial, program: Program, case: TrainingCase, *args: bool) -> None:
-    """Compare each rank's trace with its rows of the unsharded model's, bit for bit."""
-    trains(trial, program, case, *args)
+def follows(trial: Trial, program: Program, case: TrainingCase) -> None:
+    """Compare what each rank shows with its parts of the unsharded model's, bit for bit."""
+    judging.follows(trial, program, expected(case))
 
 
 @requirement("offload/exact", *OFFLOAD, ranks=2)
@@ -32,21 +31,21 @@ def follows(trial: Trial, program: Program, case: TrainingCase, *args: bool) -> 
 @given(case=plain_cases)
 def test_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """With parameters that rest on the CPU training is the unsharded model's, gradients complete after backward."""
-    follows(trial, offloading.train, case)
+    follows(trial, offloading.play, case)
 
 
 @requirement("offload/pinned", *OFFLOAD, ranks=2, limits=PINNED)
 @given(case=plain_cases)
 def test_training_with_pinned_memory_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """With pinned memory training is the unsharded model's, and gradients are complete when backward returns."""
-    follows(trial, offloading.train, case, True)
+    follows(trial, offloading.play_pinned, case)
 
 
 @requirement("offload/hsdp", *OFFLOAD, Feature.HSDP, ranks=2)
 @given(case=replicated_cases)
 def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards that rest on the CPU training is the unsharded model's."""
-    follows(trial, offloading.train, case)
+    follows(trial, offloading.play, case)
 
 
 @requirement("offload/mixed-precision", *OFFLOAD, Feature.MIXED_PRECISION, ranks=2)
@@ -54,23 +53,21 @@ def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, c
 @given(case=precision_cases())
 def test_offload_and_mixed_precision_go_together(trial: Trial, case: PrecisionCase) -> None:
     """What rests on the CPU in full precision computes in low precision as it would without offload."""
-    trains(trial, offloading.train, case)
+    follows(trial, offloading.play, case)
 
 
 @requirement("offload/from-meta", *OFFLOAD, Feature.META_DEVICE, ranks=2)
 @given(case=plain_cases)
 def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCase) -> None:
     """A net that is sharded without memory, and given memory on the CPU, trains as the unsharded model does."""
-    follows(trial, offloading.train_from_meta, case)
+    follows(trial, offloading.play_from_meta, case)
 
 
 @requirement("offload/update-in-backward", *OFFLOAD, ranks=2)
-@given(case=plain_cases)
+@given(case=stepping_cases)
 def test_hooks_see_finished_gradients(trial: Trial, case: TrainingCase) -> None:
     """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
-    want = expected(case).whole[-1]["parameters"]
-    for number, got in enumerate(trial.run(offloading.train_in_backward, case)):
-        trial.agree(f"rank {number}", got, {name: shard(p, case.shards, number) for name, p in want.items()})
+    follows(trial, offloading.play, case)
 
 
 @requirement("offload/resting-places", *OFFLOAD, ranks=2)
@@ -79,9 +76,9 @@ def test_what_rests_lies_on_the_cpu(trial: Trial, case: TrainingCase) -> None:
     """Parameters, gradients, optimizer state and state dict lie on the CPU; layers run on the device of the rank."""
     named = [name for name, _ in case.build().named_parameters()]
     for number, got in enumerate(trial.run(offloading.resting_places, case)):
-        want = {kind: dict.fromkeys(named, "cpu") for kind in got}
         here = got["the rank"]
-        trial.agree(f"rank {number}", got, {**want, "running": dict.fromkeys(named, here["device"]), "the rank": here})
+        places = {kind: dict.fromkeys(named, here["device"] if kind == "running" else "cpu") for kind in got}
+        trial.agree(f"rank {number}", got, {**places, "the rank": here})
 
 
 @requirement("offload/pinned-memory", *OFFLOAD, ranks=2, limits=PINNED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given
@@ -10,88 +11,58 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
-from suites.kit.registered import (
-    RefusedCase,
-    SetLaterCase,
-    forms_of,
-    group_cases,
-    refused_sizes,
-    refused_types,
-    set_later_cases,
-    uneven_group_cases,
-)
-from suites.kit.strategies import training_cases
-from suites.oracle.expected import expected
+from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
+from suites.kit.strategies import stacks, training_cases
+from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
 #: Parts of 2, 2, 1 and 0 rows on four ranks; of 3 and 2 on the two of a group.
 FIVE_ROWS = TrainingCase(4, Stack(5, ("linear",)), (0,), "float64", reshard_after_forward=2)
-#: Some cases with each of the settings that need no feature of their own.
-ANY_CASE = st.sampled_from([None, True, False]).flatmap(lambda value: training_cases(reshard_after_forward=value))
+PASS = ("forward", "backward")
+#: One weight that the root has.
+ONE_WEIGHT = TrainingCase(2, Stack(1, ("linear",), 1, bias=False), dtype="float64", steps=1, batch=1)
 
 
 @requirement("reshard/true", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(reshard_after_forward=True))
 def test_true_leaves_all_parameters_sharded_after_forward(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=True every parameter, the root's too, is registered sharded after forward."""
-    is_registered(trial, registered.after_forward, case, root=True, children=True)
+    is_registered(trial, case, "forward", root=True, children=True)
 
 
 @requirement("reshard/false", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(reshard_after_forward=False))
 def test_false_leaves_all_parameters_full_after_forward(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=False every parameter is registered as a plain tensor of full values after forward."""
-    is_registered(trial, registered.after_forward, case, root=False, children=False)
+    is_registered(trial, case, "forward", root=False, children=False)
 
 
 @requirement("reshard/default", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(reshard_after_forward=None))
 def test_by_default_the_root_stays_full_after_forward_and_children_do_not(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward unset, after forward the root's own parameters are full and all others sharded."""
-    is_registered(trial, registered.after_forward, case, root=False, children=True)
+    is_registered(trial, case, "forward", root=False, children=True)
 
 
 @requirement("reshard/without-gradients", Feature.FULLY_SHARD, ranks=2)
-@example(
-    case=TrainingCase(
-        2,
-        Stack(1, ("linear",), multiplier=1, bias=False),
-        dtype="float64",
-        reshard_after_forward=True,
-        steps=1,
-        batch=1,
-    )
-)
-@given(case=ANY_CASE)
+@example(case=replace(ONE_WEIGHT, reshard_after_forward=True))
+@given(case=training_cases())
 def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: TrainingCase) -> None:
     """Which form is registered after forward does not depend on whether gradients are recorded."""
     value = case.reshard_after_forward
-    program = registered.after_forward_without_gradients
-    is_registered(trial, program, case, root=value or False, children=True if value is None else value)
+    is_registered(trial, case, "look", root=value or False, children=value)
 
 
 @requirement("reshard/set-later", Feature.FULLY_SHARD, ranks=2)
-@example(
-    case=SetLaterCase(
-        2,
-        Stack(1, ("linear",), multiplier=1, bias=False),
-        (0,),
-        dtype="float64",
-        reshard_after_forward=False,
-        steps=1,
-        batch=1,
-        recurse=False,
-    )
-)
-@given(case=set_later_cases())
+@example(case=SetLaterCase(**vars(replace(ONE_WEIGHT, sharded=(0,), reshard_after_forward=False)), recurse=False))
+@given(case=registered.set_later_cases())
 def test_resharding_can_be_set_after_sharding(trial: Trial, case: SetLaterCase) -> None:
     """set_reshard_after_forward does what the argument would have done, for the root alone with recurse=False."""
-    given = case.reshard_after_forward is not False
-    is_registered(trial, registered.after_set_later, case, case.then, case.then if case.recurse else given)
+    children = case.then if case.recurse else case.reshard_after_forward
+    is_registered(trial, case, case.setting, "look", root=case.then, children=children)
 
 
 @requirement("reshard/to-group", *TO_GROUP, ranks=4)
@@ -99,17 +70,16 @@ def test_resharding_can_be_set_after_sharding(trial: Trial, case: SetLaterCase) 
 def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k every parameter is a DTensor after forward, cut over groups of k neighbours."""
     value = case.reshard_after_forward
-    is_registered(trial, registered.after_forward, case, root=value, children=value)
+    is_registered(trial, case, "forward", root=value, children=value)
 
 
 @requirement("reshard/to-group-uneven", *TO_GROUP, ranks=4)
 @example(case=FIVE_ROWS)
-@given(case=uneven_group_cases())
+@given(case=stacks(most_blocks=2).flatmap(lambda net: training_cases(net=net, world_size=4, reshard_after_forward=2)))
 def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
     """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
     want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(registered.whole_after_forward, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, registered.whole_after_forward, case, want)
 
 
 @requirement("reshard/to-one-or-all", *TO_GROUP, ranks=2)
@@ -117,117 +87,110 @@ def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, cas
 def test_resharding_to_one_rank_is_false_and_to_all_ranks_is_true(trial: Trial, case: TrainingCase) -> None:
     """Resharding to groups of 1 leaves parameters full as False does; to one group of all ranks is True."""
     value = case.reshard_after_forward != 1
-    is_registered(trial, registered.after_forward, case, root=value, children=value)
+    is_registered(trial, case, "forward", root=value, children=value)
 
 
 @requirement("reshard/after-backward", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_all_parameters_are_sharded_after_backward(trial: Trial, case: TrainingCase) -> None:
     """After backward every parameter is registered sharded with its values, whatever forward left."""
-    is_registered(trial, registered.after_backward, case, root=True, children=True)
+    is_registered(trial, case, *PASS, root=True, children=True)
 
 
 @requirement("reshard/to-group-after-backward", *TO_GROUP, ranks=2)
 @given(case=st.booleans().flatmap(lambda ends: group_cases(ends=ends)))
 def test_groups_end_with_backward(trial: Trial, case: TrainingCase) -> None:
     """After backward parameters that were resharded to groups are sharded over all ranks again."""
-    is_registered(trial, registered.after_backward, case, root=True, children=True)
+    is_registered(trial, case, *PASS, root=True, children=True)
 
 
 @requirement("reshard/kept-after-backward", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_parameters_stay_full_after_backward_where_that_was_asked_for(trial: Trial, case: TrainingCase) -> None:
     """After set_reshard_after_backward(False) every parameter is registered full after backward."""
-    is_registered(trial, registered.after_backward_that_keeps, case, root=False, children=False)
+    is_registered(trial, case, "keep backward", *PASS, root=False, children=False)
 
 
 @requirement("reshard/gradients", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_gradients_are_sharded_as_their_parameters(trial: Trial, case: TrainingCase) -> None:
     """After backward every parameter has a gradient that is a DTensor of the parameter's rows, empty ones included."""
     named = dict(case.build().named_parameters())
-    for number, got in enumerate(trial.run(registered.gradients_after_backward, case)):
+
+    def rows(number: int) -> dict[str, dict[str, Any]]:
         sizes = {name: list(shard(p, case.shards, number).size()) for name, p in named.items()}
-        trial.agree(f"rank {number}", got, {name: {"is": "a DTensor", "size": size} for name, size in sizes.items()})
+        return {name: {"is": "a DTensor", "size": size} for name, size in sizes.items()}
+
+    finds(trial, registered.gradients_after_backward, case, rows)
 
 
 @requirement("reshard/by-hand", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_reshard_brings_back_the_sharded_parameters(trial: Trial, case: TrainingCase) -> None:
     """After a forward, reshard() of every sharded module registers the sharded parameters, whatever forward left."""
-    is_registered(trial, registered.after_reshard, case, root=True, children=True)
+    is_registered(trial, case, "look", "reshard", root=True, children=True)
 
 
 @requirement("reshard/unshard", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_unshard_registers_full_parameters_of_one_module(trial: Trial, case: TrainingCase) -> None:
     """Even before a forward, unshard() registers the full parameters of that module's own group, not of children's."""
-    for number, got in enumerate(trial.run(registered.after_unshard, case)):
-        trial.agree(f"rank {number}, root unsharded", got["root"], forms_of(case, number, root=False, children=True))
-        trial.agree(f"rank {number}, all unsharded", got["all"], forms_of(case, number, root=False, children=False))
+    is_registered(trial, case, "unshard", root=False, children=True)
+    is_registered(trial, case, *registered.unshard_all(case), root=False, children=False)
 
 
 @requirement("reshard/undoes-unshard", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_reshard_undoes_unshard(trial: Trial, case: TrainingCase) -> None:
     """After unshard(), reshard() registers the sharded parameters again."""
-    for number, got in enumerate(trial.run(registered.after_unshard, case)):
-        trial.agree(f"rank {number}", got["resharded"], forms_of(case, number, root=True, children=True))
+    is_registered(trial, case, *registered.unshard_all(case), "reshard", root=True, children=True)
 
 
 @requirement("reshard/full-in-forward", Feature.FULLY_SHARD, ranks=2)
-@given(case=ANY_CASE)
+@given(case=training_cases())
 def test_layers_find_full_parameters_when_they_run(trial: Trial, case: TrainingCase) -> None:
     """While it runs, every layer finds its parameters registered as plain tensors of full values."""
-    is_registered(trial, registered.seen_in_forward, case, root=False, children=False)
+    finds(trial, registered.seen_in_forward, case, lambda number: forms_of(case, number, False, False))
 
 
 @requirement("reshard/frees-memory", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(reshard_after_forward=True))
 def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """After a forward that reshards and records no gradients, no memory of full parameters is held."""
-    want = {name: 0 for name, _ in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(registered.bytes_kept, case)):
-        trial.agree(f"rank {number}, bytes kept", got, want)
+    finds(trial, registered.bytes_kept, case, {name: 0 for name, _ in case.build().named_parameters()})
 
 
 @requirement("reshard/same-results", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_resharding_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """True, False and unset give the same losses, gradients and parameters: those of the unsharded model."""
-    all_train_alike(trial, case, (None, True, False))
+    for setting in (None, True, False):
+        trains(trial, registered.train_under, case, setting)
 
 
 @requirement("reshard/to-group-same-results", *TO_GROUP, ranks=2)
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_resharding_to_groups_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """Every size of groups gives the losses, gradients and parameters of the unsharded model, also of uneven shards."""
-    all_train_alike(trial, case, tuple(k for k in range(1, case.world_size + 1) if case.world_size % k == 0))
+    for size in range(1, case.world_size + 1):
+        if case.world_size % size == 0:
+            trains(trial, registered.train_under, case, size)
 
 
 @requirement("reshard/refuses-sizes", *TO_GROUP)
-@given(case=refused_sizes())
+@given(case=registered.refused_cases(types=False))
 def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case: RefusedCase) -> None:
     """An int reshard_after_forward that is not a factor of the number of ranks raises a ValueError that says so."""
     trial.refuses(registered.shard_as_told, case, "ValueError", "factor")
 
 
 @requirement("reshard/refuses-types", Feature.FULLY_SHARD)
-@given(case=refused_types())
+@given(case=registered.refused_cases(types=True))
 def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) -> None:
     """A reshard_after_forward that is neither a bool nor an int raises an error that names these types."""
     trial.refuses(registered.shard_as_told, case, ("ValueError", "TypeError"), r"bool.*int")
 
 
-def is_registered(trial: Trial, program: Program, case: TrainingCase, root: Reshard, children: Reshard) -> None:
-    """Compare what each rank found registered with the forms expected of the root's and the children's parameters."""
-    for number, got in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", got, forms_of(case, number, root=root, children=children))
-
-
-def all_train_alike(trial: Trial, case: TrainingCase, settings: tuple[Any, ...]) -> None:
-    """Train with each setting, and compare with the unsharded model bit for bit."""
-    want = expected(case)
-    for number, traces in enumerate(trial.run(registered.train_with_each, case, settings)):
-        for setting, trace in zip(settings, traces, strict=True):
-            trial.agree(f"rank {number} under {setting}", trace, want.trace(number))
+def is_registered(trial: Trial, case: TrainingCase, *acts: str, root: Reshard, children: Reshard) -> None:
+    """Compare what ranks find registered after some acts with the forms due of the root's and children's parameters."""
+    finds(trial, registered.after, case, lambda number: forms_of(case, number, root, children), *acts)

@@ -27,7 +27,7 @@ RICH = TrainingCase(world_size=2, net=NESTED, sharded=(0, 1), dtype="float64", e
 @given(case=training_cases(exact=True))
 def test_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Trial, case: TrainingCase) -> None:
     """On data whose sums are exact, every loss, gradient and parameter equals the unsharded model's bit for bit."""
-    follows_the_baseline(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("parity/general", Feature.FULLY_SHARD, ranks=2)
@@ -35,16 +35,11 @@ def test_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Tria
 @given(case=training_cases())
 def test_training_follows_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """Sharding changes no loss, gradient or parameter beyond rounding, whatever the shapes, plan, steps and ranks."""
-    follows_the_baseline(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("parity/to-group", Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP, ranks=2)
 @given(case=training_cases(to_group=True))
 def test_training_that_reshards_to_groups_follows_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """Keeping shards over smaller groups between forward and backward changes no loss, gradient or parameter."""
-    follows_the_baseline(trial, case)
-
-
-def follows_the_baseline(trial: Trial, case: TrainingCase) -> None:
-    """Run the case on ranks and compare each rank's trace with its rows of the unsharded model's."""
     trains(trial, train, case)
