@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import distribute_module
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.worlds.rank import Rank
 from suites.composition.compose import ComposedCase, spread_by
 from suites.composition.compose_programs import composed, state
 from suites.composition.replicated import ContainerCase, RouteCase, losses
+from suites.kit import programs
 from suites.kit.cases import TrainingCase
-from suites.kit.programs import gradients, spread, steps
+from suites.kit.parallel import ParallelCase, cut_over_tp
+from suites.kit.programs import data_mesh, gradients, spread, steps, whole_mesh
 from suites.kit.trees import modules_outside
-from suites.oracle.situation import Trace
-from suites.parallelism.three_axes import ThreeAxisCase
 
 
 def layouts(rank: Rank, case: RouteCase) -> dict[str, Any]:
@@ -103,16 +102,12 @@ def low_precision(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     return {"seen": [*seen, str(outputs.dtype)], "gradients of": sorted(found), "gradients": gradients(net)}
 
 
-def train_after_tp(rank: Rank, case: ThreeAxisCase) -> dict[str, Any]:
-    """Cut every MLP over tp, replicate over the other axis, and train; ranks of one tp group see the same batch."""
-    net, mesh = case.build(), rank.mesh((case.data_ranks, case.tp), ("dp", "tp"))
-    for block in net:
-        parallelize_module(block, mesh["tp"], {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()})
+def train_after_tp(rank: Rank, case: ParallelCase) -> dict[str, Any]:
+    """Cut every MLP over tp, replicate over the other axis, and train: how parameters lay before, and the trace."""
+    net = cut_over_tp(rank, case, case.build())
     assert rank.implementation.replicate_fsdp is not None
-    rank.implementation.replicate_fsdp(net, mesh=mesh["dp"])
-    placed = {name: spread(parameter, mesh)["placements"] for name, parameter in net.named_parameters()}
-    trace: Trace = steps(rank, case, net)
-    return {"placements": placed, "trace": trace}
+    rank.implementation.replicate_fsdp(net, mesh=data_mesh(rank, case))
+    return {"layouts": programs.layouts(net, whole_mesh(rank, case)), "trace": steps(rank, case, net)}
 
 
 def on_two_axes(rank: Rank, case: ComposedCase) -> None:

@@ -28,10 +28,9 @@ from suites.composition.replicated import (
     under_one_root,
 )
 from suites.kit.cases import TrainingCase
+from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import trains
-from suites.parallelism import three_axes
-from suites.parallelism.three_axes import ThreeAxisCase, three_axis_cases
+from suites.oracle.judging import finds, trains
 
 REPLICATE = Feature.REPLICATE
 DTENSORS = Feature.REPLICATE_FSDP
@@ -43,8 +42,7 @@ DTENSOR_BLOCKS = replicas(on_each_block("replicate_fsdp"))
 SOME = RouteCase(world_size=2, net=replace(SMALL, own=True), dtype="float64")
 SOME_PLAIN = replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "2"), Act("replicate")))
 SOME_DTENSORS = replace(SOME, acts=(Act("replicate_fsdp", "0"), Act("replicate_fsdp", "2"), Act("replicate_fsdp")))
-#: (replicas, shards, tp)
-TP = [(2, 1, 2), (2, 1, 1), (1, 1, 2), (1, 1, 4)]
+TP: list[Mesh] = [({"dp": dp, "tp": tp}, (), ("dp",)) for dp, tp in [(2, 2), (2, 1), (1, 2), (1, 4)]]
 
 
 @requirement("replicate/parity", REPLICATE, ranks=2)
@@ -123,14 +121,11 @@ def test_a_root_is_left_what_neither_function_has_taken(trial: Trial, case: Rout
 
 
 @requirement("replicate/tensor-parallel", DTENSORS, Feature.TENSOR_PARALLEL, ranks=2)
-@given(case=three_axis_cases(exact=True, shapes=TP))
-def test_what_tensor_parallelism_has_cut_can_be_replicated(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=parallel_cases(meshes=TP, exact=True))
+def test_what_tensor_parallelism_has_cut_can_be_replicated(trial: Trial, case: ParallelCase) -> None:
     """MLPs cut over tp and replicated over the other axis train as the unsharded model, bit for bit."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(replicated_facts.train_after_tp, case)):
-        placed = {name: ["Replicate()", three_axes.placements(case, name)[-1]] for name in got["placements"]}
-        trial.agree(f"rank {number}, placements", got["placements"], placed)
-        trial.agree(f"rank {number}", got["trace"], want.trace(number))
+    want = expected(case).trace
+    finds(trial, replicated_facts.train_after_tp, case, lambda r: {"layouts": case.layouts(r), "trace": want(r)})
 
 
 @requirement("replicate/routes", DTENSORS, ranks=2)

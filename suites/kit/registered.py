@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import apply, train
+from suites.kit.programs import apply, train, whole
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
 from suites.oracle.situation import Trace
@@ -130,11 +130,6 @@ def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
     found = {name: {"is": kind(p), "full": whole(p)} for name, p in net.named_parameters()}
     loss.backward()
     return found
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A DTensor put together by its ranks; anything else as it is."""
-    return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else tensor.detach().clone()
 
 
 def after_forward_without_gradients(rank: Rank, case: TrainingCase) -> Facts:

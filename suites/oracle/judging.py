@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from harness.data.comparison import Allowance, exact
 from harness.trial import Trial
 from harness.worlds.base import Program
 from suites.oracle.expected import Expected, expected
@@ -27,5 +29,12 @@ def follows(trial: Trial, program: Program, want: Expected) -> None:
 def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
     """Run a program that trains, and compare each rank's trace with its parts of the unsharded model's training."""
     want = expected(case)
-    for number, trace in enumerate(trial.run(program, case, *args)):
-        trial.agree(f"rank {number}", trace, want.trace(number), want.within)
+    finds(trial, program, case, want.trace, *args, within=want.within)
+
+
+def finds(
+    trial: Trial, program: Program, case: Any, want: Callable[[int], Any], *args: Any, within: Allowance = exact
+) -> None:
+    """Run a program, and compare what each rank finds with what it must find, by its number."""
+    for number, got in enumerate(trial.run(program, case, *args)):
+        trial.agree(f"rank {number}", got, want(number), within)
