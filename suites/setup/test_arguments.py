@@ -17,7 +17,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
-from suites.kit.cases import NetCase, as_case
+from suites.kit.cases import as_case
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import apply, data_mesh, loss_of, shard_tree, steps
 from suites.kit.strategies import stacks, training_cases, trees, world_sizes
@@ -108,24 +108,25 @@ def test_a_parameter_on_a_mesh_of_another_device_type_is_refused(trial: Trial, c
 
 
 @st.composite
-def meshes_of_three_axes(draw: st.DrawFn) -> NetCase:
+def meshes_of_three_axes(draw: st.DrawFn) -> ParallelCase:
     """All ranks in three axes, of which some may have one rank."""
     world_size = draw(world_sizes())
     first = draw(st.sampled_from([n for n in range(1, world_size + 1) if world_size % n == 0]))
     second = draw(st.sampled_from([n for n in range(1, world_size + 1) if world_size // first % n == 0]))
     mesh = (first, second, world_size // first // second)
     assert math.prod(mesh) == world_size
-    return NetCase(world_size, draw(stacks(most_blocks=1)), mesh=mesh)
+    axes = ("a", "b", "c")
+    return ParallelCase(world_size, draw(stacks(most_blocks=1)), mesh=mesh, axes=axes, shard=axes)
 
 
-def shard_over_its_mesh(rank: Rank, case: NetCase) -> None:
-    """Shard the net over a mesh of the case's shape."""
-    apply(rank, case, case.build(), mesh=rank.mesh(case.mesh, ("a", "b", "c")))
+def shard_over_its_mesh(rank: Rank, case: ParallelCase) -> None:
+    """Shard the net over the case's mesh."""
+    apply(rank, case, case.build())
 
 
 @requirement("arguments/mesh-of-three-axes", Feature.FULLY_SHARD, source="C4")
 @given(case=meshes_of_three_axes())
-def test_a_mesh_of_three_axes_is_refused(trial: Trial, case: NetCase) -> None:
+def test_a_mesh_of_three_axes_is_refused(trial: Trial, case: ParallelCase) -> None:
     """A mesh of three axes raises ValueError that asks for one or two, even where two of them have one rank each."""
     trial.refuses(shard_over_its_mesh, case, error="ValueError", match="1D or 2D DeviceMesh")
 

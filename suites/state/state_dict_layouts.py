@@ -60,9 +60,11 @@ def asked_in_two_ways(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]:
     net, found = prepared(rank, case), []
     ask = rank.implementation.state_dicts.get_model_state_dict
     for _ in range(2):
-        found.append({"asked": described(net.state_dict()), "got": described(ask(net))})
+        asked = described(net.state_dict())
+        found.append({"asked": asked, "got": described(ask(net))})
         net(case.inputs(0, rank.number).to(rank.device))
-        found.append({"got": described(ask(net)), "asked": described(net.state_dict())})
+        got = described(ask(net))
+        found.append({"asked": described(net.state_dict()), "got": got})
     return found
 
 
