@@ -190,6 +190,7 @@ def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) ->
 
 
 @requirement("composition/strategies-after-forward", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B5")
+@example(case=replace(PLAIN, acts=(Act("SHARD_GRAD_OP", "", "Unit"),)))
 @given(case=strategy_cases(policy="Unit"))
 def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: ComposedCase) -> None:
     """From forward to backward, SHARD_GRAD_OP and NO_SHARD keep all whole, the others have what a policy chose cut."""

@@ -55,6 +55,7 @@ def test_of_two_named_axes_one_cuts_and_one_replicates(trial: Trial, case: SpmdC
 
 
 @requirement("spmd-mesh/layout-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
+@example(case=replace(RICH, world_size=4, axes=("dp", "tp"), mesh=(2, 2)))
 @given(case=cases(meshes=WITH_TP))
 def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, case: SpmdCase) -> None:
     """A parameter cut over tp stays so, its parts are cut over an axis named to shard, and put together it is whole."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -17,7 +17,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
-from suites.kit.cases import as_case
+from suites.kit.cases import Stack, as_case
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import apply, data_mesh, loss_of, shard_tree, steps
 from suites.kit.strategies import stacks, training_cases, trees, world_sizes
@@ -155,6 +155,12 @@ def group_cases(draw: st.DrawFn, two_axes: bool = False) -> ParallelCase:
     return found
 
 
+#: Two ranks that train with each other, and two others, on the same data.
+TWICE = ParallelCase(
+    4, Stack(3, ("linear",), multiplier=1), exact=True, steps=1, mesh=(2, 2), axes=("shard", "copy"), shard=("shard",)
+)
+
+
 def shard_over_groups(rank: Rank, case: ParallelCase) -> nn.Sequential:
     """Shard the case's net over a mesh that knows nothing of the case's own but its groups."""
     mesh, names = data_mesh(rank, case), case.data_axes
@@ -193,6 +199,7 @@ def expected_mesh(case: ParallelCase, number: int) -> dict[str, Any]:
 
 
 @requirement("arguments/mesh-from-group", Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP, ranks=2, source="C16")
+@example(case=TWICE)
 @given(case=group_cases())
 def test_parameters_and_gradients_lie_on_the_ranks_of_the_group(trial: Trial, case: ParallelCase) -> None:
     """Over a mesh made from a process group, parameters and gradients lie on its ranks, in its order."""
@@ -202,6 +209,7 @@ def test_parameters_and_gradients_lie_on_the_ranks_of_the_group(trial: Trial, ca
 
 
 @requirement("arguments/trains-on-mesh-from-group", Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP, ranks=2, source="C16")
+@example(case=TWICE)
 @given(case=group_cases())
 def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: ParallelCase) -> None:
     """Losses, gradients and local shards over a mesh made from a group are the unsharded model's, bit for bit."""

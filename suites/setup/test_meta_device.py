@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from hypothesis import given
+from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial, refused
 from harness.vendor import Feature
+from suites.kit.cases import Stack
 from suites.kit.parallel import parallel_cases
 from suites.kit.strategies import costly
 from suites.oracle.judging import finds, trains
@@ -28,6 +29,8 @@ from suites.setup.meta import (
 
 TWO_AXES = (Feature.FULLY_SHARD, Feature.META_DEVICE, Feature.TENSOR_PARALLEL)
 two_axis_cases = partial(parallel_cases, kind=MetaCase)
+#: Two ranks, which do not divide rows.
+UNEVEN = MetaCase(2, Stack(3, ("linear",), multiplier=1), axes=("dp",))
 
 
 @requirement("meta/sharding-keeps-meta", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
@@ -38,6 +41,7 @@ def test_parameters_sharded_on_meta_stay_there_as_dtensors(trial: Trial, case: M
 
 
 @requirement("meta/to-empty", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
+@example(case=UNEVEN)
 @given(case=meta_cases())
 def test_to_empty_gives_every_shard_memory_on_the_device(trial: Trial, case: MetaCase) -> None:
     """After to_empty every parameter lies on the device, as a DTensor of the same size, placements and rows."""
@@ -45,6 +49,7 @@ def test_to_empty_gives_every_shard_memory_on_the_device(trial: Trial, case: Met
 
 
 @requirement("meta/reset-parameters", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
+@example(case=UNEVEN)
 @given(case=meta_cases())
 def test_reset_parameters_writes_every_shard(trial: Trial, case: MetaCase) -> None:
     """After to_empty, reset_parameters of each module writes every element of every shard and every buffer."""

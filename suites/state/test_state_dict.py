@@ -24,6 +24,9 @@ TWO_AXES = (*SHARDED, Feature.TENSOR_PARALLEL)
 OFFLOAD = (*SHARDED, Feature.CPU_OFFLOAD, Feature.META_DEVICE)
 ANY_CASE = RESHARDS.flatmap(lambda value: training_cases(reshard_after_forward=value))
 
+#: Two ranks each way, which do not divide rows.
+TWO_WAYS = ParallelCase(4, Stack(3, ("mlp",), multiplier=1), mesh=(2, 2))
+
 
 @requirement("state-dict/keys", *SHARDED, source="A1")
 @given(case=ANY_CASE)
@@ -138,6 +141,7 @@ def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial:
 
 
 @requirement("state-dict/2d-leaves-sharded", *TWO_AXES, ranks=2, source="A4")
+@example(case=TWO_WAYS)
 @given(case=parallel_cases(even=False))
 def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, state_dict() leaves sharded parameters registered, and gives the same again."""
@@ -152,6 +156,7 @@ def test_under_tensor_parallelism_entries_share_memory(trial: Trial, case: Paral
 
 
 @requirement("state-dict/2d-load", *TWO_AXES, ranks=2, source="A4")
+@example(case=TWO_WAYS)
 @given(case=parallel_cases(even=False))
 def test_under_tensor_parallelism_loading_changes_every_value(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, loading fits every key and leaves every entry with the loaded values."""
