@@ -19,7 +19,7 @@ from suites.composition.replicated import synchronise
 from suites.kit import programs
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import ParallelCase, cut_over_tp
-from suites.kit.programs import data_mesh, gradients, loss_of, spread, steps, whole_mesh
+from suites.kit.programs import data_mesh, gradients, introspection, loss_of, spread, steps, whole_mesh
 from suites.kit.trees import modules_outside
 
 
@@ -73,10 +73,9 @@ def communicated(rank: Rank, case: ComposedCase) -> list[dict[str, int]]:
 
 def managed(rank: Rank, case: ComposedCase) -> list[str]:
     """The names of the modules that ``fully_shard`` of the root would manage now."""
-    net, introspection = applied(rank, case), rank.implementation.introspection
-    assert introspection is not None
+    net = applied(rank, case)
     names = {module: name for name, module in net.named_modules()}
-    return sorted(names[module] for module in introspection.managed_modules(net))
+    return sorted(names[module] for module in introspection(rank).managed_modules(net))
 
 
 def expected_managed(case: ComposedCase) -> list[str]:

@@ -116,7 +116,7 @@ def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: Compos
 @given(case=replicas(mixed().map(lambda acts: acts[:-1]), net=ROOTED))
 def test_a_root_is_left_what_neither_function_has_taken(trial: Trial, case: ComposedCase) -> None:
     """Modules that were replicated or sharded are not among those that fully_shard of the root would manage."""
-    finds(trial, replicated_facts.managed, case, lambda _: replicated_facts.expected_managed(case))
+    finds(trial, replicated_facts.managed, case, replicated_facts.expected_managed(case))
 
 
 @requirement("replicate/tensor-parallel", DTENSORS, Feature.TENSOR_PARALLEL, ranks=2)
@@ -215,7 +215,7 @@ def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
 
 def lie_as_told(trial: Trial, case: ComposedCase) -> None:
     """Compare how every parameter lies with what was applied closest to it."""
-    finds(trial, replicated_facts.layouts, case, lambda _: replicated_facts.expected_layouts(case))
+    finds(trial, replicated_facts.layouts, case, replicated_facts.expected_layouts(case))
 
 
 def accumulates(trial: Trial, case: ComposedCase) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from harness.vendor import Introspection
 from harness.worlds.rank import Rank
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
@@ -99,13 +100,6 @@ def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
 
 
-def mesh_of(rank: Rank, case: TreeCase) -> DeviceMesh:
-    """The mesh that the case shards over: all ranks, or, with copies, one axis of a mesh of two."""
-    if case.copies == 1:
-        return rank.mesh()
-    return rank.mesh((case.shards, case.copies), ("shard", "copy"))["shard"]
-
-
 def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
     """Do to the net all that the case says but for the root: replicate, then shard by the plan."""
     for name in case.replicated:
@@ -113,7 +107,7 @@ def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
         rank.implementation.replicate(net.get_submodule(name))
     for name in case.plan:
         assert rank.implementation.fully_shard is not None
-        rank.implementation.fully_shard(net.get_submodule(name), mesh=mesh_of(rank, case))
+        rank.implementation.fully_shard(net.get_submodule(name), mesh=data_mesh(rank, case))
     return net
 
 
@@ -121,8 +115,14 @@ def shard_tree(rank: Rank, case: TreeCase) -> nn.Module:
     """Build the net and shard it, root last."""
     net = shard_below(rank, case, case.build())
     assert rank.implementation.fully_shard is not None
-    rank.implementation.fully_shard(net, mesh=mesh_of(rank, case))
+    rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
     return net
+
+
+def introspection(rank: Rank) -> Introspection:
+    """The implementation's introspection."""
+    assert rank.implementation.introspection is not None
+    return rank.implementation.introspection
 
 
 def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def trees(
         "shared": shared,
         "plan": tuple(sorted(plan, key=lambda name: (-name.count("."), name))),
         "replicated": replicated,
-        "copies": draw(st.sampled_from([n for n in (1, 2) if world_size % n == 0])),
+        "mesh": draw(st.sampled_from([(), *([(world_size // 2, 2)] if world_size % 2 == 0 else [])])),
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from harness.data.comparison import Allowance, exact
@@ -32,9 +31,7 @@ def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
     finds(trial, program, case, want.trace, *args, within=want.within)
 
 
-def finds(
-    trial: Trial, program: Program, case: Any, want: Callable[[int], Any], *args: Any, within: Allowance = exact
-) -> None:
-    """Run a program, and compare what each rank finds with what it must find, by its number."""
+def finds(trial: Trial, program: Program, case: Any, want: Any, *args: Any, within: Allowance = exact) -> None:
+    """Run a program, and compare what each rank finds with ``want``, or with what it gives for the rank's number."""
     for number, got in enumerate(trial.run(program, case, *args)):
-        trial.agree(f"rank {number}", got, want(number), within)
+        trial.agree(f"rank {number}", got, want(number) if callable(want) else want, within)

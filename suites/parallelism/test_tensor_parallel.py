@@ -16,8 +16,8 @@ from suites.kit.parallel import FLAT, HYBRID, parallel_cases
 from suites.kit.strategies import costly
 from suites.oracle.judging import finds, trains
 from suites.parallelism.decoder import DecoderCase, decoder_cases, train_decoder
+from suites.parallelism.norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
 from suites.parallelism.tensor_parallel import TensorParallelCase, devices, layouts, train
-from suites.parallelism.three_axis_norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
 cases = partial(parallel_cases, kind=TensorParallelCase)
@@ -84,7 +84,7 @@ def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case
 @given(case=cases(exact=True, offload=True))
 def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case: TensorParallelCase) -> None:
     """With CPU offload, shards and gradients of parameters cut over tp lie on the CPU, also where dp has one rank."""
-    finds(trial, devices, case, lambda _: ["cpu"])
+    finds(trial, devices, case, ["cpu"])
     trains(trial, train, case)
 
 

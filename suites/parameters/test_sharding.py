@@ -14,7 +14,7 @@ from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
-from suites.kit.programs import apply, mesh_of, parameters, shard_tree, size_and_stride, spread, train, whole_mesh
+from suites.kit.programs import apply, data_mesh, parameters, shard_tree, size_and_stride, spread, train, whole_mesh
 from suites.kit.strategies import costly, trees
 from suites.kit.trees import TreeCase
 from suites.oracle.expected import expected
@@ -24,7 +24,7 @@ from suites.parameters.empties import EmptyCase, empty_cases
 
 def layouts(rank: Rank, case: TreeCase) -> dict[str, Any]:
     """How every parameter lies on the mesh that was given."""
-    return {name: spread(p, mesh_of(rank, case)) for name, p in shard_tree(rank, case).named_parameters()}
+    return {name: spread(p, data_mesh(rank, case)) for name, p in shard_tree(rank, case).named_parameters()}
 
 
 def shapes(rank: Rank, case: TreeCase) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def holds_its_rows(trial: Trial, case: TreeCase) -> None:
     """Compare each rank's local tensors with their rows of the unsharded net's."""
     full = {name: p.detach() for name, p in case.build().named_parameters()}
     for number, got in enumerate(trial.run(rows, case)):
-        place = number // case.copies
+        place = number // (case.world_size // case.shards)
         trial.agree(f"rank {number}", got, {name: shard(p, case.shards, place) for name, p in full.items()})
 
 

@@ -61,7 +61,7 @@ def test_reset_parameters_writes_every_shard(trial: Trial, case: MetaCase) -> No
 def test_one_step_runs_after_reset_parameters(trial: Trial, case: MetaCase) -> None:
     """Training starts from reset parameters: the loss is finite, and a step moves every element that has a gradient."""
     want = {"finite": True, "without gradient": [], "stuck": []}
-    finds(trial, step_after_reset, case, lambda _: want)
+    finds(trial, step_after_reset, case, want)
 
 
 @requirement("meta/training", Feature.FULLY_SHARD, Feature.META_DEVICE, ranks=2, source="C13")
@@ -119,4 +119,4 @@ def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Tr
 def everything_is_written(trial: Trial, case: MetaCase) -> None:
     """Require that no parameter and no buffer keeps an element of what was there before."""
     names = [*case.full(), *dict(case.build().named_buffers())]
-    finds(trial, left_unwritten, case, lambda _: dict.fromkeys(names, False))
+    finds(trial, left_unwritten, case, dict.fromkeys(names, False))

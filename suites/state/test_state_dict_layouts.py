@@ -23,7 +23,7 @@ SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 def test_what_is_cut_along_its_largest_dim_loads_in_place(trial: Trial, case: PlacedCase) -> None:
     """Cut along their largest dims, parameters are entered so, and loading writes every value into their own memory."""
     dims = {name: largest(full) for name, full in case.full().items()}
-    finds(trial, state_dict_layouts.dims_of_placed, case, lambda _: dims)
+    finds(trial, state_dict_layouts.dims_of_placed, case, dims)
     for number, got in enumerate(trial.run(load, case)):
         trial.agree(f"rank {number}", got["entries"], expected(case, number, other(case)))
         trial.holds(not got["moved"], f"rank {number}: loading should write in place, but it moved {got['moved']}")
@@ -52,8 +52,8 @@ def test_buffers_are_entered_and_loaded_unless_they_are_not_persistent(trial: Tr
     net = state_dict_layouts.with_buffers(case)
     before = dict(net.named_buffers())
     after = {name: b if name == "passing" else b * 0 for name, b in before.items()}
-    finds(trial, state_dict_layouts.keys_with_buffers, case, lambda _: list(net.state_dict()))
-    finds(trial, state_dict_layouts.load_buffers, case, lambda _: {"before": before, "after": after})
+    finds(trial, state_dict_layouts.keys_with_buffers, case, list(net.state_dict()))
+    finds(trial, state_dict_layouts.load_buffers, case, {"before": before, "after": after})
 
 
 @requirement("state-dict/under-checkpoint", *SHARDED, Feature.CHECKPOINT, ranks=2)
