@@ -37,26 +37,25 @@ def composites(own: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[
 
 
 def composed(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
-    """Some steps of training under drawn calls; what no call takes care of is trained on the same inputs."""
-    cases = st.builds(ComposedCase, **{**drawn(fixed), "acts": acts})
-    if "same_inputs" in fixed:
-        return cases
-    return cases.map(lambda case: replace(case, same_inputs=all(act.place for act in case.acts)))
+    """Some steps of training under drawn calls; what no call takes care of is trained on the same inputs.
 
-
-def drawn(fixed: dict[str, Any]) -> dict[str, Any]:
-    """Strategies for the fields of a composed case, but for those that are fixed or drawn otherwise."""
-    settings: dict[str, Any] = {
+    ``fixed`` are values of fields, or strategies for them.
+    """
+    fields: dict[str, Any] = {
         "world_size": FEW_RANKS,
         "net": composites(),
+        "acts": acts,
         "dtype": st.sampled_from(["float64", "float32"]),
         "seed": st.integers(0, 2**16),
         "reshard_after_forward": st.sampled_from([None, True, False]),
         "steps": st.integers(1, 2),
         "batch": st.integers(1, 3),
+        **{name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fixed.items()},
     }
-    own = {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fixed.items()}
-    return {**settings, **own}
+    cases = st.builds(ComposedCase, **fields)
+    if "same_inputs" in fixed:
+        return cases
+    return cases.map(lambda case: replace(case, same_inputs=all(act.place for act in case.acts)))
 
 
 def nestings(by_policy: bool = False) -> st.SearchStrategy[ComposedCase]:

@@ -94,7 +94,12 @@ def shard_as_told(rank: Rank, case: RefusedCase) -> None:
 
 def facts(net: nn.Module) -> Facts:
     """Of every registered parameter, whether it is a DTensor, and what this rank holds of it."""
-    return {name: {"is": kind(p), "local": local(p)} for name, p in net.named_parameters()}
+    return described(dict(net.named_parameters()))
+
+
+def described(tensors: dict[str, Tensor]) -> Facts:
+    """The same of tensors by name."""
+    return {name: {"is": kind(tensor), "local": local(tensor)} for name, tensor in tensors.items()}
 
 
 def kind(tensor: Tensor | None) -> str:

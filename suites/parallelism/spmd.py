@@ -25,7 +25,7 @@ from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
 FSDP: list[Mesh] = [({"dp": size}, ("dp",), ()) for size in (2, 4, 1)]
 DDP: list[Mesh] = [({"dp": size}, (), ("dp",)) for size in (2, 4)]
-MIXED: list[Mesh] = [({"replicate": 2, "shard": 2}, ("shard",), ("replicate",))]
+HYBRID: list[Mesh] = [({"replicate": 2, "shard": 2}, ("shard",), ("replicate",))]
 TWO_NAMES: list[Mesh] = [
     ({"dp": 2, "cp": 2}, ("dp", "cp"), ()),
     ({"dp": 2, "cp": 2}, (), ("dp", "cp")),

@@ -21,7 +21,7 @@ from suites.parallelism import spmd_faults
 from suites.parallelism.spmd import (
     DDP,
     FSDP,
-    MIXED,
+    HYBRID,
     TWO_NAMES,
     WITH_TP,
     SpmdCase,
@@ -48,7 +48,7 @@ def test_parameters_stay_on_their_mesh_and_are_cut_over_the_named_axis(trial: Tr
 
 
 @requirement("spmd-mesh/layout-hybrid", *OWN, Feature.HSDP, ranks=4)
-@given(case=cases(meshes=MIXED))
+@given(case=cases(meshes=HYBRID))
 def test_of_two_named_axes_one_cuts_and_one_replicates(trial: Trial, case: SpmdCase) -> None:
     """With one axis named to shard and one to replicate, parameters are cut over the first and whole on the second."""
     finds(trial, layouts, case, case.layouts)
@@ -95,7 +95,7 @@ def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: 
         replicate=("replicate",),
     )
 )
-@given(case=cases(meshes=[*MIXED, *TWO_NAMES]))
+@given(case=cases(meshes=[*HYBRID, *TWO_NAMES]))
 def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over all named axes, several to shard or to replicate among them: training is exact."""
     trains(trial, train_spmd, case)

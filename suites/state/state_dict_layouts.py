@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, TrainingCase
 from suites.kit.programs import apply, loss_of, steps
+from suites.kit.registered import described
 from suites.kit.strategies import plans, stacks, world_sizes
 from suites.oracle.layout import local
-from suites.state.state_dicts import PlacedCase, described, prepared
+from suites.state.state_dicts import PlacedCase, prepared
 
 
 @st.composite

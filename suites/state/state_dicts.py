@@ -18,9 +18,9 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
 from suites.kit.programs import apply, data_mesh
-from suites.kit.registered import Facts, kind, sharded_modules
+from suites.kit.registered import Facts, described, facts, sharded_modules
 from suites.kit.strategies import stacks, training_cases
-from suites.oracle.layout import local, own, shard
+from suites.oracle.layout import own, shard
 
 #: Nets without buffers: where those lie is not a matter of offload.
 plain_cases = stacks(buffers=False).flatmap(lambda net: training_cases(exact=True, net=net, dtype="float64"))
@@ -81,11 +81,6 @@ def is_even(case: TrainingCase, name: str, full: Tensor) -> bool:
 def entries(rank: Rank, case: TrainingCase) -> Facts:
     """The entries of the state dict, in order."""
     return described(prepared(rank, case).state_dict())
-
-
-def described(state: dict[str, Any]) -> Facts:
-    """Of every entry, whether it is a DTensor, and what this rank holds of it."""
-    return {name: {"is": kind(value), "local": local(value)} for name, value in state.items()}
 
 
 def registered_afterwards(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
@@ -156,7 +151,7 @@ def before_and_after_forward(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     before = described(net.state_dict())
     net(batch(rank, case))
     after = described(net.state_dict())
-    return {"before": before, "after": after, "registered": described(dict(net.named_parameters()))}
+    return {"before": before, "after": after, "registered": facts(net)}
 
 
 def after_unshard(rank: Rank, case: TrainingCase) -> Facts:
