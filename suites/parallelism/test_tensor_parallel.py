@@ -31,6 +31,8 @@ RICH = TensorParallelCase(
     mesh=(2, 2),
     reshard_after_forward=True,
 )
+#: The same of one MLP in float32, which may be averaged on the way.
+SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dtype="float32", steps=1)
 
 
 @requirement("tensor-parallel/exact", *BOTH, ranks=2)
@@ -81,6 +83,7 @@ def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case
 
 
 @requirement("tensor-parallel/offload", *BOTH, Feature.CPU_OFFLOAD, ranks=2)
+@example(case=replace(SINGLE, offload=True))
 @given(case=cases(exact=True, offload=True))
 def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case: TensorParallelCase) -> None:
     """With CPU offload, shards and gradients of parameters cut over tp lie on the CPU, also where dp has one rank."""
