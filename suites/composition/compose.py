@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from harness.data.case import Case
 from suites.kit.cases import Block, Stack, TrainingCase
+from suites.kit.trees import share
 
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
@@ -27,6 +28,7 @@ COPYING = ("replicate", "replicate_fsdp", "NO_SHARD")
 Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 Function = Call | Strategy
+Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated"]
 
 
 class Unit(nn.Sequential):
@@ -87,9 +89,12 @@ class Act(Case):
 
 @dataclass(frozen=True)
 class ComposedCase(TrainingCase):
-    """Some steps of training a net to which ``acts`` are applied in order.
+    """Some steps of training a net to which ``acts`` are applied in order, by a route that changes no result.
 
-    Where no act takes care of a parameter, ranks must have ``same_inputs`` for it to be trained as unsharded.
+    Where no act takes care of a parameter, ranks must have ``same_inputs`` for it to be trained as unsharded. Of the
+    routes, ``halves`` runs forward twice, on a part of the batch each, before backward; ``tied`` is a net whose units
+    share a weight; ``cast`` builds in float64 and casts what is composed; ``method`` runs forward by another method;
+    ``prefetch`` tells each module which one comes next; ``accumulated`` has a batch that is not reduced before another.
     """
 
     net: Composite
@@ -97,11 +102,20 @@ class ComposedCase(TrainingCase):
     same_inputs: bool = False
     adam: bool = False
     set_to_none: bool = True
+    route: Route = ""
 
     @property
-    def plan(self) -> tuple[Act, ...]:
-        """The calls, in order."""
-        return self.acts
+    def actions(self) -> tuple[str, ...]:
+        """A forward and a backward a step, or two."""
+        twice = ("defer gradient_sync", "forward", "backward", "resume gradient_sync", "forward", "backward", "step")
+        return twice if self.route == "accumulated" else super().actions
+
+    def build(self) -> nn.Sequential:
+        """The net; where it is tied, the second unit has the first one's weight."""
+        net = super().build()
+        if self.route == "tied":
+            share(net, "2.1.weight", "1.1.weight")
+        return net
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """Its rows of what is cut; of anything else all."""
@@ -142,18 +156,10 @@ NESTINGS: dict[str, tuple[Act, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class NestedCase(ComposedCase):
-    """One of the nestings, of a net whose blocks 1 and 2 are units; with ``by_policy``, policies do the choosing."""
-
-    nesting: str = "1fm,1r"
-    by_policy: bool = False
-
-    @property
-    def plan(self) -> tuple[Act, ...]:
-        """The calls of the nesting."""
-        acts = NESTINGS[self.nesting]
-        return tuple(replace(act, function="FULL_SHARD") if self.by_policy and act.chosen else act for act in acts)
+def nesting(name: str, by_policy: bool = False) -> tuple[Act, ...]:
+    """The calls of a nesting; with ``by_policy``, policies do the choosing."""
+    acts = NESTINGS[name]
+    return tuple(replace(act, function="FULL_SHARD") if by_policy and act.chosen else act for act in acts)
 
 
 def chosen(net: nn.Module, act: Act, taken: Iterable[str]) -> list[str]:
@@ -167,7 +173,7 @@ def chosen(net: nn.Module, act: Act, taken: Iterable[str]) -> list[str]:
 def spreads(case: ComposedCase) -> dict[str, str]:
     """By the names of modules, the function that spreads what no other one below it spreads."""
     net, found = case.build(), dict[str, str]()
-    for act in case.plan:
+    for act in case.acts:
         if act.function != "checkpoint":
             found.update(dict.fromkeys(chosen(net, act, found), act.function))
     return found
@@ -195,7 +201,7 @@ def forms(case: ComposedCase) -> dict[str, str]:
 
 def forms_after_forward(case: ComposedCase) -> dict[str, str]:
     """The form of each parameter between forward and backward, but for the root's where it may be either."""
-    [function] = {act.function for act in case.plan}
+    [function] = {act.function for act in case.acts}
     if function in ("SHARD_GRAD_OP", "NO_SHARD"):
         return dict.fromkeys(forms(case), "whole")
     units = tuple(f"{unit}." for unit in case.net.units)

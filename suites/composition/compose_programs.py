@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.composition.compose import Act, ComposedCase, chosen
-from suites.kit.programs import data_mesh, gradients, steps
+from suites.kit.programs import data_mesh, gradients, loss_of, steps
 from suites.kit.registered import kind
 from suites.oracle.layout import local
 from suites.oracle.situation import Trace
 
 
-def composed(rank: Rank, case: ComposedCase) -> nn.Sequential:
+def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
     """Build the net and apply what the case says."""
     net = case.build().to(rank.device)
     taken: list[str] = []
-    for act in case.plan:
+    for act in case.acts:
         places = chosen(net, act, taken)
         if act.function.isupper():
             shard_by_strategy(rank, case, net, act)
@@ -51,37 +54,47 @@ def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, act: Act) 
     strategies.shard(module, policy if act.chosen else None, act.function, mesh)
 
 
-def train_composed(rank: Rank, case: ComposedCase) -> Trace:
-    """Apply, then train."""
-    return steps(rank, case, composed(rank, case))
+def train(rank: Rank, case: ComposedCase) -> Trace:
+    """Apply, then train by the case's route."""
+    net: Any = applied(rank, replace(case, dtype="float64") if case.route == "cast" else case)
+    if case.route == "cast":
+        net.to(case.torch_dtype)
+    if case.route == "prefetch":
+        for one, following in pairwise([net, *(net.get_submodule(place) for place in below_root(case))]):
+            one.set_modules_to_forward_prefetch([following])
+            following.set_modules_to_backward_prefetch([one])
+    if case.route == "method":
+        assert rank.implementation.register_forward_method is not None
+        rank.implementation.register_forward_method(net, "run")
+    ways = {"method": lambda x: net.run(x), "halves": lambda x: torch.cat([net(x[:1]), net(x[1:])])}
+    return steps(rank, case, net, ways.get(case.route))
+
+
+def below_root(case: ComposedCase) -> list[str]:
+    """The modules below the root to which something was applied, in the order in which they run."""
+    return sorted(act.place for act in case.acts if act.place)
 
 
 def one_step(rank: Rank, case: ComposedCase) -> dict[str, Any]:
-    """After one forward and backward: the form of each parameter, and of its gradient this rank's part."""
-    net = composed(rank, case)
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
-    return {"forms": {name: form(p) for name, p in net.named_parameters()}, "gradients": gradients(net)}
-
-
-def after_forward(rank: Rank, case: ComposedCase) -> dict[str, str]:
-    """The form of each parameter between forward and backward."""
-    net = composed(rank, case)
-    loss = case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
-    found = {name: form(p) for name, p in net.named_parameters()}
+    """The form of each parameter after a forward, and after its backward; and of gradients this rank's parts."""
+    net = applied(rank, case)
+    loss = loss_of(rank, case, net)
+    between = {name: form(p) for name, p in net.named_parameters()}
     loss.backward()
-    return found
+    after = {name: form(p) for name, p in net.named_parameters()}
+    return {"after forward": between, "after backward": after, "gradients": gradients(net)}
 
 
 def state_after_training(rank: Rank, case: ComposedCase) -> dict[str, Any]:
     """After training, the form of each entry of the state dict, and this rank's part of it."""
-    net = composed(rank, case)
+    net = applied(rank, case)
     steps(rank, case, net)
     return state(net, form)
 
 
 def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, Any]]:
     """After training, for each type of state dict: the type as read back, and what the state dict holds."""
-    net, strategies = composed(rank, case), rank.implementation.strategies
+    net, strategies = applied(rank, case), rank.implementation.strategies
     assert strategies is not None
     steps(rank, case, net)
     found = {}

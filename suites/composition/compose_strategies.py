@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from suites.composition.casts import CastCase
-from suites.composition.compose import NESTINGS, Act, ComposedCase, Composite, Function, NestedCase
+from suites.composition.compose import NESTINGS, Act, ComposedCase, Composite, Function, nesting
 from suites.kit.cases import Block
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.strategies import world_sizes
@@ -38,33 +37,31 @@ def composites(own: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[
 
 
 def composed(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
-    """Some steps of training under drawn calls; what no call takes care of is trained on the same inputs."""
-    cases = st.builds(ComposedCase, **{**drawn(fixed), "acts": acts})
-    if "same_inputs" in fixed:
-        return cases
-    return cases.map(lambda case: replace(case, same_inputs=all(act.place for act in case.acts)))
+    """Some steps of training under drawn calls; what no call takes care of is trained on the same inputs.
 
-
-def drawn(fixed: dict[str, Any]) -> dict[str, Any]:
-    """Strategies for the fields of a composed case, but for those that are fixed or drawn otherwise."""
-    settings: dict[str, Any] = {
+    ``fixed`` are values of fields, or strategies for them.
+    """
+    fields: dict[str, Any] = {
         "world_size": FEW_RANKS,
         "net": composites(),
+        "acts": acts,
         "dtype": st.sampled_from(["float64", "float32"]),
         "seed": st.integers(0, 2**16),
         "reshard_after_forward": st.sampled_from([None, True, False]),
         "steps": st.integers(1, 2),
         "batch": st.integers(1, 3),
+        **{name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fixed.items()},
     }
-    own = {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fixed.items()}
-    return {**settings, **own}
+    cases = st.builds(ComposedCase, **fields)
+    if "same_inputs" in fixed:
+        return cases
+    return cases.map(lambda case: replace(case, same_inputs=all(act.place for act in case.acts)))
 
 
-def nestings(by_policy: bool = False, **fixed: Any) -> st.SearchStrategy[NestedCase]:
+def nestings(by_policy: bool = False) -> st.SearchStrategy[ComposedCase]:
     """Any nesting of any composed net; by policy, those in which policies choose."""
     names = [name for name, acts in NESTINGS.items() if not by_policy or any(act.chosen for act in acts)]
-    fields = {"nesting": st.sampled_from(names), "by_policy": by_policy, **fixed}
-    return st.builds(NestedCase, **drawn(fields))
+    return composed(st.sampled_from(names).map(lambda name: nesting(name, by_policy)), same_inputs=False)
 
 
 @st.composite
@@ -114,20 +111,6 @@ def siblings(draw: st.DrawFn) -> ComposedCase:
     both = [Act("fully_shard", str(places[0])), Act("replicate", str(places[1])), Act(draw(functions), str(places[2]))]
     net = replace(SMALL, dim=draw(st.integers(1, 4)))
     return draw(composed(st.just(tuple(both)), net=net, same_inputs=False))
-
-
-@st.composite
-def cast_cases(draw: st.DrawFn) -> CastCase:
-    """Any low dtype inside, and ``checkpoint`` there or further inside, before or after ``fully_shard``."""
-    return CastCase(
-        world_size=draw(world_sizes(2)),
-        dim=draw(st.integers(1, 5)),
-        dtype=draw(st.sampled_from(["float16", "bfloat16"])),
-        strictly_inside=draw(st.booleans()),
-        checkpoint_first=draw(st.booleans()),
-        reshard_after_forward=draw(st.booleans()),
-        seed=draw(st.integers(0, 2**16)),
-    )
 
 
 def choices(by_policy: bool) -> st.SearchStrategy[str]:

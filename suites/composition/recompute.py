@@ -8,6 +8,7 @@ A chain of two layers of which the second is recomputed runs so::
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,8 @@ from suites.kit.programs import gradients
 class RecomputeCase(Case):
     """A chain of layers, of which those at ``recomputed`` are given to ``checkpoint`` with these options.
 
-    With ``twice``, the chain runs its first layer once more at its end.
+    With ``twice``, the chain runs its first layer once more at its end. If ``sharded``, so are the layers in which
+    anything is recomputed, which compute in the dtype ``low`` if there is one, and the root.
     """
 
     world_size: int = 1
@@ -39,6 +41,10 @@ class RecomputeCase(Case):
     preserve_rng_state: bool = True
     early_stop: bool = True
     seed: int = 0
+    sharded: bool = False
+    checkpoint_first: bool = True
+    reshard_after_forward: bool = True
+    low: str = ""
 
     def build(self) -> Chain:
         """The chain with weights drawn from the seed."""
@@ -56,6 +62,22 @@ class RecomputeCase(Case):
         return {"preserve_rng_state": self.preserve_rng_state, "early_stop": self.early_stop}
 
 
+class Noting(nn.Linear):
+    """A Linear that notes in which dtype it runs."""
+
+    log: list[str]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(…, dim)`` to the same."""
+        self.log.append(run_in(x))
+        return super().forward(x)
+
+
+def run_in(x: Tensor) -> str:
+    """A run on this tensor in words."""
+    return f"run in {x.dtype}"
+
+
 class Layer(nn.Module):
     """Two tensors and a keyword in, two tensors out: ``(dropout(tanh(linear(a))) · scale, b + a)``.
 
@@ -64,15 +86,16 @@ class Layer(nn.Module):
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
-        self.linear = nn.Linear(dim, dim)
+        self.log: list[str]
+        self.linear = Noting(dim, dim)
         self.dropout = nn.Dropout(dropout)
-        self.log: list[str] = []
+        self.linear.log, self.log = [], []
         self.fails_in: int | None = None
         self.activations: list[StorageWeakRef] = []
 
     def forward(self, a: Tensor, b: Tensor, *, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """The next two tensors."""
-        self.log.append("run")
+        self.log.append(run_in(a))
         if len(self.log) == self.fails_in:
             raise ArithmeticError(f"run {self.fails_in} fails")
         inner = torch.tanh(self.linear(a))
@@ -87,6 +110,7 @@ class Chain(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Layer(dim, dropout) for _ in range(layers))
         self.twice = twice
+        self.log: list[str] = []
 
     @property
     def each(self) -> list[Layer]:
@@ -95,17 +119,35 @@ class Chain(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """``(…, dim)`` twice to the same once."""
+        self.log.append(run_in(a))
         for place, layer in enumerate(self.each + self.each[:1] * self.twice):
             a, b = layer(a, b, scale=1.0 + place)
         return a * b
 
 
-def chain(rank: Rank, case: RecomputeCase, recompute: bool = True, **options: Any) -> Chain:
-    """The chain on the rank's device, with what the case recomputes given to ``checkpoint``."""
+def chain(rank: Rank, case: RecomputeCase, recompute: bool = True) -> Chain:
+    """The chain on the rank's device, sharded if the case says so, with what it recomputes given to ``checkpoint``."""
     net = case.build().to(rank.device)
+    if case.sharded and not case.checkpoint_first:
+        shard(rank, case, net)
     for place in case.recomputed if recompute else ():
-        checkpointed(rank, net.get_submodule(place), **{**case.options(), **options})
+        checkpointed(rank, net.get_submodule(place), **case.options())
+    if case.sharded and case.checkpoint_first:
+        shard(rank, case, net)
     return net
+
+
+def shard(rank: Rank, case: RecomputeCase, net: Chain) -> None:
+    """Shard the layers in which anything is recomputed, and the root."""
+    subject = rank.implementation
+    for place in (*dict.fromkeys(place.removesuffix(".linear") for place in case.recomputed), ""):
+        options: dict[str, Any] = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward}
+        if case.low:
+            dtype = getattr(torch, case.low if place else "float32")
+            assert subject.mixed_precision_policy is not None
+            options["mp_policy"] = subject.mixed_precision_policy(param_dtype=dtype, cast_forward_inputs=True)
+        assert subject.fully_shard is not None
+        subject.fully_shard(net.get_submodule(place), **options)
 
 
 def checkpointed(rank: Rank, module: nn.Module, **options: Any) -> Any:
@@ -138,6 +180,26 @@ def trained(rank: Rank, case: RecomputeCase, net: Callable[..., Tensor]) -> dict
 def both(rank: Rank, case: RecomputeCase) -> list[dict[str, Any]]:
     """What training gives without recomputation and with it."""
     return [trained(rank, case, chain(rank, case, recompute)) for recompute in (False, True)]
+
+
+def noted(rank: Rank, case: RecomputeCase) -> list[dict[str, Any]]:
+    """Without recomputation and with it: how often each module ran in which dtype, and this rank's gradients."""
+    found = []
+    for recompute in (False, True):
+        net = chain(rank, case, recompute)
+        gradients_of = trained(rank, case, net)["gradients"]
+        logs = {name: module.log for name, module in net.named_modules() if isinstance(module, (Chain, Layer, Noting))}
+        found.append({"seen": {name: dict(Counter(log)) for name, log in logs.items()}, "gradients": gradients_of})
+    return found
+
+
+def expected_casts(case: RecomputeCase, recompute: bool) -> dict[str, dict[str, int]]:
+    """What must be noted of two layers: float32 but for the last, which runs twice where it is recomputed."""
+    [place] = case.recomputed
+    dtypes = dict.fromkeys(("", "layers.0", "layers.0.linear"), "float32")
+    dtypes.update(dict.fromkeys(("layers.1", "layers.1.linear"), case.low))
+    again = {name for name in dtypes if recompute and name.startswith(place)}
+    return {name: {f"run in torch.{dtype}": 1 + (name in again)} for name, dtype in dtypes.items()}
 
 
 def work(rank: Rank, case: RecomputeCase) -> dict[str, list[int]]:
@@ -205,8 +267,3 @@ def after_a_failure(rank: Rank, case: RecomputeCase, fails_in: int) -> dict[str,
     net.zero_grad()
     found = trained(rank, case, net)
     return {"raised": raised, "trained": found, "runs": runs(net)}
-
-
-def plainly(rank: Rank, case: RecomputeCase) -> dict[str, Any]:
-    """What training gives without recomputation."""
-    return trained(rank, case, chain(rank, case, recompute=False))

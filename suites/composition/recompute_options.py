@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from harness.data.case import Case
 from harness.worlds.rank import Rank
-from suites.composition.recompute import Chain, RecomputeCase, chain, checkpointed, trained
+from suites.composition.recompute import RecomputeCase, chain, checkpointed, trained
 from suites.kit.expected_collectives import tallied, tells_nothing
 from suites.kit.strategies import world_sizes
 
@@ -32,13 +32,6 @@ class KeywordCase(Case):
 
     world_size: int = 1
     keyword: str = "recompute"
-
-
-@dataclass(frozen=True)
-class ShardedRecomputeCase(RecomputeCase):
-    """A chain whose recomputed layers and root are also sharded, before or after they are given to ``checkpoint``."""
-
-    checkpoint_first: bool = True
 
 
 @st.composite
@@ -68,28 +61,28 @@ def whole_layers(draw: st.DrawFn, /, **fixed: Any) -> RecomputeCase:
 
 
 @st.composite
-def sharded_cases(draw: st.DrawFn) -> ShardedRecomputeCase:
+def sharded_cases(draw: st.DrawFn) -> RecomputeCase:
     """Chains with dropout, sharded and recomputed in either order."""
-    case = draw(whole_layers(dropout=0.5, world_size=draw(world_sizes(2))))
-    fields = {name: getattr(case, name) for name in RecomputeCase.__dataclass_fields__}
-    return ShardedRecomputeCase(**fields, checkpoint_first=draw(st.booleans()))
+    return draw(whole_layers(dropout=0.5, **draw(shardings)))
 
 
-def sharded_both(rank: Rank, case: ShardedRecomputeCase) -> list[dict[str, Any]]:
-    """What training the sharded chain gives, without recomputation and with it."""
-    return [trained(rank, case, sharded(rank, case, recompute)) for recompute in (False, True)]
+@st.composite
+def cast_cases(draw: st.DrawFn) -> RecomputeCase:
+    """Any low dtype in the last of two layers, and ``checkpoint`` there or further inside."""
+    place = draw(st.sampled_from(["layers.1", "layers.1.linear"]))
+    low = draw(st.sampled_from(["float16", "bfloat16"]))
+    return draw(recompute_cases(layers=2, recomputed=(place,), twice=False, low=low, **draw(shardings)))
 
 
-def sharded(rank: Rank, case: ShardedRecomputeCase, recompute: bool) -> Chain:
-    """The chain with both functions on what is recomputed, in the case's order, and a sharded root."""
-    net, fully_shard = chain(rank, case, recompute and case.checkpoint_first), rank.implementation.fully_shard
-    assert fully_shard is not None
-    for place in case.recomputed:
-        fully_shard(net.get_submodule(place), mesh=rank.mesh())
-    fully_shard(net, mesh=rank.mesh())
-    for place in case.recomputed if recompute and not case.checkpoint_first else ():
-        checkpointed(rank, net.get_submodule(place), **case.options())
-    return net
+#: How chains are sharded: before or after they are given to ``checkpoint``.
+shardings = st.fixed_dictionaries(
+    {
+        "world_size": world_sizes(2),
+        "sharded": st.just(True),
+        "checkpoint_first": st.booleans(),
+        "reshard_after_forward": st.booleans(),
+    }
+)
 
 
 def contexts_entered(rank: Rank, case: RecomputeCase) -> list[str]:
@@ -116,7 +109,8 @@ def contexts_entered(rank: Rank, case: RecomputeCase) -> list[str]:
     return log
 
 
-CONTEXTS = ["forward in", "run", "forward out", "backward", "recompute in", "run", "recompute out"]
+RUN = "run in torch.float32"
+CONTEXTS = ["forward in", RUN, "forward out", "backward", "recompute in", RUN, "recompute out"]
 
 
 class Fickle(nn.Module):
@@ -163,14 +157,14 @@ def twice_on_one(rank: Rank, case: RecomputeCase) -> None:
     checkpointed(rank, net.get_submodule(case.recomputed[0]))
 
 
-def collectives(rank: Rank, case: ShardedRecomputeCase) -> list[dict[str, int]]:
+def collectives(rank: Rank, case: RecomputeCase) -> list[dict[str, int]]:
     """How often a pass makes which collective, without recomputation and with it."""
     return [collectives_of(rank, case, recompute) for recompute in (False, True)]
 
 
-def collectives_of(rank: Rank, case: ShardedRecomputeCase, recompute: bool) -> dict[str, int]:
+def collectives_of(rank: Rank, case: RecomputeCase, recompute: bool) -> dict[str, int]:
     """How often one pass makes which collective, but for the first pass."""
-    net = sharded(rank, case, recompute)
+    net = chain(rank, case, recompute)
     trained(rank, case, net)
     with rank.collectives() as entries:
         trained(rank, case, net)

@@ -6,54 +6,19 @@ holds its own, 1 or 3, or shows none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from harness.data.case import Case
 from harness.worlds.rank import Rank
-from suites.composition.compose import Act, ComposedCase, Composite, Function
-from suites.composition.compose_programs import composed
-from suites.composition.compose_strategies import HEAD, Acts, composites, drawn
+from suites.composition.compose import Act, ComposedCase, Composite, Function, Route
+from suites.composition.compose_programs import applied
+from suites.composition.compose_strategies import HEAD, Acts, composed, composites
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.programs import gradients, steps
-from suites.kit.strategies import training_cases, world_sizes
-from suites.oracle.situation import Trace
-
-Route = Literal["", "halves", "tied", "cast", "method", "prefetch"]
-
-
-@dataclass(frozen=True)
-class RouteCase(ComposedCase):
-    """Training by a route that changes no result.
-
-    ``halves`` runs forward twice, on a part of the batch each, before backward; ``tied`` is a net whose units share a
-    weight; ``cast`` builds in float64 and casts once replicated; ``method`` runs forward by another method;
-    ``prefetch`` tells each module which one comes next.
-    """
-
-    route: Route = ""
-
-    def build(self) -> nn.Sequential:
-        """The net; where it is tied, the second unit has the first one's weight."""
-        net = super().build()
-        if self.route == "tied":
-            last: Any = net.get_submodule("2.1")
-            last.weight = net.get_submodule("1.1").weight
-        return net
-
-
-@dataclass(frozen=True)
-class ContainerCase(Case):
-    """A container of modules that cannot be called."""
-
-    world_size: int
-    container: Literal["ModuleList", "ModuleDict"]
-
+from suites.kit.programs import gradients, loss_of
+from suites.kit.strategies import training_cases
 
 BLOCKS = tuple(str(place) for place in range(len(HEAD)))
 #: Nets of three blocks, so that what is applied to each leaves nothing out.
@@ -88,12 +53,18 @@ def alternating() -> Acts:
     return st.sampled_from([(Act(outer, "1.0"), Act(inner, "1"), Act(outer)) for outer, inner in kinds])
 
 
-def replicas(acts: Acts, **fixed: Any) -> st.SearchStrategy[RouteCase]:
-    """Some steps of training under these calls."""
-    return st.builds(RouteCase, **drawn({"net": THREE, "acts": acts, **fixed}))
+def replicas(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
+    """Some steps of training under these calls, which leave nothing out."""
+    return composed(acts, **{"net": THREE, "same_inputs": False, **fixed})
 
 
-def routes(*names: Route) -> st.SearchStrategy[RouteCase]:
+def accumulating(function: Function) -> st.SearchStrategy[ComposedCase]:
+    """Replicas under one root or apart, one batch of which is not reduced before another."""
+    cases = replicas(under_one_root(function), net=ROOTED) | replicas(on_each_block(function))
+    return cases.map(lambda case: replace(case, steps=1, route="accumulated"))
+
+
+def routes(*names: Route) -> st.SearchStrategy[ComposedCase]:
     """Replicas that are trained by one of these routes.
 
     What is tied is replicated together; where modules prefetch, each block is one of its own.
@@ -111,59 +82,23 @@ def low_precision_cases() -> st.SearchStrategy[TrainingCase]:
     return nets.flatmap(lambda net: training_cases(exact=True, net=net, dtype="float32", steps=1))
 
 
-def container_cases() -> st.SearchStrategy[ContainerCase]:
-    """Either container."""
-    return st.builds(ContainerCase, world_size=world_sizes(), container=st.sampled_from(["ModuleList", "ModuleDict"]))
-
-
-def train_by_route(rank: Rank, case: RouteCase) -> Trace:
-    """Replicate, then train by the case's route."""
-    net: Any = composed(rank, replace(case, dtype="float64") if case.route == "cast" else case)
-    if case.route == "cast":
-        net.to(case.torch_dtype)
-    if case.route == "prefetch":
-        for one, following in zip(modules := [net, *blocks_of(net, case)], modules[1:], strict=False):
-            one.set_modules_to_forward_prefetch([following])
-            following.set_modules_to_backward_prefetch([one])
-    if case.route == "method":
-        assert rank.implementation.register_forward_method is not None
-        rank.implementation.register_forward_method(net, "run")
-        return steps(rank, case, net, net.run)
-    return steps(rank, case, net, (lambda x: in_halves(net, x)) if case.route == "halves" else None)
-
-
-def blocks_of(net: nn.Module, case: ComposedCase) -> list[nn.Module]:
-    """The modules below the root to which something was applied, in the order in which they run."""
-    return [net.get_submodule(place) for place in sorted(act.place for act in case.acts if act.place)]
-
-
-def in_halves(net: nn.Module, x: Tensor) -> Tensor:
-    """What the net makes of the first row, and then of the others."""
-    return torch.cat([net(x[:1]), net(x[1:])])
-
-
-def accumulated(rank: Rank, case: RouteCase) -> dict[str, Any]:
-    """Gradients after the first row, not synchronised, and after the others, synchronised; and the plain net's first.
+def accumulated(rank: Rank, case: ComposedCase) -> dict[str, Any]:
+    """Gradients after a batch that is not synchronised, ``held``, and after one that is; and the plain net's ``own``.
 
     All of one parameter's are by its name; there may be none before gradients are synchronised.
     """
-    net, plain = composed(rank, case), case.build().to(rank.device)
-    replicated: list[Any] = [net.get_submodule(act.place) for act in case.acts]
-    for module in replicated:
-        module.set_requires_gradient_sync(False)
-    next(losses(rank, case, plain)).backward()
-    parts = losses(rank, case, net)
-    next(parts).backward()
-    held = gradients(net)
-    for module in replicated:
-        module.set_requires_gradient_sync(True)
-    next(parts).backward()
-    return {"own": gradients(plain), "held": held, "gradients": gradients(net)}
+    net, plain = applied(rank, case), case.build().to(rank.device)
+    loss_of(rank, case, plain).backward()
+    found = []
+    for step, synchronised in enumerate((False, True)):
+        synchronise(net, case, synchronised)
+        loss_of(rank, case, net, step).backward()
+        found.append(gradients(net))
+    return {"own": gradients(plain), "held": found[0], "gradients": found[1]}
 
 
-def losses(rank: Rank, case: RouteCase, net: nn.Module) -> Iterator[Tensor]:
-    """The loss of the first row of the batch, and then of the others: together that of the batch."""
-    batch = case.inputs(0, rank.number).to(rank.device)
-    weights = case.numbers(tuple(batch.shape), 2, 0, rank.number).to(rank.device)
-    for rows in (slice(0, 1), slice(1, None)):
-        yield (net(batch[rows]) * weights[rows]).sum()
+def synchronise(net: nn.Module, case: ComposedCase, synchronised: bool) -> None:
+    """Say of everything that is replicated whether its gradients are synchronised."""
+    for act in case.acts:
+        replicated: Any = net.get_submodule(act.place)
+        replicated.set_requires_gradient_sync(synchronised)

@@ -11,25 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import distribute_module
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.worlds.rank import Rank
 from suites.composition.compose import ComposedCase, spread_by
-from suites.composition.compose_programs import composed, state
-from suites.composition.replicated import ContainerCase, RouteCase, losses
+from suites.composition.compose_programs import applied, state
+from suites.composition.replicated import synchronise
+from suites.kit import programs
 from suites.kit.cases import TrainingCase
-from suites.kit.programs import gradients, spread, steps
+from suites.kit.parallel import ParallelCase, cut_over_tp
+from suites.kit.programs import data_mesh, gradients, introspection, loss_of, spread, steps, whole_mesh
 from suites.kit.trees import modules_outside
-from suites.oracle.situation import Trace
-from suites.parallelism.three_axes import ThreeAxisCase
 
 
-def layouts(rank: Rank, case: RouteCase) -> dict[str, Any]:
+def layouts(rank: Rank, case: ComposedCase) -> dict[str, Any]:
     """How every parameter lies once all is applied, and after a backward; which modules are of the class they gain."""
-    net, module_class = composed(rank, case), rank.implementation.module_class
+    net, module_class = applied(rank, case), rank.implementation.module_class
     assert module_class is not None
     before = layout(rank, net)
-    next(losses(rank, case, net)).backward()
+    loss_of(rank, case, net).backward()
     gained = {act.place: isinstance(net.get_submodule(act.place), module_class) for act in case.acts}
     return {"at first": before, "after backward": layout(rank, net), "of the class": gained}
 
@@ -39,7 +38,7 @@ def layout(rank: Rank, net: nn.Module) -> dict[str, Any]:
     return {name: spread(parameter, rank.mesh()) for name, parameter in net.named_parameters()}
 
 
-def expected_layouts(case: RouteCase) -> dict[str, Any]:
+def expected_layouts(case: ComposedCase) -> dict[str, Any]:
     """What ``layouts`` must say: DTensors, placed by what was applied closest to them."""
     words = {"replicate_fsdp": "Replicate()", "fully_shard": "Shard(0)"}
     lie = {
@@ -58,16 +57,15 @@ def saved(rank: Rank, case: ComposedCase) -> dict[str, Any]:
     return {"returned the module": [replicate(module) is module for module in modules], **state(net, lambda _: "")}
 
 
-def communicated(rank: Rank, case: RouteCase) -> list[dict[str, int]]:
+def communicated(rank: Rank, case: ComposedCase) -> list[dict[str, int]]:
     """How many all-reduces, and other collectives, a second pass makes; then one that does not synchronise."""
-    net: Any = composed(rank, case)
-    next(losses(rank, case, net)).backward()
+    net: Any = applied(rank, case)
+    loss_of(rank, case, net).backward()
     found = []
     for synchronised in (True, False):
-        for act in case.acts:
-            net.get_submodule(act.place).set_requires_gradient_sync(synchronised)
+        synchronise(net, case, synchronised)
         with rank.collectives() as entries:
-            next(losses(rank, case, net)).backward()
+            loss_of(rank, case, net).backward()
         reductions = sum(entry["op"] == "all_reduce" for entry in entries)
         found.append({"all-reduces": reductions, "others": len(entries) - reductions})
     return found
@@ -75,10 +73,9 @@ def communicated(rank: Rank, case: RouteCase) -> list[dict[str, int]]:
 
 def managed(rank: Rank, case: ComposedCase) -> list[str]:
     """The names of the modules that ``fully_shard`` of the root would manage now."""
-    net, introspection = composed(rank, case), rank.implementation.introspection
-    assert introspection is not None
+    net = applied(rank, case)
     names = {module: name for name, module in net.named_modules()}
-    return sorted(names[module] for module in introspection.managed_modules(net))
+    return sorted(names[module] for module in introspection(rank).managed_modules(net))
 
 
 def expected_managed(case: ComposedCase) -> list[str]:
@@ -103,16 +100,12 @@ def low_precision(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     return {"seen": [*seen, str(outputs.dtype)], "gradients of": sorted(found), "gradients": gradients(net)}
 
 
-def train_after_tp(rank: Rank, case: ThreeAxisCase) -> dict[str, Any]:
-    """Cut every MLP over tp, replicate over the other axis, and train; ranks of one tp group see the same batch."""
-    net, mesh = case.build(), rank.mesh((case.data_ranks, case.tp), ("dp", "tp"))
-    for block in net:
-        parallelize_module(block, mesh["tp"], {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()})
+def train_after_tp(rank: Rank, case: ParallelCase) -> dict[str, Any]:
+    """Cut every MLP over tp, replicate over the other axis, and train: how parameters lay before, and the trace."""
+    net = cut_over_tp(rank, case, case.build())
     assert rank.implementation.replicate_fsdp is not None
-    rank.implementation.replicate_fsdp(net, mesh=mesh["dp"])
-    placed = {name: spread(parameter, mesh)["placements"] for name, parameter in net.named_parameters()}
-    trace: Trace = steps(rank, case, net)
-    return {"placements": placed, "trace": trace}
+    rank.implementation.replicate_fsdp(net, mesh=data_mesh(rank, case))
+    return {"layouts": programs.layouts(net, whole_mesh(rank, case)), "trace": steps(rank, case, net)}
 
 
 def on_two_axes(rank: Rank, case: ComposedCase) -> None:
@@ -140,9 +133,14 @@ def over(rank: Rank, case: ComposedCase, **names: str) -> None:
     subject.replicate_fsdp(net, mesh=mesh, dp_mesh_dims=subject.data_parallel_mesh_dims(**names))
 
 
-def a_container(rank: Rank, case: ContainerCase) -> None:
-    """Replicate a container without forward."""
-    layers = {"one": nn.Linear(2, 2), "two": nn.Linear(2, 2)}
-    net = nn.ModuleDict(layers) if case.container == "ModuleDict" else nn.ModuleList(layers.values())
+def a_list_of_modules(rank: Rank, case: ComposedCase) -> None:
+    """Replicate a ``ModuleList``."""
     assert rank.implementation.replicate_fsdp is not None
-    rank.implementation.replicate_fsdp(net, mesh=rank.mesh())
+    rank.implementation.replicate_fsdp(nn.ModuleList(case.build()), mesh=rank.mesh())
+
+
+def named_modules(rank: Rank, case: ComposedCase) -> None:
+    """Replicate a ``ModuleDict``."""
+    assert rank.implementation.replicate_fsdp is not None
+    named = {f"block {name}": block for name, block in case.build().named_children()}
+    rank.implementation.replicate_fsdp(nn.ModuleDict(named), mesh=rank.mesh())

@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.composition import recompute, recompute_options
 from suites.composition.recompute import RecomputeCase
 from suites.composition.recompute_options import (
     CONTEXTS,
     KeywordCase,
-    ShardedRecomputeCase,
     recompute_cases,
     sharded_cases,
     whole_layers,
@@ -31,21 +29,21 @@ NESTED = RecomputeCase(layers=3, recomputed=("", "layers.1", "layers.1.linear"),
 @given(case=st.booleans().flatmap(lambda preserved: recompute_cases(preserve_rng_state=preserved)))
 def test_recomputation_changes_no_result(trial: Trial, case: RecomputeCase) -> None:
     """Modules that hand on several tensors, keywords or the same module twice give the same output and gradients."""
-    are_alike(trial, recompute.both, case)
+    are_alike(trial, case)
 
 
 @requirement("checkpoint/random-numbers", CHECKPOINT)
 @given(case=recompute_cases(dropout=0.5))
 def test_recomputation_draws_the_random_numbers_of_the_forward(trial: Trial, case: RecomputeCase) -> None:
     """Dropout drops the same when it is recomputed, and random numbers drawn later are those drawn without."""
-    are_alike(trial, recompute.both, case)
+    are_alike(trial, case)
 
 
 @requirement("checkpoint/sharded-random-numbers", CHECKPOINT, Feature.FULLY_SHARD, ranks=2)
 @given(case=sharded_cases())
-def test_sharded_modules_draw_the_random_numbers_of_the_forward(trial: Trial, case: ShardedRecomputeCase) -> None:
+def test_sharded_modules_draw_the_random_numbers_of_the_forward(trial: Trial, case: RecomputeCase) -> None:
     """In sharded modules, too, recomputation changes no result of dropout, whichever function came first."""
-    are_alike(trial, recompute_options.sharded_both, case)
+    are_alike(trial, case)
 
 
 @requirement("checkpoint/recomputes", CHECKPOINT)
@@ -58,7 +56,7 @@ def test_forward_keeps_no_activations_and_backward_computes_them_again(trial: Tr
 
 @requirement("checkpoint/no-more-collectives", CHECKPOINT, Feature.FULLY_SHARD, ranks=2)
 @given(case=sharded_cases())
-def test_recomputation_makes_no_more_collectives(trial: Trial, case: ShardedRecomputeCase) -> None:
+def test_recomputation_makes_no_more_collectives(trial: Trial, case: RecomputeCase) -> None:
     """A sharded module that is recomputed is gathered and reduced as often as one that is not, in either order."""
     for number, (plain, recomputed) in enumerate(trial.run(recompute_options.collectives, case)):
         trial.holds(bool(plain), f"rank {number}: expected collectives, but none was heard")
@@ -87,7 +85,7 @@ def test_names_classes_and_structure_stay(trial: Trial, case: RecomputeCase) -> 
 @given(case=recompute_cases(recomputed=("layers.0",), layers=1, twice=False))
 def test_a_module_that_raised_can_be_used_again(trial: Trial, case: RecomputeCase) -> None:
     """After an exception in forward or in recomputation, a module is recomputed as before, with the same results."""
-    [want] = trial.run(recompute.plainly, case)
+    [(want, _)] = trial.run(recompute.both, case)
     for fails_in in (1, 2):
         [got] = trial.run(recompute.after_a_failure, case, fails_in)
         trial.agree("raised", got["raised"], f"run {fails_in} fails")
@@ -133,7 +131,7 @@ def test_one_module_is_not_checkpointed_twice(trial: Trial, case: RecomputeCase)
     trial.refuses(recompute_options.twice_on_one, case, errors, "once|already")
 
 
-def are_alike(trial: Trial, program: Program, case: RecomputeCase) -> None:
-    """Run a program that gives results without and with recomputation, and compare them bit for bit."""
-    for number, (plain, recomputed) in enumerate(trial.run(program, case)):
+def are_alike(trial: Trial, case: RecomputeCase) -> None:
+    """Train without and with recomputation, and compare the results bit for bit."""
+    for number, (plain, recomputed) in enumerate(trial.run(recompute.both, case)):
         trial.agree(f"rank {number}", recomputed, plain)

@@ -13,21 +13,13 @@ from harness.data.comparison import Allowance
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.composition import casts, compose
-from suites.composition.casts import CastCase
-from suites.composition.compose import Act, ComposedCase, Composite, NestedCase
-from suites.composition.compose_programs import (
-    after_forward,
-    one_step,
-    state_after_training,
-    state_of_each_type,
-    train_composed,
-)
+from suites.composition import compose, recompute
+from suites.composition.compose import NESTINGS, Act, ComposedCase, Composite, nesting
+from suites.composition.compose_programs import one_step, state_after_training, state_of_each_type, train
 from suites.composition.compose_strategies import (
     SMALL,
     UNITS,
     both_on_one,
-    cast_cases,
     composed,
     composites,
     inside_sharded,
@@ -38,6 +30,8 @@ from suites.composition.compose_strategies import (
     strategy_cases,
     under_root,
 )
+from suites.composition.recompute import RecomputeCase
+from suites.composition.recompute_options import cast_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import trains
 
@@ -58,7 +52,7 @@ RECOMPUTE_INNER = tuple(Act("checkpoint", f"{unit}.0") for unit in UNITS)
 @given(case=composed(same_module()))
 def test_checkpoint_and_fully_shard_on_one_module_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Given to both checkpoint and fully_shard, in either order, a module trains as the plain one."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/checkpoint-inside", *RECOMPUTED, ranks=2, source="B2")
@@ -66,7 +60,7 @@ def test_checkpoint_and_fully_shard_on_one_module_train_as_unsharded(trial: Tria
 @given(case=composed(inside_sharded()))
 def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Sharded modules of which a part is recomputed train as the plain ones, with or without a sharded root."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/checkpoint-under-root", *RECOMPUTED, ranks=2, source="B5")
@@ -74,7 +68,7 @@ def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, cas
 @given(case=composed(under_root(Act("fully_shard")), net=OWN))
 def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A sharded root with parameters of its own, and recomputed modules below, trains as the plain net."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/adam", *RECOMPUTED, ranks=2, source="B0")
@@ -93,20 +87,20 @@ def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case:
 @given(case=composed(under_root(Act("fully_shard")) | inside_sharded(), adam=True, set_to_none=st.booleans()))
 def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: ComposedCase) -> None:
     """Adam, with gradients set to None or to zero between steps, trains a composed net as the plain one."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/nestings", *MIXED, ranks=2, source="B7")
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1fm,1r"))
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1r,1fm"))
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1r,1fa"))
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1r1fm,1fm"))
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1r1fa,1fm"))
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1fm1fm,1r1r,1fm"))
+@example(case=replace(PLAIN, acts=NESTINGS["1fm,1r"]))
+@example(case=replace(PLAIN, acts=NESTINGS["1r,1fm"]))
+@example(case=replace(PLAIN, acts=NESTINGS["1r,1fa"]))
+@example(case=replace(PLAIN, acts=NESTINGS["1r1fm,1fm"]))
+@example(case=replace(PLAIN, acts=NESTINGS["1r1fa,1fm"]))
+@example(case=replace(PLAIN, acts=NESTINGS["1fm1fm,1r1r,1fm"]))
 @given(case=nestings())
-def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, case: NestedCase) -> None:
+def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """However replicate and fully_shard are nested, the loss, gradients and parameters are the plain net's."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/replicated-rest", *MIXED, ranks=2, source="B4")
@@ -132,23 +126,23 @@ def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: Com
 @given(case=siblings())
 def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: ComposedCase) -> None:
     """Modules of one net given to fully_shard and to replicate, side by side, train as the plain ones."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/refuses-both", *MIXED, source="B6")
 @given(case=both_on_one())
 def test_replicate_refuses_what_is_sharded(trial: Trial, case: ComposedCase) -> None:
     """Given a module that is fully sharded, replicate raises a RuntimeError that says it cannot be applied."""
-    trial.refuses(train_composed, case, "RuntimeError", "Cannot apply .*replicate")
+    trial.refuses(train, case, "RuntimeError", "Cannot apply .*replicate")
 
 
 @requirement("composition/casts", *RECOMPUTED, Feature.MIXED_PRECISION, ranks=2, source="B3")
 @given(case=cast_cases())
-def test_recomputation_casts_inputs_as_the_forward_did(trial: Trial, case: CastCase) -> None:
+def test_recomputation_casts_inputs_as_the_forward_did(trial: Trial, case: RecomputeCase) -> None:
     """Recomputed under mixed precision, each module meets inputs of the forward's dtype, and gradients are the same."""
-    for number, (plain, recomputed) in enumerate(trial.run(casts.both, case)):
-        trial.agree(f"rank {number}", plain["seen"], casts.expected(case, recompute=False))
-        trial.agree(f"rank {number}, recomputing", recomputed["seen"], casts.expected(case, recompute=True))
+    for number, (plain, recomputed) in enumerate(trial.run(recompute.noted, case)):
+        trial.agree(f"rank {number}", plain["seen"], recompute.expected_casts(case, recompute=False))
+        trial.agree(f"rank {number}, recomputing", recomputed["seen"], recompute.expected_casts(case, recompute=True))
         trial.agree(f"rank {number}, gradients", recomputed["gradients"], plain["gradients"])
 
 
@@ -168,7 +162,7 @@ def test_state_dicts_of_mixed_nets_keep_the_forms_of_parameters(trial: Trial, ca
 @given(case=composed(same_module(by_policy=True) | under_root(Act("NO_SHARD")), net=OWN))
 def test_recomputed_modules_sharded_by_policy_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A module given to checkpoint and, with a policy or under NO_SHARD, sharded by it or above trains as plain."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/policy-replicated-rest", *MIXED, BY_POLICY, ranks=2, source="B4")
@@ -179,12 +173,12 @@ def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial,
 
 
 @requirement("composition/policy-nestings", *MIXED, BY_POLICY, ranks=2, source="B7")
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1r,1fa", by_policy=True))
-@example(case=NestedCase(world_size=2, net=SMALL, dtype="float64", nesting="1r1fa,1fm", by_policy=True))
+@example(case=replace(PLAIN, acts=nesting("1r,1fa", by_policy=True)))
+@example(case=replace(PLAIN, acts=nesting("1r1fa,1fm", by_policy=True)))
 @given(case=nestings(by_policy=True))
-def test_policies_leave_replicated_modules_alone(trial: Trial, case: NestedCase) -> None:
+def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCase) -> None:
     """A policy leaves modules alone that replicate has taken, and the nested net trains as the plain one."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/strategies", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B1 B5")
@@ -192,16 +186,17 @@ def test_policies_leave_replicated_modules_alone(trial: Trial, case: NestedCase)
 @given(case=strategy_cases())
 def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Under every strategy, with any policy, ranks hold the right parts of what the plain net's training gives."""
-    trains_as_unsharded(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("composition/strategies-after-forward", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B5")
+@example(case=replace(PLAIN, acts=(Act("SHARD_GRAD_OP", "", "Unit"),)))
 @given(case=strategy_cases(policy="Unit"))
 def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: ComposedCase) -> None:
     """From forward to backward, SHARD_GRAD_OP and NO_SHARD keep all whole, the others have what a policy chose cut."""
     want = compose.forms_after_forward(case)
-    for number, got in enumerate(trial.run(after_forward, case)):
-        trial.agree(f"rank {number}", {name: got[name] for name in want}, want)
+    for number, got in enumerate(trial.run(one_step, case)):
+        trial.agree(f"rank {number}", {name: got["after forward"][name] for name in want}, want)
 
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
@@ -218,16 +213,11 @@ def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: Compos
             holds(trial, where, case, found, kinds, full if is_full else own, want.within)
 
 
-def trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
-    """Run the case on ranks and compare each rank's trace with its part of the unsharded model's."""
-    trains(trial, train_composed, case)
-
-
 def spreads_as_told(trial: Trial, case: ComposedCase) -> None:
     """Compare which parameters are cut after a forward and backward, and each rank's gradients."""
     want = expected(replace(case, steps=1))
     for number, got in enumerate(trial.run(one_step, case)):
-        trial.agree(f"rank {number}, forms", got["forms"], compose.forms(case))
+        trial.agree(f"rank {number}, forms", got["after backward"], compose.forms(case))
         due = want.trace(number)[0]["gradients"]
         trial.agree(f"rank {number}", {"gradients": got["gradients"]}, {"gradients": due}, want.within)
 

@@ -55,6 +55,16 @@ class CaseOnMesh(Case):
     dtype: str
 
     @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes of the mesh, if it has any."""
+        return ("replicate", "shard") if self.mesh else ()
+
+    @property
+    def data_axes(self) -> tuple[str, ...]:
+        """Those on which ranks have batches of their own."""
+        return self.axes
+
+    @property
     def shards(self) -> int:
         """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
         return self.mesh[1] if self.mesh else self.world_size
@@ -89,6 +99,10 @@ class NetCase(CaseOnMesh):
         fill(net, self.seed, self.exact)
         return net
 
+    def full(self) -> dict[str, Tensor]:
+        """The net's parameters by name."""
+        return {name: parameter.detach() for name, parameter in self.build().named_parameters()}
+
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Data of ``shape`` that depends on the seed and on ``salt`` (a step, a rank) and on nothing else."""
         return draw(shape, mixed(self.seed, *salt), self.exact).to(self.torch_dtype)
@@ -115,6 +129,10 @@ class TrainingCase(NetCase, Situation):
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
         """The net in a dtype."""
         return self.build().to(dtype or self.torch_dtype)
+
+    def parts(self, rank: int) -> dict[str, Tensor]:
+        """What a rank holds of the net's parameters."""
+        return {name: self.part(rank, name, full) for name, full in self.full().items()}
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for a rank's batch of this number."""

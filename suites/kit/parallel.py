@@ -1,4 +1,4 @@
-"""Nets under tensor parallelism and then ``fully_shard``: the case, what each rank holds, and the program.
+"""Nets on meshes of several axes: which part of a parameter a rank holds, what is drawn, and tensor parallelism.
 
 A column-wise weight of 8 rows on a mesh of dp 2 and tp 2: tp cuts it first, then dp cuts what tp left::
 
@@ -7,78 +7,147 @@ A column-wise weight of 8 rows on a mesh of dp 2 and tp 2: tp cuts it first, the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from harness.data.case import Case
+from harness.trial import most_ranks
 from harness.worlds.rank import Rank
-from reference_models.nets import MLP
-from suites.kit.cases import fill
-from suites.kit.strategies import two_axis_shapes
+from suites.kit.cases import CaseOnMesh, Stack, TrainingCase, as_case
+from suites.kit.hsdp import RESHARDS
+from suites.kit.programs import whole_mesh
+from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
+
+#: The axes of a mesh with their sizes, those that shard, and those that replicate.
+Mesh = tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]
+FLAT: list[Mesh] = [({"dp": dp, "tp": tp}, ("dp",), ()) for dp, tp in [(2, 2), (2, 2), (1, 4), (1, 2), (2, 1), (4, 1)]]
+#: The first needs a world of eight ranks, as threads have it.
+HYBRID: list[Mesh] = [
+    ({"replicate": replicas, "shard": shards, "tp": tp}, ("shard",), ("replicate",))
+    for replicas, shards, tp in [(2, 2, 2), (2, 1, 2), (1, 2, 2), (2, 2, 1)]
+]
 
 
 @dataclass(frozen=True)
-class ParallelCase(Case):
-    """An MLP of which ``tp`` neighbouring ranks share each layer; the other mesh axis, dp, shards it further.
+class ParallelCase(TrainingCase):
+    """MLPs on a ``mesh`` of named ``axes``: those in ``shard`` cut parameters, those in ``replicate`` copy them.
 
-    ``plan`` are the layers given to ``fully_shard`` before the whole MLP.
+    Ranks that differ on other axes alone see one batch; over ``tp``, if there is such an axis, they share each layer.
     """
 
-    world_size: int
-    tp: int
-    dim: int
-    multiplier: int
-    bias: bool = True
-    buffer: bool = False
-    plan: tuple[str, ...] = ()
-    seed: int = 0
+    axes: tuple[str, ...] = ("dp", "tp")
+    shard: tuple[str, ...] = ("dp",)
+    replicate: tuple[str, ...] = ()
 
     @property
-    def dp(self) -> int:
-        """How many ranks the other axis has."""
-        return self.world_size // self.tp
+    def data_axes(self) -> tuple[str, ...]:
+        """Those that shard or replicate, in the order of the mesh."""
+        return tuple(axis for axis in self.axes if axis in (*self.shard, *self.replicate))
 
-    def mesh(self, rank: Rank) -> DeviceMesh:
-        """The mesh of both axes."""
-        return rank.mesh((self.dp, self.tp), ("dp", "tp"))
+    def count(self, *axes: str) -> int:
+        """How many places there are on these axes together."""
+        sizes = dict(zip(self.axes, self.mesh or (self.world_size,), strict=True))
+        return math.prod(sizes.get(axis, 1) for axis in axes)
 
-    def build(self) -> MLP:
-        """The MLP with weights drawn from the seed."""
-        net = MLP(self.dim, self.multiplier, buffer=self.buffer, bias=self.bias)
-        fill(net, self.seed, exact=False)
-        return net
+    def place(self, rank: int, *axes: str) -> int:
+        """A rank's place on these axes together, the first of them counting most."""
+        place = 0
+        for axis in axes:
+            at = self.axes.index(axis)
+            place = place * self.count(axis) + rank // self.count(*self.axes[at + 1 :]) % self.count(axis)
+        return place
 
-    def full(self) -> dict[str, Tensor]:
-        """The unsharded parameters by name."""
-        return {name: parameter.detach() for name, parameter in self.build().named_parameters()}
+    @property
+    def shards(self) -> int:
+        """Into how many parts data axes cut a parameter."""
+        return self.count(*self.shard)
+
+    @property
+    def data_ranks(self) -> int:
+        """How many batches there are."""
+        return self.count(*self.data_axes)
+
+    def data_rank(self, rank: int) -> int:
+        """Which batch a rank sees."""
+        return self.place(rank, *self.data_axes)
+
+    def cut_by_tp(self, name: str) -> int | None:
+        """The dim that tensor parallelism cuts; None where every tp rank holds the whole."""
+        layer = ".".join(name.split(".")[-2:])
+        return {"in_proj.weight": 0, "in_proj.bias": 0, "out_proj.weight": 1}.get(layer) if "tp" in self.axes else None
+
+    def cut_by_data(self, name: str) -> int:
+        """The dim that the axes that shard cut."""
+        return 0
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter."""
+        dim = self.cut_by_tp(name)
+        left = full if dim is None else shard(full, self.count("tp"), self.place(rank, "tp"), dim)
+        return shard(left, self.shards, self.place(rank, *self.shard), self.cut_by_data(name))
+
+    def placements(self, name: str) -> list[str]:
+        """The placements of a parameter in words."""
+        cuts = dict.fromkeys(self.shard, self.cut_by_data(name))
+        if (dim := self.cut_by_tp(name)) is not None:
+            cuts["tp"] = dim
+        return [f"Shard({cuts[axis]})" if axis in cuts else "Replicate()" for axis in self.axes]
+
+    def layouts(self, rank: int) -> dict[str, Any]:
+        """What ``layouts`` of ``programs.py`` must say on a rank."""
+        where, parts = {"type": "DTensor", "on the mesh": True}, self.parts(rank)
+        return {
+            name: {**where, "placements": self.placements(name), "local": parts[name], "full": full}
+            for name, full in self.full().items()
+        }
 
 
 @st.composite
 def parallel_cases(
-    draw: st.DrawFn, buffers: st.SearchStrategy[bool] | None = None, tp_divides: bool = False
-) -> ParallelCase:
-    """Meshes in every shape of two axes; dims that neither axis need divide.
+    draw: st.DrawFn,
+    /,
+    meshes: Sequence[Mesh] = FLAT,
+    kind: type[Any] = ParallelCase,
+    exact: bool = False,
+    even: bool = True,
+    multiple: int = 1,
+    blocks: Sequence[str] = ("mlp", "buffer"),
+    **fixed: Any,
+) -> Any:
+    """Cases of a kind on one of these meshes; dims are multiples of a number, which data axes need not divide.
 
-    Tensor parallelism gives each of its ranks something: parts of no columns are beyond what DTensors promise.
+    Where tensor parallelism trains, its own operations ask for a hidden dim that is not 1 and that it divides; unless
+    ``even``, it leaves no rank without rows. In exact cases two blocks need float64 (see ``training_cases``).
     """
-    world_size, tp = draw(two_axis_shapes())
-    fits = divides if tp_divides else full_parts
-    dim, multiplier = draw(st.tuples(st.integers(1, 9), st.integers(1, 3)).filter(lambda dims: fits(dims, tp)))
-    return ParallelCase(
-        world_size=world_size,
-        tp=tp,
-        dim=dim,
-        multiplier=multiplier,
-        bias=draw(st.booleans()),
-        buffer=draw(buffers or st.booleans()),
-        plan=draw(st.sampled_from([(), ("in_proj",), ("in_proj", "out_proj")])),
-        seed=draw(st.integers(0, 2**16)),
+    sizes, sharding, copying = draw(st.sampled_from([mesh for mesh in meshes if ranks_of(mesh) <= most_ranks()]))
+    widest, fits = (5 if exact else 9), divides if even else full_parts
+    pairs = st.tuples(st.sampled_from(range(multiple, widest + 1, multiple)), st.integers(1, 3))
+    dim, multiplier = draw(pairs.filter(lambda dims: fits(dims, sizes.get("tp", 1))))
+    dtype = fixed.get("dtype") or draw(st.sampled_from(["float64", "float32"]))
+    most = 3 if not exact else 2 if dtype == "float64" else 1
+    chosen: Any = draw(st.lists(st.sampled_from(blocks), min_size=1, max_size=most))
+    case = draw(
+        training_cases(
+            exact=exact,
+            net=Stack(dim, tuple(chosen), multiplier, bias=draw(st.booleans())),
+            dtype=dtype,
+            world_size=math.prod(sizes.values()),
+            mesh=tuple(sizes.values()),
+            reshard_after_forward=draw(RESHARDS),
+        )
     )
+    return replace(as_case(kind, case, axes=tuple(sizes), shard=sharding, replicate=copying), **fixed)
+
+
+def ranks_of(mesh: Mesh) -> int:
+    """How many ranks a mesh has."""
+    return math.prod(mesh[0].values())
 
 
 def full_parts(dims: tuple[int, int], tp: int) -> bool:
@@ -88,39 +157,13 @@ def full_parts(dims: tuple[int, int], tp: int) -> bool:
 
 
 def divides(dims: tuple[int, int], tp: int) -> bool:
-    """Whether tp cuts the hidden dim into equal parts."""
-    return dims[0] * dims[1] % tp == 0
+    """Whether the hidden dim is not 1, and tp cuts it into equal parts."""
+    return dims[0] * dims[1] > 1 and dims[0] * dims[1] % tp == 0
 
 
-def tensor_parallel(case: ParallelCase, net: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Cut ``in_proj`` column-wise and ``out_proj`` row-wise over a mesh of one axis."""
-    return parallelize_module(net, mesh, {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()})
-
-
-def shard_in_two_ways(rank: Rank, case: ParallelCase) -> nn.Module:
-    """Tensor parallelism over tp, then ``fully_shard`` over dp."""
-    mesh, fully_shard = case.mesh(rank), rank.implementation.fully_shard
-    assert fully_shard is not None
-    net = tensor_parallel(case, case.build(), mesh["tp"])
-    for name in case.plan:
-        fully_shard(net.get_submodule(name), mesh=mesh["dp"])
-    fully_shard(net, mesh=mesh["dp"])
+def cut_over_tp(rank: Rank, case: CaseOnMesh, net: nn.Sequential) -> nn.Sequential:
+    """Cut every MLP, ``in_proj`` by columns and ``out_proj`` by rows, if there is such an axis."""
+    for block in net if "tp" in case.axes else ():
+        plan = {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()}
+        parallelize_module(block, whole_mesh(rank, case)["tp"], plan)
     return net
-
-
-def cut_by_tp(name: str) -> int | None:
-    """The dim that tensor parallelism cuts; None where every tp rank holds the whole."""
-    return {"in_proj.weight": 0, "in_proj.bias": 0, "out_proj.weight": 1, "out_proj.bias": None}[name]
-
-
-def placements(name: str) -> list[str]:
-    """The placements in words, dp first."""
-    dim = cut_by_tp(name)
-    return ["Shard(0)", "Replicate()" if dim is None else f"Shard({dim})"]
-
-
-def local_part(case: ParallelCase, number: int, name: str, full: Tensor) -> Tensor:
-    """What rank ``number`` holds of a parameter."""
-    dim = cut_by_tp(name)
-    part = full if dim is None else shard(full, case.tp, number % case.tp, dim)
-    return shard(part, case.dp, number // case.tp)

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from harness.vendor import Introspection
 from harness.worlds.rank import Rank
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
-from suites.oracle.layout import local
+from suites.oracle.layout import local, own
 from suites.oracle.sharded import Sharded, placement_words
 from suites.oracle.situation import Step, Trace
+
+#: What no net holds: its weights are small or drawn from the normal distribution.
+CONSTANT = 1337.0
 
 
 def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
@@ -30,9 +34,15 @@ def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.S
     return net
 
 
+def whole_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
+    """The case's mesh of all axes; all ranks in one, if it names none."""
+    return rank.mesh(case.mesh, case.axes) if case.mesh else rank.mesh()
+
+
 def data_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
-    """The case's mesh: all ranks in one axis, or replicas of shards."""
-    return rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
+    """What of it is for data: all of it, unless other axes share layers."""
+    mesh = whole_mesh(rank, case)
+    return mesh if case.data_axes == case.axes or not case.mesh else mesh[case.data_axes]
 
 
 class ShardedStack(Sharded):
@@ -83,9 +93,8 @@ def steps(
     """Train a net that is sharded already, with the case's optimizer; ``forward`` if it is not run by calling it."""
     optimizer = optimizer or case.optimizer(net.parameters())
     trace: Trace = []
-    place = case.data_rank(rank.number)
     for step in range(case.steps):
-        loss = case.loss((forward or net)(case.inputs(step, place).to(rank.device)), step, place)
+        loss = loss_of(rank, case, forward or net, step)
         loss.backward()
         optimizer.step()
         trace.append(Step(loss=loss.detach(), gradients=gradients(net), parameters=parameters(net)))
@@ -109,6 +118,27 @@ def after_a_step(
     }
 
 
+def loss_of(rank: Rank, case: TrainingCase, forward: Callable[..., Tensor], step: int = 0) -> Tensor:
+    """The loss of this rank's batch of one step."""
+    place = case.data_rank(rank.number)
+    return case.loss(forward(case.inputs(step, place).to(rank.device)), step, place)
+
+
+def tensors(net: nn.Module) -> dict[str, Tensor]:
+    """This rank's own part of every parameter, and every buffer: the very memory."""
+    return {name: own(tensor) for name, tensor in [*net.named_parameters(), *net.named_buffers()]}
+
+
+@torch.no_grad()
+def write(rank: Rank, case: TrainingCase, net: nn.Module) -> None:
+    """Write the case's weights into this rank's part of every parameter, and its buffers."""
+    mine = tensors(net)
+    for name, parameter in case.full().items():
+        mine[name].copy_(case.part(rank.number, name, parameter))
+    for name, buffer in case.build().named_buffers():
+        mine[name].copy_(buffer)
+
+
 def parameters(net: nn.Module) -> dict[str, Tensor]:
     """Every parameter's local tensor, by name."""
     return {name: local(parameter) for name, parameter in net.named_parameters()}
@@ -119,13 +149,6 @@ def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
 
 
-def mesh_of(rank: Rank, case: TreeCase) -> DeviceMesh:
-    """The mesh that the case shards over: all ranks, or, with copies, one axis of a mesh of two."""
-    if case.copies == 1:
-        return rank.mesh()
-    return rank.mesh((case.shards, case.copies), ("shard", "copy"))["shard"]
-
-
 def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
     """Do to the net all that the case says but for the root: replicate, then shard by the plan."""
     for name in case.replicated:
@@ -133,7 +156,7 @@ def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
         rank.implementation.replicate(net.get_submodule(name))
     for name in case.plan:
         assert rank.implementation.fully_shard is not None
-        rank.implementation.fully_shard(net.get_submodule(name), mesh=mesh_of(rank, case))
+        rank.implementation.fully_shard(net.get_submodule(name), mesh=data_mesh(rank, case))
     return net
 
 
@@ -141,8 +164,14 @@ def shard_tree(rank: Rank, case: TreeCase) -> nn.Module:
     """Build the net and shard it, root last."""
     net = shard_below(rank, case, case.build())
     assert rank.implementation.fully_shard is not None
-    rank.implementation.fully_shard(net, mesh=mesh_of(rank, case))
+    rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
     return net
+
+
+def introspection(rank: Rank) -> Introspection:
+    """The implementation's introspection."""
+    assert rank.implementation.introspection is not None
+    return rank.implementation.introspection
 
 
 def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
@@ -154,6 +183,16 @@ def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
         "on the mesh": tensor.device_mesh == mesh,
         "placements": [placement_words(placement) for placement in tensor.placements],
     }
+
+
+def layouts(net: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
+    """Of every parameter: how it lies on a mesh, what this rank holds, and what all ranks put together."""
+    return {name: {**spread(p, mesh), "local": local(p), "full": whole(p)} for name, p in net.named_parameters()}
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A DTensor put together by its ranks; anything else as it is."""
+    return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else local(tensor)
 
 
 def size_and_stride(tensor: Tensor) -> dict[str, list[int]]:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import ShardedStack, apply, sharded, train
+from suites.kit.programs import ShardedStack, apply, sharded, train, whole
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
 from suites.oracle.situation import Trace
@@ -85,12 +85,17 @@ def shard_as_told(rank: Rank, case: RefusedCase) -> None:
 
 def facts(net: nn.Module) -> Facts:
     """Of every registered parameter, whether it is a DTensor, and what this rank holds of it."""
-    return {name: fact(parameter) for name, parameter in net.named_parameters()}
+    return described(dict(net.named_parameters()))
 
 
-def fact(parameter: Tensor) -> dict[str, Any]:
+def described(tensors: dict[str, Tensor]) -> Facts:
+    """The same of tensors by name."""
+    return {name: fact(tensor) for name, tensor in tensors.items()}
+
+
+def fact(tensor: Tensor) -> dict[str, Any]:
     """The same of one."""
-    return {"is": kind(parameter), "local": local(parameter)}
+    return {"is": kind(tensor), "local": local(tensor)}
 
 
 def kind(tensor: Tensor | None) -> str:
@@ -133,11 +138,6 @@ def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
     """Of every parameter that is registered after a forward, whether it is a DTensor, and what ranks put together."""
     net = played(rank, case, "forward")
     return {name: {"is": kind(p), "full": whole(p)} for name, p in net.named_parameters()}
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A DTensor put together by its ranks; anything else as it is."""
-    return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else tensor.detach().clone()
 
 
 def gradients_after_backward(rank: Rank, case: TrainingCase) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from harness.trial import most_ranks
 from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.trees import TreeCase, is_closed, share
 
+#: How many Linears each block has.
+LINEARS = {"linear": 1, "mlp": 2, "buffer": 2, "nested": 3}
 #: More ranks than this teach nothing about logic that four do not, and cost time.
 MOST = 4
 
@@ -84,13 +86,14 @@ def training_cases(
 
     ``to_group`` draws an int for ``reshard_after_forward``, which is a feature of its own.
 
-    Of exact cases, those in float32 are smaller, so that 24 bits hold every sum. Both dtypes matter: an implementation
-    may average float32 in the collective, and divide float64 itself.
+    Of exact cases, those in float32 are smaller, so that 24 bits hold every sum, and deep ones run one step. Both
+    dtypes matter: an implementation may average float32 in the collective, and divide float64 itself.
     """
     dtype = fixed.get("dtype") or draw(st.sampled_from(["float64", "float32"]))
     tiny = exact and dtype == "float32"
     net = fixed.get("net") or draw(stacks(most_blocks=1 if tiny else 2 if exact else 3, largest=5 if exact else 9))
     world_size = draw(world_sizes(at_least, power_of_two=exact))
+    most_steps = 3 if not exact else 1 if tiny or sum(LINEARS[block] for block in net.blocks) > 4 else 2
     return TrainingCase(**{
         "world_size": world_size,
         "net": net,
@@ -99,7 +102,7 @@ def training_cases(
         "exact": exact,
         "seed": draw(st.integers(0, 2**16)),
         "reshard_after_forward": draw(group_sizes(world_size) if to_group else st.sampled_from([None, True, False])),
-        "steps": draw(st.integers(1, 1 if tiny else 2 if exact else 3)),
+        "steps": draw(st.integers(1, most_steps)),
         "batch": draw(st.integers(1, 4)),
         **fixed,
     })  # fmt: skip
@@ -160,7 +163,7 @@ def trees(
         "shared": shared,
         "plan": tuple(sorted(plan, key=lambda name: (-name.count("."), name))),
         "replicated": replicated,
-        "copies": draw(st.sampled_from([n for n in (1, 2) if world_size % n == 0])),
+        "mesh": draw(st.sampled_from([(), *([(world_size // 2, 2)] if world_size % 2 == 0 else [])])),
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip

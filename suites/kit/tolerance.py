@@ -2,10 +2,13 @@
 
 [Note: exact cases]
 Weights, inputs and loss weights are integers of at most 2; the learning rate is 2**-3 and world sizes are powers of
-two up to 4. Let a net have at most 2 blocks of at most 2 linear layers, dim 5, multiplier 3, and 2 steps. Every value
+two up to 4. Let a net have at most 4 linear layers in 2 blocks, dim 5, multiplier 3, and 2 steps. Every value
 is then a dyadic rational: a sum of products of at most 4 weights and an input. After one step weights are multiples
 of 2**-5 (learning rate and mean), so products of four of them are multiples of 2**-20, and with magnitudes below
 2**31 every sum fits into the 53 bits of float64 in any order. So sharded and unsharded agree bit for bit.
+
+A net of up to 6 layers runs one step: activations stay below 2**25 and gradients below 2**35, and before the step all
+are integers, so parameters after it, multiples of 2**-5, fit too.
 
 Float32 has 24 bits. There a net has one block and runs one step: activations stay below 2**13, losses below 2**19,
 gradients below 2**16 and are multiples of 2**-2, updated parameters multiples of 2**-5, and every sum fits again.

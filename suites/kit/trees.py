@@ -12,17 +12,16 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from harness.data.case import Case
-from suites.kit.cases import Stack, fill
+from suites.kit.cases import CaseOnMesh, Stack, fill
 
 
 @dataclass(frozen=True)
-class TreeCase(Case):
+class TreeCase(CaseOnMesh):
     """A net that may share, and how it is sharded.
 
     ``shared`` are pairs of places, ``("1.in_proj", "0.in_proj")``: the first holds what the second holds, be it a
     module, a parameter or a buffer. ``plan`` are the modules sharded before the root, deepest first; ``replicated``
-    those given to ``replicate`` before that. Ranks are cut into ``copies`` meshes that each hold the whole net.
+    those given to ``replicate`` before that. A ``mesh`` is of shards and of copies, each of which holds the whole net.
     """
 
     world_size: int
@@ -30,13 +29,23 @@ class TreeCase(Case):
     shared: tuple[tuple[str, str], ...] = ()
     plan: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
-    copies: int = 1
+    mesh: tuple[int, ...] = ()
     seed: int = 0
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes of the mesh."""
+        return ("shard", "copy") if self.mesh else ()
+
+    @property
+    def data_axes(self) -> tuple[str, ...]:
+        """The one that shards."""
+        return self.axes[:1]
 
     @property
     def shards(self) -> int:
         """How many ranks hold the net together."""
-        return self.world_size // self.copies
+        return self.mesh[0] if self.mesh else self.world_size
 
     def build(self) -> nn.Sequential:
         """The net with its sharing, and weights and buffers drawn from the seed."""

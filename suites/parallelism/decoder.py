@@ -8,7 +8,8 @@ gradients, and embeddings, cut by rows, may get whole ones. Of positions 0, 1, 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -25,9 +26,9 @@ from torch.distributed.tensor.parallel import (
 
 from harness.worlds.rank import Rank
 from reference_models.nets import Transformer
-from suites.kit.cases import Stack, TrainingCase, fill
-from suites.kit.programs import steps
-from suites.oracle.layout import shard
+from suites.kit.cases import fill
+from suites.kit.parallel import ParallelCase, parallel_cases
+from suites.kit.programs import data_mesh, steps, whole_mesh
 from suites.oracle.situation import Trace
 
 
@@ -40,32 +41,22 @@ class Decoder(Transformer):
 
 
 @dataclass(frozen=True)
-class DecoderCase(TrainingCase):
-    """``net`` says the dim, and by its blocks how many layers; all sizes are multiples of ``tp``."""
+class DecoderCase(ParallelCase):
+    """``net`` says the dim, and by its blocks how many layers; all sizes are multiples of tp."""
 
-    tp: int = 1
     vocabulary: int = 4
     length: int = 4
     tied: bool = False
 
-    @property
-    def data_ranks(self) -> int:
-        """As many as have a batch of their own."""
-        return self.world_size // self.tp
-
-    def data_rank(self, rank: int) -> int:
-        """The place on the data axis."""
-        return rank // self.tp
-
-    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
-        """What a rank holds of a parameter."""
-        dim = cut_by_plan(name)
-        left = full if dim is None else shard(full, self.tp, rank % self.tp, dim)
-        return shard(left, self.shards, rank // self.tp)
+    def cut_by_tp(self, name: str) -> int | None:
+        """The dim that the plan cuts; None where every tp rank holds the whole."""
+        if "norm" in name or name.endswith("out_proj.bias"):
+            return None
+        return 1 if name.endswith(("wo.weight", "out_proj.weight")) else 0
 
     def build(self) -> nn.Sequential:
         """The net with weights drawn from the seed; tied ones are drawn once."""
-        net = Decoder(self.vocabulary, self.length, self.net.dim, len(self.net.blocks), self.tp, self.tied)
+        net = Decoder(self.vocabulary, self.length, self.net.dim, len(self.net.blocks), self.count("tp"), self.tied)
         fill(net, self.seed, exact=False)
         return nn.Sequential(net.to(self.torch_dtype))
 
@@ -78,18 +69,14 @@ class DecoderCase(TrainingCase):
 @st.composite
 def decoder_cases(draw: st.DrawFn) -> DecoderCase:
     """Decoders of one or two layers on two axes."""
-    shards, tp = draw(st.sampled_from([(2, 2), (2, 2), (1, 2), (2, 1), (1, 4)]))
-    layers = draw(st.integers(1, 2))
-    return DecoderCase(
-        world_size=shards * tp,
-        net=Stack(tp * draw(st.integers(2, 3)), ("mlp",) if layers == 1 else ("mlp", "mlp")),
+    case: DecoderCase = draw(parallel_cases(kind=DecoderCase, blocks=("mlp",), dtype="float32"))
+    tp, layers = case.count("tp"), min(len(case.net.blocks), 2)
+    return replace(
+        case,
+        net=replace(case.net, dim=tp * draw(st.integers(2, 3)), blocks=case.net.blocks[:layers]),
         sharded=tuple(sorted(draw(st.sets(st.integers(0, layers - 1))))),
-        seed=draw(st.integers(0, 2**16)),
-        mesh=(1, shards),
-        reshard_after_forward=draw(st.sampled_from([None, True, False])),
         batch=draw(st.integers(1, 2)),
         steps=draw(st.integers(1, 2)),
-        tp=tp,
         vocabulary=tp * draw(st.integers(1, 3)),
         length=tp * draw(st.integers(1, 2)),
         tied=draw(st.booleans()),
@@ -128,25 +115,12 @@ def parallelize(net: Decoder, mesh: DeviceMesh) -> None:
         net.head.weight = net.tokens.weight
 
 
-def sharded(rank: Rank, case: DecoderCase) -> nn.Sequential:
-    """Cut a decoder over tp, then shard some layers and the whole over dp."""
-    net, mesh = case.build(), rank.mesh((case.shards, case.tp), ("shard", "tp"))
-    decoder, fully_shard = net[0], rank.implementation.fully_shard
-    assert isinstance(decoder, Decoder)
-    assert fully_shard is not None
-    parallelize(decoder, mesh["tp"])
-    for module in [*(decoder.layers[place] for place in case.sharded), net]:
-        fully_shard(module, mesh=mesh["shard"], reshard_after_forward=case.reshard_after_forward)
-    return net
-
-
 def train_decoder(rank: Rank, case: DecoderCase) -> Trace:
-    """Train; ranks of one tp group see the same tokens."""
-    return steps(rank, case, sharded(rank, case))
-
-
-def cut_by_plan(name: str) -> int | None:
-    """The dim that the plan cuts; None where every tp rank holds the whole."""
-    if "norm" in name or name.endswith("out_proj.bias"):
-        return None
-    return 1 if name.endswith(("wo.weight", "out_proj.weight")) else 0
+    """Cut a decoder over tp, shard some layers and the whole over dp, and train; tp ranks see the same tokens."""
+    net, fully_shard = case.build(), rank.implementation.fully_shard
+    decoder: Any = net[0]
+    assert fully_shard is not None
+    parallelize(decoder, whole_mesh(rank, case)["tp"])
+    for module in [*(decoder.layers[place] for place in case.sharded), net]:
+        fully_shard(module, mesh=data_mesh(rank, case), reshard_after_forward=case.reshard_after_forward)
+    return steps(rank, case, net)

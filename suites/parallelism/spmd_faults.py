@@ -9,7 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from harness.worlds.rank import Rank
-from suites.parallelism.spmd import SpmdCase, data_axes, distributed, mesh_of, sharded
+from suites.kit.programs import whole_mesh
+from suites.parallelism.spmd import SpmdCase, data_axes, distributed, sharded
 
 
 def no_names(rank: Rank, case: SpmdCase) -> None:
@@ -26,7 +27,7 @@ def unknown_name(rank: Rank, case: SpmdCase) -> None:
 
 def nameless_mesh(rank: Rank, case: SpmdCase) -> None:
     """Give a mesh whose axes have no names."""
-    sharded(rank, case, mesh=rank.mesh(case.sizes))
+    sharded(rank, case, mesh=rank.mesh(case.mesh))
 
 
 def plain_parameters(rank: Rank, case: SpmdCase) -> None:
@@ -37,12 +38,12 @@ def plain_parameters(rank: Rank, case: SpmdCase) -> None:
 
 def cut_parameters(rank: Rank, case: SpmdCase) -> None:
     """Cut a parameter over a data axis already."""
-    redistributed(rank, case, mesh_of(rank, case), cut=True)
+    redistributed(rank, case, whole_mesh(rank, case), cut=True)
 
 
 def other_mesh(rank: Rank, case: SpmdCase) -> None:
     """Have a parameter on a mesh of the same ranks under other names."""
-    redistributed(rank, case, rank.mesh(case.sizes, tuple(f"other_{axis}" for axis in case.axes)), cut=False)
+    redistributed(rank, case, rank.mesh(case.mesh, tuple(f"other_{axis}" for axis in case.axes)), cut=False)
 
 
 def redistributed(rank: Rank, case: SpmdCase, mesh: DeviceMesh, cut: bool) -> None:
@@ -61,6 +62,6 @@ def placed_replicas(rank: Rank, case: SpmdCase) -> None:
 
 def replicate_by_shards(rank: Rank, case: SpmdCase) -> None:
     """Ask ``replicate`` to shard."""
-    replicate, mesh = rank.implementation.replicate_fsdp, mesh_of(rank, case)
+    replicate, mesh = rank.implementation.replicate_fsdp, whole_mesh(rank, case)
     assert replicate is not None
     replicate(distributed(rank, case), mesh=mesh, dp_mesh_dims=data_axes(rank, case.shard, ()))

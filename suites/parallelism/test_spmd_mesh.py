@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
+from suites.kit.parallel import parallel_cases
 from suites.oracle.expected import expected
+from suites.oracle.judging import finds, trains
 from suites.parallelism import spmd_faults
 from suites.parallelism.spmd import (
     DDP,
@@ -23,13 +26,14 @@ from suites.parallelism.spmd import (
     WITH_TP,
     SpmdCase,
     layouts,
-    spmd_cases,
     train_in_groups,
     train_spmd,
     unused,
 )
 
 OWN = (Feature.FULLY_SHARD, Feature.SPMD_MESH)
+#: MLPs of integers; none has a buffer, which would be no DTensor.
+cases = partial(parallel_cases, kind=SpmdCase, exact=True, blocks=("mlp",))
 FIXED = SpmdCase(world_size=2, net=Stack(2, ("mlp",), 1))
 #: Tried before any drawn case: rows that ranks do not divide, in the dtype that may be averaged on the way.
 RICH = replace(FIXED, net=Stack(3, ("mlp",), 2), exact=True, steps=1)
@@ -37,43 +41,42 @@ REPLICAS = SpmdCase(world_size=2, net=Stack(2, ("mlp",), 1), shard=(), replicate
 
 
 @requirement("spmd-mesh/layout", *OWN, ranks=2)
-@given(case=spmd_cases(plans=[*FSDP, *DDP]))
+@given(case=cases(meshes=[*FSDP, *DDP]))
 def test_parameters_stay_on_their_mesh_and_are_cut_over_the_named_axis(trial: Trial, case: SpmdCase) -> None:
     """Parameters stay on their mesh, cut along dim 0 over an axis named to shard and whole on one of replicas."""
-    lies_where_it_should(trial, case)
+    finds(trial, layouts, case, case.layouts)
 
 
 @requirement("spmd-mesh/layout-hybrid", *OWN, Feature.HSDP, ranks=4)
-@given(case=spmd_cases(plans=HYBRID))
+@given(case=cases(meshes=HYBRID))
 def test_of_two_named_axes_one_cuts_and_one_replicates(trial: Trial, case: SpmdCase) -> None:
     """With one axis named to shard and one to replicate, parameters are cut over the first and whole on the second."""
-    lies_where_it_should(trial, case)
+    finds(trial, layouts, case, case.layouts)
 
 
 @requirement("spmd-mesh/layout-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
-@given(case=spmd_cases(plans=WITH_TP))
+@example(case=replace(RICH, world_size=4, axes=("dp", "tp"), mesh=(2, 2)))
+@given(case=cases(meshes=WITH_TP))
 def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, case: SpmdCase) -> None:
     """A parameter cut over tp stays so, its parts are cut over an axis named to shard, and put together it is whole."""
-    lies_where_it_should(trial, case)
+    finds(trial, layouts, case, case.layouts)
 
 
 @requirement("spmd-mesh/two-names", *OWN, ranks=4)
-@given(case=spmd_cases(plans=TWO_NAMES))
+@given(case=cases(meshes=TWO_NAMES))
 def test_several_names_act_as_one_axis(trial: Trial, case: SpmdCase) -> None:
     """Several axes named to shard cut a parameter as one axis of all their ranks would, the first counting most."""
-    full = dict(case.build().named_parameters())
     for number, got in enumerate(trial.run(layouts, case)):
-        came = {name: {key: facts[key] for key in ("local", "full")} for name, facts in got.items()}
-        want = {n: {"local": case.part(number, n, p.detach()), "full": p.detach()} for n, p in full.items()}
-        trial.agree(f"rank {number}", came, want)
+        came = {key: {name: facts[key] for name, facts in got.items()} for key in ("local", "full")}
+        trial.agree(f"rank {number}", came, {"local": case.parts(number), "full": case.full()})
 
 
 @requirement("spmd-mesh/training", *OWN, ranks=2)
 @example(case=RICH)
-@given(case=spmd_cases(plans=[*FSDP, *DDP]))
+@given(case=cases(meshes=[*FSDP, *DDP]))
 def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over the named axis, whether it shards or replicates: training is exact."""
-    follows_the_baseline(trial, case)
+    trains(trial, train_spmd, case)
 
 
 @requirement("spmd-mesh/training-hybrid", *OWN, Feature.HSDP, ranks=4)
@@ -87,26 +90,26 @@ def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: 
         steps=1,
         batch=1,
         axes=("replicate", "shard"),
-        sizes=(2, 2),
+        mesh=(2, 2),
         shard=("shard",),
         replicate=("replicate",),
     )
 )
-@given(case=spmd_cases(plans=[*HYBRID, *TWO_NAMES]))
+@given(case=cases(meshes=[*HYBRID, *TWO_NAMES]))
 def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over all named axes, several to shard or to replicate among them: training is exact."""
-    follows_the_baseline(trial, case)
+    trains(trial, train_spmd, case)
 
 
 @requirement("spmd-mesh/training-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
-@given(case=spmd_cases(plans=WITH_TP))
+@given(case=cases(meshes=WITH_TP))
 def test_gradients_are_not_averaged_over_axes_without_data(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over the named axes and not over tp, wherever tp stands in the mesh: training is exact."""
-    follows_the_baseline(trial, case)
+    trains(trial, train_spmd, case)
 
 
 @requirement("spmd-mesh/groups", *OWN, Feature.RESHARD_TO_GROUP, ranks=4)
-@given(case=spmd_cases(plans=[FSDP[1]], reshard_after_forward=2))
+@given(case=cases(meshes=[FSDP[1]], reshard_after_forward=2))
 def test_resharding_to_groups_of_a_named_axis_is_refused_or_right(trial: Trial, case: SpmdCase) -> None:
     """An int for reshard_after_forward with named axes is refused with NotImplementedError or trains right."""
     want = expected(case)
@@ -115,12 +118,11 @@ def test_resharding_to_groups_of_a_named_axis_is_refused_or_right(trial: Trial, 
 
 
 @requirement("spmd-mesh/unused", *OWN, Feature.UNUSED_PARAMETERS, ranks=2)
-@given(case=spmd_cases(plans=[*FSDP, WITH_TP[0]], spare=True, sharded=(), net=Stack(2, ("mlp", "mlp"), 2)))
+@given(case=cases(meshes=[*FSDP, WITH_TP[0]], spare=True, sharded=(), net=Stack(2, ("mlp", "mlp"), 2)))
 def test_an_unused_parameter_on_the_mesh_gets_zeros(trial: Trial, case: SpmdCase) -> None:
     """With reduction of unused parameters, a DTensor parameter unused in a group that ran gets a gradient of zeros."""
-    shapes = {name: torch.zeros_like(p.detach()) for name, p in case.build().named_parameters()}
     for number, got in enumerate(trial.run(unused, case)):
-        want = {name: case.part(number, name, zeros) for name, zeros in shapes.items() if name.startswith("1.")}
+        want = {name: torch.zeros_like(part) for name, part in case.parts(number).items() if name.startswith("1.")}
         trial.agree(f"rank {number}", {name: got[name] for name in want}, want)
 
 
@@ -162,26 +164,3 @@ def test_a_placement_function_for_replicas_is_refused(trial: Trial) -> None:
 def test_replicate_refuses_an_axis_named_to_shard(trial: Trial) -> None:
     """replicate with an axis named to shard raises ValueError that asks for axes to replicate only."""
     trial.refuses(spmd_faults.replicate_by_shards, FIXED, error="ValueError", match="replicate.only")
-
-
-def follows_the_baseline(trial: Trial, case: SpmdCase) -> None:
-    """Compare each rank's trace with its part of the unsharded model's."""
-    want = expected(case)
-    for number, trace in enumerate(trial.run(train_spmd, case)):
-        trial.agree(f"rank {number}", trace, want.trace(number))
-
-
-def lies_where_it_should(trial: Trial, case: SpmdCase) -> None:
-    """Compare every parameter's layout and numbers with what the names say."""
-    for number, got in enumerate(trial.run(layouts, case)):
-        want = {
-            name: {
-                "type": "DTensor",
-                "on the mesh": True,
-                "placements": case.words(name),
-                "local": case.part(number, name, p.detach()),
-                "full": p.detach(),
-            }
-            for name, p in case.build().named_parameters()
-        }
-        trial.agree(f"rank {number}", got, want)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import example, given
 
@@ -11,95 +12,83 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import tolerance
 from suites.kit.cases import Stack
+from suites.kit.parallel import FLAT, HYBRID, parallel_cases
 from suites.kit.strategies import costly
-from suites.oracle.judging import trains
+from suites.oracle.judging import finds, trains
 from suites.parallelism.decoder import DecoderCase, decoder_cases, train_decoder
-from suites.parallelism.three_axes import (
-    HYBRID,
-    ThreeAxisCase,
-    devices_after_tp,
-    expected_layouts,
-    layouts,
-    three_axis_cases,
-    train_after_tp,
-)
-from suites.parallelism.three_axis_norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
+from suites.parallelism.norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
+from suites.parallelism.tensor_parallel import TensorParallelCase, devices, layouts, train
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
+cases = partial(parallel_cases, kind=TensorParallelCase)
 #: Tried before any drawn case: two MLPs, gathered again for backward, and rows that the shard axis does not divide.
-RICH = ThreeAxisCase(
+RICH = TensorParallelCase(
     world_size=4,
     net=Stack(dim=3, blocks=("mlp", "mlp"), multiplier=2),
     sharded=(0, 1),
     dtype="float64",
     exact=True,
-    mesh=(1, 2),
+    mesh=(2, 2),
     reshard_after_forward=True,
-    tp=2,
 )
+#: The same of one MLP in float32, which may be averaged on the way.
+SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dtype="float32", steps=1)
 
 
 @requirement("tensor-parallel/exact", *BOTH, ranks=2)
 @example(case=RICH)
-@given(case=three_axis_cases(exact=True))
-def test_training_after_tensor_parallelism_on_integers_is_exact(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=cases(exact=True))
+def test_training_after_tensor_parallelism_on_integers_is_exact(trial: Trial, case: TensorParallelCase) -> None:
     """On data whose sums are exact, MLPs cut over tp and dp train as the unsharded model does, bit for bit."""
-    follows_the_baseline(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("tensor-parallel/general", *BOTH, ranks=2)
 @example(case=replace(RICH, dtype="float32", exact=False, steps=3))
-@given(case=three_axis_cases())
-def test_training_after_tensor_parallelism_follows_the_unsharded_model(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=cases(dtype="float32"))
+def test_training_after_tensor_parallelism_follows_the_unsharded_model(trial: Trial, case: TensorParallelCase) -> None:
     """Gradients are averaged over dp and not over tp: training is the unsharded model's on one batch for each dp."""
-    follows_the_baseline(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("tensor-parallel/hybrid-layout", *BOTH, Feature.HSDP, ranks=4)
 @costly(2)
-@given(case=three_axis_cases(shapes=HYBRID))
-def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=cases(meshes=HYBRID))
+def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Trial, case: TensorParallelCase) -> None:
     """A parameter cut over tp, then hybrid-sharded, lies on (replicate, shard, tp), and is put together as it was."""
-    for number, got in enumerate(trial.run(layouts, case)):
-        trial.agree(f"rank {number}", got, expected_layouts(case, number))
-
-
-def follows_the_baseline(trial: Trial, case: ThreeAxisCase) -> None:
-    """Run the case on ranks and compare each rank's trace with its part of the unsharded model's."""
-    trains(trial, train_after_tp, case)
+    finds(trial, layouts, case, case.layouts)
 
 
 @requirement("tensor-parallel/hybrid", *BOTH, Feature.HSDP, ranks=4)
-@given(case=three_axis_cases(exact=True, shapes=HYBRID))
-def test_hybrid_training_after_tensor_parallelism_is_exact(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=cases(meshes=HYBRID, exact=True))
+def test_hybrid_training_after_tensor_parallelism_is_exact(trial: Trial, case: TensorParallelCase) -> None:
     """On data whose sums are exact, MLPs cut over tp and hybrid-sharded train as the unsharded model, bit for bit."""
-    follows_the_baseline(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("tensor-parallel/free-dim", *BOTH, Feature.SHARD_PLACEMENT, ranks=2)
-@given(case=three_axis_cases(exact=True, free=True))
-def test_sharding_along_the_dim_that_tensor_parallelism_leaves_whole(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=cases(meshes=FLAT[:-1], exact=True, multiple=2, free=True))
+def test_sharding_along_the_dim_that_tensor_parallelism_leaves_whole(trial: Trial, case: TensorParallelCase) -> None:
     """A placement function may choose the dim that tp leaves whole: both axes then cut it their way, and it trains."""
-    for number, got in enumerate(trial.run(layouts, case)):
-        trial.agree(f"rank {number}", got, expected_layouts(case, number))
-    follows_the_baseline(trial, case)
+    finds(trial, layouts, case, case.layouts)
+    trains(trial, train, case)
 
 
 @requirement("tensor-parallel/checkpoint", *BOTH, Feature.CHECKPOINT, ranks=2)
 @costly(2)
-@given(case=three_axis_cases(exact=True, checkpointed=True))
-def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case: ThreeAxisCase) -> None:
+@given(case=cases(exact=True, checkpointed=True))
+def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case: TensorParallelCase) -> None:
     """MLPs cut over tp and dp whose forwards are recomputed in backward train as the unsharded model, bit for bit."""
-    follows_the_baseline(trial, case)
+    trains(trial, train, case)
 
 
 @requirement("tensor-parallel/offload", *BOTH, Feature.CPU_OFFLOAD, ranks=2)
-@given(case=three_axis_cases(exact=True, offload=True))
-def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case: ThreeAxisCase) -> None:
+@example(case=replace(SINGLE, offload=True))
+@given(case=cases(exact=True, offload=True))
+def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case: TensorParallelCase) -> None:
     """With CPU offload, shards and gradients of parameters cut over tp lie on the CPU, also where dp has one rank."""
-    for number, kinds in enumerate(trial.run(devices_after_tp, case)):
-        trial.agree(f"rank {number}", kinds, ["cpu"])
-    follows_the_baseline(trial, case)
+    finds(trial, devices, case, ["cpu"])
+    trains(trial, train, case)
 
 
 @requirement("tensor-parallel/decoder", *BOTH, ranks=2)
@@ -114,8 +103,7 @@ def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Tria
 @given(case=norm_cases())
 def test_the_norm_of_gradients_over_two_axes_is_that_of_the_whole(trial: Trial, case: NormCase) -> None:
     """clip_grad_norm_ of gradients over dp and tp finds the unsharded model's total norm, and clips as there."""
-    for number, got in enumerate(trial.run(clip, case)):
-        trial.agree(f"rank {number}", got, clipped(case, number), tolerance.norms)
+    finds(trial, clip, case, lambda number: clipped(case, number), within=tolerance.norms)
 
 
 @requirement("tensor-parallel/scaler", *BOTH, ranks=2)

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase, as_case
-from suites.kit.hsdp import write
-from suites.kit.programs import apply, steps
+from suites.kit.programs import apply, steps, write
 from suites.kit.strategies import stacks, training_cases
-from suites.oracle.layout import shard
 from suites.oracle.situation import Step, Trace
 from suites.parameters import coded
 from suites.parameters.coded import NOTES
@@ -84,7 +82,7 @@ def train_patched(rank: Rank, case: CodedCase) -> dict[str, Any]:
         net = case.net.build().to(case.torch_dtype)
         apply(rank, case, net, reshard_after_forward=case.reshard_after_forward)
     net.to_empty(device=rank.device)
-    write(net, case, lambda name, full: shard(full, case.shards, rank.number))
+    write(rank, case, net)
     for parameter in net.parameters():
         if parameter.dim() == 2:
             patch(parameter._local_tensor, getattr(coded, case.kind))  # type: ignore[attr-defined]

@@ -14,15 +14,28 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch import nn
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase
-from suites.kit.hsdp import CONSTANT, RESHARDS, tensors, write
-from suites.kit.programs import apply, data_mesh, spread, steps
+from suites.kit.cases import as_case
+from suites.kit.hsdp import RESHARDS
+from suites.kit.parallel import ParallelCase, cut_over_tp
+from suites.kit.programs import (
+    CONSTANT,
+    apply,
+    data_mesh,
+    gradients,
+    loss_of,
+    parameters,
+    spread,
+    steps,
+    tensors,
+    whole_mesh,
+    write,
+)
+from suites.kit.registered import owner
 from suites.kit.strategies import training_cases
-from suites.oracle.layout import shard
+from suites.oracle.layout import own
 from suites.oracle.situation import Trace
 
 #: Below this a gradient may be too small for an optimizer to move a float32 weight by it.
@@ -30,7 +43,7 @@ TINY = 1e-4
 
 
 @dataclass(frozen=True)
-class MetaCase(TrainingCase):
+class MetaCase(ParallelCase):
     """A net that is sharded on meta.
 
     ``default_mesh`` leaves the mesh to ``fully_shard``; ``inside`` calls it within the meta context, where the net is
@@ -44,24 +57,27 @@ class MetaCase(TrainingCase):
 
 @st.composite
 def meta_cases(draw: st.DrawFn, /, at_least: int = 1, exact: bool = False, given: bool = False) -> MetaCase:
-    """A training case whose net begins on meta; with ``given``, some of its blocks but not all get memory."""
+    """A net of one mesh axis that begins on meta; with ``given``, some of its blocks but not all get memory."""
     case = draw(training_cases(at_least=at_least, exact=exact, reshard_after_forward=draw(RESHARDS)))
     count = len(case.net.blocks)
-    return MetaCase(
-        **{name: getattr(case, name) for name in TrainingCase.__dataclass_fields__},
+    found: MetaCase = as_case(
+        MetaCase,
+        case,
+        axes=("dp",),
         default_mesh=draw(st.booleans()),
         inside=draw(st.booleans()),
         given=tuple(sorted(draw(st.sets(st.integers(0, count - 1), max_size=count - 1)))) if given else (),
     )
+    return found
 
 
 def on_meta(rank: Rank, case: MetaCase) -> nn.Sequential:
-    """Build the net on meta and shard it there."""
+    """Build the net on meta and cut it there over all axes."""
     options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
     its_own = case.default_mesh and default_device_type() == rank.device.type
     options["mesh"] = None if its_own else data_mesh(rank, case)
     with torch.device("meta"):
-        net = case.net.build().to(case.torch_dtype)
+        net = cut_over_tp(rank, case, case.net.build().to(case.torch_dtype))
         if case.inside:
             return apply(rank, case, net, **options)
     return apply(rank, case, net, **options)
@@ -82,89 +98,83 @@ def materialized(rank: Rank, case: MetaCase) -> nn.Sequential:
 
 def layouts_on_meta(rank: Rank, case: MetaCase) -> dict[str, Any]:
     """What every parameter is after sharding on meta."""
-    return all_facts(rank, on_meta(rank, case), data_mesh(rank, case))
+    return layouts(rank, case, on_meta(rank, case))
 
 
 def layouts_on_device(rank: Rank, case: MetaCase) -> dict[str, Any]:
     """What every parameter is after ``to_empty``."""
-    return all_facts(rank, materialized(rank, case), data_mesh(rank, case))
+    return layouts(rank, case, materialized(rank, case))
 
 
-def all_facts(rank: Rank, net: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
-    """Facts of every parameter, by name."""
-    return {name: facts(rank, p, mesh) for name, p in net.named_parameters()}
-
-
-def facts(rank: Rank, tensor: Any, mesh: DeviceMesh) -> dict[str, Any]:
-    """How a parameter lies on a mesh, and on which device its local part is."""
-    own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+def layouts(rank: Rank, case: MetaCase, net: nn.Module) -> dict[str, Any]:
+    """How every parameter lies on the mesh, and on which device its local part is."""
     where = {"meta": "meta", rank.device.type: "the device"}
     return {
-        **spread(tensor, mesh),
-        "size": list(tensor.size()),
-        "local size": list(own.size()),
-        "lies on": where.get(own.device.type, str(own.device)),
+        name: {
+            **spread(p, whole_mesh(rank, case)),
+            "size": list(p.size()),
+            "local size": list(own(p).size()),
+            "lies on": where.get(own(p).device.type, str(own(p).device)),
+        }
+        for name, p in net.named_parameters()
+    }
+
+
+def expected_layouts(case: MetaCase, number: int, where: str) -> dict[str, Any]:
+    """What ``layouts`` must say on a rank."""
+    return {
+        name: {
+            "type": "DTensor",
+            "on the mesh": True,
+            "placements": case.placements(name),
+            "size": list(full.size()),
+            "local size": list(case.part(number, name, full).size()),
+            "lies on": where,
+        }
+        for name, full in case.full().items()
     }
 
 
 def left_unwritten(rank: Rank, case: MetaCase) -> dict[str, bool]:
     """Of every shard and buffer, whether ``reset_parameters`` of all modules left any of it as it was."""
-    net = materialized(rank, case)
-    reset_all(net)
-    return unwritten(net)
-
-
-def reset_all(net: nn.Module) -> None:
-    """Write a constant over everything, then call ``reset_parameters`` of each module that has it."""
-    for tensor in tensors(net).values():
-        tensor.fill_(CONSTANT)
-    for module in net.modules():
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
-
-
-def unwritten(net: nn.Module) -> dict[str, bool]:
-    """Of every shard and buffer, whether any element is still the constant."""
+    net = reset(rank, case)
     return {name: bool((tensor == CONSTANT).any()) for name, tensor in tensors(net).items()}
 
 
-def step_after_reset(rank: Rank, case: MetaCase) -> dict[str, Any]:
-    """One step of Adam from what ``reset_parameters`` wrote."""
+def reset(rank: Rank, case: MetaCase) -> nn.Sequential:
+    """Write a constant over everything, then call ``reset_parameters`` of each module that has it."""
     net = materialized(rank, case)
-    reset_all(net)
-    return adam_step(rank, case, net)
+    for tensor in tensors(net).values():
+        tensor.fill_(CONSTANT)
+    for module in net.modules():
+        if callable(reset_parameters := getattr(module, "reset_parameters", None)):
+            reset_parameters()
+    return net
 
 
-def adam_step(rank: Rank, case: TrainingCase, net: nn.Module) -> dict[str, Any]:
-    """Whether the loss is finite, and which parameters got no gradient or did not follow it."""
+def step_after_reset(rank: Rank, case: MetaCase) -> dict[str, Any]:
+    """One step of Adam: whether the loss is finite, and which parameters got no gradient or did not follow it."""
+    net = reset(rank, case)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
-    before = {name: t.detach().clone() for name, t in tensors(net).items()}
-    loss = case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
+    before = parameters(net)
+    loss = loss_of(rank, case, net)
     loss.backward()
-    gradients = {name: local_gradient(p) for name, p in net.named_parameters()}
+    found = gradients(net)
     optimizer.step()
-    after = tensors(net)
-    stuck = [name for name, g in gradients.items() if bool(((g.abs() > TINY) & (after[name] == before[name])).any())]
-    return {"finite": bool(loss.isfinite()), "without gradient": missing(net), "stuck": stuck}
-
-
-def local_gradient(parameter: Any) -> Tensor:
-    """This rank's own part of the gradient; zeros if there is none."""
-    if parameter.grad is None:
-        return torch.zeros_like(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
-    gradient: Tensor = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
-    return gradient
-
-
-def missing(net: nn.Module) -> list[str]:
-    """The parameters without a gradient."""
-    return [name for name, p in net.named_parameters() if p.grad is None]
+    after = parameters(net)
+    moved = {name: g for name, g in found.items() if g is not None}
+    stuck = [name for name, g in moved.items() if bool(((g.abs() > TINY) & (after[name] == before[name])).any())]
+    return {
+        "finite": bool(loss.isfinite()),
+        "without gradient": [name for name in found if name not in moved],
+        "stuck": stuck,
+    }
 
 
 def train_materialized(rank: Rank, case: MetaCase) -> Trace:
     """Write the case's weights into the shards of a net that began on meta, then train."""
     net = materialized(rank, case)
-    write(net, case, lambda name, full: shard(full, case.shards, rank.number))
+    write(rank, case, net)
     return steps(rank, case, net)
 
 
@@ -179,15 +189,10 @@ def forward_too_early(rank: Rank, case: MetaCase) -> None:
 def names_left_on_meta(case: MetaCase) -> list[str]:
     """The parameters on meta of the first group, root first, that has any there."""
     names = [name for name, _ in case.net.build().named_parameters()]
-    left = [name for name in names if block(name) not in case.given]
-    of_root = [name for name in left if block(name) not in case.sharded]
-    first = block(left[0])
-    return of_root or [name for name in left if block(name) == first]
-
-
-def block(name: str) -> int:
-    """The block that a parameter is in: 1 for ``"1.in_proj.weight"``."""
-    return int(name.partition(".")[0])
+    left = [name for name in names if owner(name) not in case.given]
+    of_root = [name for name in left if owner(name) not in case.sharded]
+    first = owner(left[0])
+    return of_root or [name for name in left if owner(name) == first]
 
 
 def names_in(message: str, case: MetaCase) -> list[str]:

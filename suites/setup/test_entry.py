@@ -9,6 +9,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
+from suites.oracle.judging import finds
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Route
@@ -31,16 +32,14 @@ def test_modules_come_back_as_the_objects_they_were(trial: Trial, case: Training
     names = [name for name, _ in case.build().named_modules()]
     sharded = [name for name in names if name in {"", *map(str, case.sharded)}]
     want = {"list": True, "module": True, "still what it was": dict.fromkeys(names, True), "sharded": sharded}
-    for number, got in enumerate(trial.run(nets.given_back, case)):
-        trial.agree(f"rank {number}", got, {**want, "untouched": [name for name in names if name not in sharded]})
+    finds(trial, nets.given_back, case, {**want, "untouched": [name for name in names if name not in sharded]})
 
 
 @requirement("entry/names", SHARDED)
 @given(case=pass_cases())
 def test_all_names_stay_as_they_were(trial: Trial, case: TrainingCase) -> None:
     """Sharding changes no name of a parameter, buffer or module, and not their order."""
-    for number, got in enumerate(trial.run(nets.names_after, case)):
-        trial.agree(f"rank {number}", got, nets.names_of(case.build()))
+    finds(trial, nets.names_after, case, nets.names_of(case.build()))
 
 
 @requirement("entry/needs-gradients", SHARDED)
@@ -48,8 +47,7 @@ def test_all_names_stay_as_they_were(trial: Trial, case: TrainingCase) -> None:
 def test_sharded_parameters_need_gradients_as_the_originals_did(trial: Trial, case: TrainingCase) -> None:
     """A sharded parameter needs a gradient exactly if the original one did."""
     want = {name: place % 2 == 0 for place, (name, _) in enumerate(case.build().named_parameters())}
-    for number, got in enumerate(trial.run(nets.needs_gradients, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, nets.needs_gradients, case, want)
 
 
 @requirement("entry/slices", SHARDED)
@@ -57,8 +55,7 @@ def test_sharded_parameters_need_gradients_as_the_originals_did(trial: Trial, ca
 def test_a_slice_of_a_sharded_sequential_is_a_plain_one(trial: Trial, case: TrainingCase) -> None:
     """Slicing a sharded Sequential gives a Sequential of the same modules that is not itself sharded."""
     want = {"is sharded": False, "is a Sequential": True, "same": [True] * (len(case.net.blocks) - 1)}
-    for number, got in enumerate(trial.run(nets.sliced, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, nets.sliced, case, want)
 
 
 @requirement("entry/nested-in-a-list", SHARDED)
@@ -67,24 +64,21 @@ def test_of_a_list_only_outermost_modules_are_changed(trial: Trial) -> None:
     orders = ("outer first", "inner first")
     names = {"outer": True, "inner": False, "beside": True}
     want = {f"{order}: {name}": changed for order in orders for name, changed in names.items()}
-    for number, got in enumerate(trial.run(nets.nested_in_a_list, TWO)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, nets.nested_in_a_list, TWO, want)
 
 
 @requirement("entry/containers-with-forward", SHARDED)
 def test_containers_with_a_forward_of_their_own_are_taken(trial: Trial) -> None:
     """A ModuleList or ModuleDict whose subclass defines forward is sharded, and runs as the unsharded one."""
     outputs = nets.linear(2, 3)(nets.linear()(torch.ones(1, 2))).detach()
-    for number, got in enumerate(trial.run(nets.outputs_of_containers, TWO)):
-        trial.agree(f"rank {number}", got, [outputs, outputs])
+    finds(trial, nets.outputs_of_containers, TWO, [outputs, outputs])
 
 
 @requirement("entry/default-mesh", SHARDED)
 def test_without_a_mesh_all_ranks_share(trial: Trial) -> None:
     """Without a mesh, parameters are sharded over one axis of all ranks."""
     for size in range(1, min(trial.most_ranks, 3) + 1):
-        for number, got in enumerate(trial.run(nets.ranks_of_the_default_mesh, PlainCase(world_size=size))):
-            trial.agree(f"rank {number} of {size}", got, [list(range(size))])
+        finds(trial, nets.ranks_of_the_default_mesh, PlainCase(world_size=size), [list(range(size))])
 
 
 @requirement("entry/no-parameters", SHARDED, ranks=2)

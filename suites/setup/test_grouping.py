@@ -10,32 +10,27 @@ from torch import Tensor, nn
 
 from harness.requirement import requirement
 from harness.trial import Trial
-from harness.vendor import Feature, Introspection, ParameterOwner
+from harness.vendor import Feature, ParameterOwner
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
-from suites.kit.programs import shard_below
+from suites.kit.programs import introspection, shard_below
 from suites.kit.strategies import trees
 from suites.kit.trees import TreeCase, modules_outside, names, tensors
+from suites.oracle.judging import finds
 
 SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)
-
-
-def window(rank: Rank) -> Introspection:
-    """The implementation's introspection."""
-    assert rank.implementation.introspection is not None
-    return rank.implementation.introspection
 
 
 def managed_modules(rank: Rank, case: TreeCase) -> dict[str, int]:
     """How often each module is listed among those that a call for the root would manage now."""
     net = shard_below(rank, case, case.build())
-    return times(net, window(rank).managed_modules(net))
+    return times(net, introspection(rank).managed_modules(net))
 
 
 def managed_states(rank: Rank, case: TreeCase) -> dict[str, dict[str, int]]:
     """How often each parameter and buffer is listed among those that a call for the root would manage now."""
     net = shard_below(rank, case, case.build())
-    parameters, buffers = window(rank).managed_states(net)
+    parameters, buffers = introspection(rank).managed_states(net)
     return {"parameters": times(net, parameters), "buffers": times(net, buffers)}
 
 
@@ -67,7 +62,7 @@ def owner_places(rank: Rank, case: TreeCase) -> list[tuple[str, list[str]]]:
         owner = place(found.module, found.name)
         return owner, sorted({place(*pair) for pair in found.shared} - {owner})
 
-    return sorted(places(found) for found in window(rank).parameter_owners(net))
+    return sorted(places(found) for found in introspection(rank).parameter_owners(net))
 
 
 def expected_states(case: TreeCase) -> dict[str, dict[str, int]]:
@@ -95,14 +90,12 @@ def manages_the_modules_left(trial: Trial, case: TreeCase) -> None:
     """Compare the managed modules with those outside the sharded and replicated subtrees."""
     net = case.build()
     want = times(net, modules_outside(net, (*case.plan, *case.replicated)))
-    for number, got in enumerate(trial.run(managed_modules, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, managed_modules, case, want)
 
 
 def manages_the_states_left(trial: Trial, case: TreeCase) -> None:
     """Compare the managed parameters and buffers with those outside the sharded subtrees."""
-    for number, got in enumerate(trial.run(managed_states, case)):
-        trial.agree(f"rank {number}", got, expected_states(case))
+    finds(trial, managed_states, case, expected_states(case))
 
 
 @requirement("grouping/modules", *SEEN, source="C5")
@@ -146,14 +139,11 @@ def test_the_states_of_a_sharded_child_are_left_to_it(trial: Trial, case: TreeCa
 @given(case=trees(fewest_shared=1))
 def test_each_managed_parameter_has_its_first_owner(trial: Trial, case: TreeCase) -> None:
     """Every managed parameter is reported with the module and attribute that hold it first in module order."""
-    want = {owner: owner for owner in expected_owners(case)}
-    for number, got in enumerate(trial.run(first_owners, case)):
-        trial.agree(f"rank {number}", got, want)
+    finds(trial, first_owners, case, {owner: owner for owner in expected_owners(case)})
 
 
 @requirement("grouping/sharers", *SEEN, source="C7")
 @given(case=trees(fewest_shared=1))
 def test_each_managed_parameter_knows_every_place_that_shares_it(trial: Trial, case: TreeCase) -> None:
     """Every managed parameter is reported with all other (module, attribute) pairs in the tree that hold it."""
-    for number, got in enumerate(trial.run(all_owners, case)):
-        trial.agree(f"rank {number}", got, expected_owners(case))
+    finds(trial, all_owners, case, expected_owners(case))

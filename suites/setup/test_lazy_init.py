@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from hypothesis import example, given
@@ -12,28 +10,23 @@ from torch import nn
 
 from harness.requirement import requirement
 from harness.trial import Trial
-from harness.vendor import Feature, GroupState, Introspection
+from harness.vendor import Feature, GroupState
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
-from suites.kit.programs import shard_tree
+from suites.kit.programs import introspection, shard_tree
 from suites.kit.strategies import trees
 from suites.kit.trees import TreeCase, groups, names
+from suites.oracle.judging import finds
 
 SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)
-
-
-def window(rank: Rank) -> Introspection:
-    """The implementation's introspection."""
-    assert rank.implementation.introspection is not None
-    return rank.implementation.introspection
 
 
 def initialised(rank: Rank, case: TreeCase) -> list[tuple[str, GroupState]]:
     """Shard, initialise the root; the name and state of every sharded module, in the root's own order."""
     net = shard_tree(rank, case)
-    window(rank).lazy_init(net)
+    introspection(rank).lazy_init(net)
     called = names(net)
-    return [(called[id(state.module)], state) for state in window(rank).states(net)]
+    return [(called[id(state.module)], state) for state in introspection(rank).states(net)]
 
 
 def roots(rank: Rank, case: TreeCase) -> dict[str, bool]:
@@ -65,8 +58,8 @@ def _name(pair: tuple[str, GroupState]) -> str:
 def initialise_a_child_first(rank: Rank, case: TreeCase) -> None:
     """Initialise the child that was sharded first, and then the root."""
     net = shard_tree(rank, case)
-    window(rank).lazy_init(net.get_submodule(case.plan[0]))
-    window(rank).lazy_init(net)
+    introspection(rank).lazy_init(net.get_submodule(case.plan[0]))
+    introspection(rank).lazy_init(net)
 
 
 def run_a_child_first(rank: Rank, case: TreeCase) -> None:
@@ -82,14 +75,14 @@ def run_a_child_first(rank: Rank, case: TreeCase) -> None:
 @given(case=trees(fewest_sharded=1))
 def test_the_module_that_runs_first_is_the_only_root(trial: Trial, case: TreeCase) -> None:
     """After lazy initialisation through the outermost module, it is a root and no sharded module below it is."""
-    agrees(trial, case, roots, {name: name == "" for name in sorted(expected(case))})
+    finds(trial, roots, case, {name: name == "" for name in sorted(expected(case))})
 
 
 @requirement("lazy-init/order", *SEEN, source="C10")
 @given(case=trees(fewest_sharded=1))
 def test_the_root_lists_sharded_modules_in_module_order(trial: Trial, case: TreeCase) -> None:
     """The root lists every sharded module of its tree once: itself first, then the others in module order."""
-    agrees(trial, case, order, list(expected(case)))
+    finds(trial, order, case, list(expected(case)))
 
 
 @requirement("lazy-init/module-names", *SEEN, source="C11")
@@ -101,14 +94,14 @@ def test_the_root_lists_sharded_modules_in_module_order(trial: Trial, case: Tree
 @given(case=trees(fewest_sharded=1))
 def test_modules_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
     """Each sharded module that manages parameters has its qualified name in the root; the root's own is empty."""
-    agrees(trial, case, module_names, {name: name for name, own in sorted(expected(case).items()) if own})
+    finds(trial, module_names, case, {name: name for name, own in sorted(expected(case).items()) if own})
 
 
 @requirement("lazy-init/parameter-names", *SEEN, source="C11")
 @given(case=trees(fewest_sharded=1))
 def test_parameters_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
     """Each sharded module knows the parameters it manages, and only them, by their qualified names in the root."""
-    agrees(trial, case, parameter_names, dict(sorted(expected(case).items())))
+    finds(trial, parameter_names, case, dict(sorted(expected(case).items())))
 
 
 @requirement("lazy-init/child-first", *SEEN, source="C12")
@@ -130,9 +123,3 @@ def test_running_a_child_before_its_root_is_refused(trial: Trial, case: TreeCase
 def expected(case: TreeCase) -> dict[str, list[str]]:
     """The sharded modules in module order, each with the names of its parameters."""
     return groups(case.build(), case)
-
-
-def agrees(trial: Trial, case: TreeCase, program: Callable[[Rank, TreeCase], Any], want: Any) -> None:
-    """Run a program and compare what each rank returned."""
-    for number, got in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", got, want)

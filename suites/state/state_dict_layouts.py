@@ -13,45 +13,23 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, TrainingCase
-from suites.kit.programs import apply
-from suites.kit.registered import Facts
+from suites.kit.programs import apply, loss_of, steps
+from suites.kit.registered import described
 from suites.kit.strategies import plans, stacks, world_sizes
-from suites.oracle.layout import own, shard
-from suites.state.state_dicts import described, other, prepared
+from suites.oracle.layout import local
+from suites.state.state_dicts import PlacedCase, prepared
 
 
 @st.composite
-def placed_cases(draw: st.DrawFn) -> TrainingCase:
+def placed_cases(draw: st.DrawFn) -> PlacedCase:
     """Nets whose every dim the ranks divide: unequal parts along other dims than the first are not asked for."""
     size = draw(world_sizes(2))
     drawn = draw(stacks(most_blocks=2, largest=2))
     net = replace(drawn, dim=size * drawn.dim)
-    return TrainingCase(size, net, draw(plans(net)), seed=draw(st.integers(0, 2**16)))
-
-
-def largest(tensor: Tensor) -> int:
-    """The largest dim; of equal ones, the last."""
-    return max(range(tensor.dim()), key=lambda dim: (tensor.size(dim), dim))
-
-
-def part(case: TrainingCase, number: int, full: Tensor) -> Tensor:
-    """What rank ``number`` holds of a parameter that is cut along its largest dim."""
-    return shard(full, case.world_size, number, largest(full))
-
-
-def entered(case: TrainingCase, number: int, net: nn.Module) -> Facts:
-    """The entries that rank ``number`` must have when the unsharded net is ``net``."""
-    buffers = dict(net.named_buffers())
-    return {
-        name: {"is": "a plain tensor", "local": full}
-        if name in buffers
-        else {"is": "a DTensor", "local": part(case, number, full)}
-        for name, full in net.state_dict().items()
-    }
+    return PlacedCase(size, net, draw(plans(net)), seed=draw(st.integers(0, 2**16)))
 
 
 def cut(parameter: Any) -> int | None:
@@ -60,45 +38,22 @@ def cut(parameter: Any) -> int | None:
     return getattr(placements[0], "dim", None) if len(placements) == 1 else None
 
 
-def placed(rank: Rank, case: TrainingCase) -> nn.Sequential:
-    """The case's net with every parameter cut along its largest dim."""
-    return apply(rank, case, case.build(), shard_placement_fn=lambda parameter: Shard(largest(parameter)))
-
-
-def dims_of_placed(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+def dims_of_placed(rank: Rank, case: PlacedCase) -> dict[str, Any]:
     """The dim that each parameter's entry is cut along."""
-    net = placed(rank, case)
+    net = prepared(rank, case)
     parameters = dict(net.named_parameters())
     return {name: cut(value) for name, value in net.state_dict().items() if name in parameters}
 
 
-def load_placed(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Load other values; the entries then, and which of them moved."""
-    net, full = placed(rank, case), other(case)
-    before = net.state_dict()
-    buffers = dict(full.named_buffers())
-    fresh = {name: value.detach().clone() for name, value in before.items()}
-    for name, value in full.state_dict().items():
-        own(fresh[name]).copy_(value if name in buffers else part(case, rank.number, value))
-    places = {name: own(value).data_ptr() for name, value in before.items()}
-    net.load_state_dict(fresh)
-    state = net.state_dict()
-    moved = [name for name, value in state.items() if own(value).data_ptr() != places[name]]
-    return {"entries": described(state), "moved": moved}
-
-
-def kept_through_training(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """A state dict that was asked for before training: its entries after every step."""
+def kept_through_training(rank: Rank, case: TrainingCase) -> list[dict[str, Tensor]]:
+    """A state dict that was asked for before training: what it has of parameters after every step."""
     net = prepared(rank, case)
-    state = net.state_dict()
+    state, buffers, seen = net.state_dict(), dict(net.named_buffers()), list[dict[str, Tensor]]()
+    entries = {name: value for name, value in state.items() if name not in buffers}
     optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
-    seen = []
-    for step in range(case.steps):
-        case.loss(net(case.inputs(step, rank.number).to(rank.device)), step, rank.number).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        seen.append(described(state))
-    return {"after every step": seen}
+    optimizer.register_step_post_hook(lambda *_: seen.append({name: local(value) for name, value in entries.items()}))
+    steps(rank, case, net, optimizer=optimizer)
+    return seen
 
 
 def asked_in_two_ways(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]:
@@ -106,9 +61,11 @@ def asked_in_two_ways(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]:
     net, found = prepared(rank, case), []
     ask = rank.implementation.state_dicts.get_model_state_dict
     for _ in range(2):
-        found.append({"asked": described(net.state_dict()), "got": described(ask(net))})
+        asked = described(net.state_dict())
+        found.append({"asked": asked, "got": described(ask(net))})
         net(case.inputs(0, rank.number).to(rank.device))
-        found.append({"got": described(ask(net)), "asked": described(net.state_dict())})
+        got = described(ask(net))
+        found.append({"asked": described(net.state_dict()), "got": got})
     return found
 
 
@@ -141,5 +98,5 @@ def entries_under_checkpoint(rank: Rank, case: TrainingCase) -> list[Any]:
         rank.implementation.checkpoint(block)
     apply(rank, case, net, reshard_after_forward=case.reshard_after_forward)
     before = described(net.state_dict())
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    loss_of(rank, case, net).backward()
     return [before, described(net.state_dict())]

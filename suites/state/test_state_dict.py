@@ -12,8 +12,9 @@ from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.kit.cases import NetCase, Stack, TrainingCase
 from suites.kit.hsdp import RESHARDS, hsdp_cases
+from suites.kit.parallel import ParallelCase, parallel_cases
 from suites.kit.strategies import net_cases, training_cases
-from suites.parallelism.two_axes import TwoAxisCase, two_axis_cases
+from suites.oracle.judging import finds
 from suites.state import full_state, state_dicts
 from suites.state.full_state import TransformerCase, transformer_cases
 from suites.state.state_dicts import expected, plain_cases
@@ -22,6 +23,9 @@ SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.TENSOR_PARALLEL)
 OFFLOAD = (*SHARDED, Feature.CPU_OFFLOAD, Feature.META_DEVICE)
 ANY_CASE = RESHARDS.flatmap(lambda value: training_cases(reshard_after_forward=value))
+
+#: Two ranks each way, which do not divide rows.
+TWO_WAYS = ParallelCase(4, Stack(3, ("mlp",), multiplier=1), mesh=(2, 2))
 
 
 @requirement("state-dict/keys", *SHARDED, source="A1")
@@ -36,8 +40,7 @@ def test_keys_are_the_names_of_the_unsharded_model_in_order(trial: Trial, case: 
 @given(case=ANY_CASE)
 def test_values_are_dtensors_of_this_ranks_rows(trial: Trial, case: TrainingCase) -> None:
     """Parameters are entered as DTensors of this rank's rows without padding, buffers as the plain tensors they are."""
-    for number, got in enumerate(trial.run(state_dicts.entries, case)):
-        trial.agree(f"rank {number}", got, expected(case, number, case.build()))
+    finds(trial, state_dicts.entries, case, lambda rank: expected(case, rank))
 
 
 @requirement("state-dict/leaves-sharded", *SHARDED, source="A1")
@@ -80,8 +83,7 @@ def test_loading_after_a_forward_that_left_parameters_full_loads_the_shards(tria
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None:
     """A forward after loading gives what the unsharded model gives with the loaded values, padding or not."""
-    for number, got in enumerate(trial.run(state_dicts.outputs_after_load, case)):
-        trial.agree(f"rank {number}, outputs", got, outputs(case, number))
+    finds(trial, state_dicts.outputs_after_load, case, lambda rank: outputs(case, rank))
 
 
 @requirement("state-dict/after-forward", *SHARDED, ranks=2, source="A2")
@@ -89,7 +91,7 @@ def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None
 def test_a_state_dict_after_forward_equals_that_before(trial: Trial, case: TrainingCase) -> None:
     """Where forward leaves parameters full, state_dict() after it has the same sharded entries as before it."""
     for number, got in enumerate(trial.run(state_dicts.before_and_after_forward, case)):
-        want = expected(case, number, case.build())
+        want = expected(case, number)
         trial.agree(f"rank {number}, before", got["before"], want)
         trial.agree(f"rank {number}, after", got["after"], want)
 
@@ -98,18 +100,16 @@ def test_a_state_dict_after_forward_equals_that_before(trial: Trial, case: Train
 @given(case=training_cases(reshard_after_forward=False))
 def test_asking_for_a_state_dict_reshards_first(trial: Trial, case: TrainingCase) -> None:
     """Where forward leaves parameters full, state_dict() registers the sharded ones again."""
-    names = [name for name, _ in case.build().named_parameters()]
     for number, got in enumerate(trial.run(state_dicts.before_and_after_forward, case)):
-        want = expected(case, number, case.build())
-        trial.agree(f"rank {number}", got["registered"], {name: want[name] for name in names})
+        want = expected(case, number)
+        trial.agree(f"rank {number}", got["registered"], {name: want[name] for name in case.full()})
 
 
 @requirement("state-dict/after-unshard", *SHARDED, source="A2")
 @given(case=ANY_CASE)
 def test_a_state_dict_of_unsharded_modules_is_sharded(trial: Trial, case: TrainingCase) -> None:
     """After unshard() of every module, state_dict() still has DTensors of this rank's rows."""
-    for number, got in enumerate(trial.run(state_dicts.after_unshard, case)):
-        trial.agree(f"rank {number}", got, expected(case, number, case.build()))
+    finds(trial, state_dicts.after_unshard, case, lambda rank: expected(case, rank))
 
 
 @requirement("state-dict/load-in-parts", *SHARDED, Feature.META_DEVICE, ranks=2, source="A3")
@@ -134,37 +134,38 @@ def test_a_pinned_offloaded_model_on_meta_can_be_loaded_in_parts(trial: Trial, c
 
 
 @requirement("state-dict/2d-values", *TWO_AXES, ranks=2, source="A4")
-@given(case=two_axis_cases())
-def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial: Trial, case: TwoAxisCase) -> None:
+@given(case=parallel_cases(even=False))
+def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, entries have the unsharded names in order, and each rank's part of the values."""
-    for number, got in enumerate(trial.run(state_dicts.entries, case)):
-        trial.agree(f"rank {number}", got, expected(case, number, case.build()))
+    finds(trial, state_dicts.entries, case, lambda rank: expected(case, rank))
 
 
 @requirement("state-dict/2d-leaves-sharded", *TWO_AXES, ranks=2, source="A4")
-@given(case=two_axis_cases())
-def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: Trial, case: TwoAxisCase) -> None:
+@example(case=TWO_WAYS)
+@given(case=parallel_cases(even=False))
+def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, state_dict() leaves sharded parameters registered, and gives the same again."""
     is_left_sharded(trial, case)
 
 
 @requirement("state-dict/2d-shares-memory", *TWO_AXES, ranks=2, source="A4")
-@given(case=two_axis_cases())
-def test_under_tensor_parallelism_entries_share_memory(trial: Trial, case: TwoAxisCase) -> None:
+@given(case=parallel_cases(even=False))
+def test_under_tensor_parallelism_entries_share_memory(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, every entry that is not empty is the memory of the parameter or buffer."""
     shares_memory(trial, case)
 
 
 @requirement("state-dict/2d-load", *TWO_AXES, ranks=2, source="A4")
-@given(case=two_axis_cases())
-def test_under_tensor_parallelism_loading_changes_every_value(trial: Trial, case: TwoAxisCase) -> None:
+@example(case=TWO_WAYS)
+@given(case=parallel_cases(even=False))
+def test_under_tensor_parallelism_loading_changes_every_value(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, loading fits every key and leaves every entry with the loaded values."""
     loads(trial, state_dicts.load, case)
 
 
 @requirement("state-dict/2d-load-keeps-memory", *TWO_AXES, ranks=2, source="A4")
-@given(case=two_axis_cases())
-def test_under_tensor_parallelism_loading_moves_no_even_shard(trial: Trial, case: TwoAxisCase) -> None:
+@given(case=parallel_cases(even=False))
+def test_under_tensor_parallelism_loading_moves_no_even_shard(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, loading moves no part of a parameter of which all ranks hold equally much."""
     keeps_memory(trial, case)
 
@@ -173,8 +174,7 @@ def test_under_tensor_parallelism_loading_moves_no_even_shard(trial: Trial, case
 @given(case=hsdp_cases())
 def test_replicas_have_equal_entries(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards, entries have the unsharded names in order, and the rows of the rank's shard coordinate."""
-    for number, got in enumerate(trial.run(state_dicts.entries, case)):
-        trial.agree(f"rank {number}", got, expected(case, number, case.build()))
+    finds(trial, state_dicts.entries, case, lambda rank: expected(case, rank))
 
 
 @requirement("state-dict/hsdp-load", *SHARDED, Feature.HSDP, ranks=2, source="A1")
@@ -188,16 +188,14 @@ def test_loading_reaches_all_replicas(trial: Trial, case: TrainingCase) -> None:
 @given(case=net_cases(at_least=2))
 def test_a_full_state_dict_on_rank_zero_is_the_unsharded_models(trial: Trial, case: NetCase) -> None:
     """full_tensor() of every entry, kept on rank 0's CPU alone, gives the unsharded model's keys, order and values."""
-    for number, got in enumerate(trial.run(full_state.full_state_of_stack, case)):
-        trial.agree(f"rank {number}", got, full_state.expected(case.build(), number))
+    finds(trial, full_state.full_state_of_stack, case, lambda rank: full_state.expected(case.build(), rank))
 
 
 @requirement("state-dict/full-of-transformer", *SHARDED, ranks=2, source="A5")
 @given(case=transformer_cases())
 def test_a_full_state_dict_of_a_transformer_is_the_unsharded_models(trial: Trial, case: TransformerCase) -> None:
     """With tied weights too, the full state of a transformer on rank 0 has the unsharded model's keys and values."""
-    for number, got in enumerate(trial.run(full_state.full_state_of_transformer, case)):
-        trial.agree(f"rank {number}", got, full_state.expected(case.build(), number))
+    finds(trial, full_state.full_state_of_transformer, case, lambda rank: full_state.expected(case.build(), rank))
 
 
 def is_left_sharded(trial: Trial, case: TrainingCase) -> None:
@@ -225,7 +223,7 @@ def loads(trial: Trial, program: Program, case: TrainingCase) -> None:
 
 def keeps_memory(trial: Trial, case: TrainingCase) -> None:
     """Require that loading moves no shard of what is cut evenly."""
-    even = [name for name, p in case.build().named_parameters() if state_dicts.is_even(case, name, p)]
+    even = [name for name, full in case.full().items() if state_dicts.is_even(case, name, full)]
     for number, got in enumerate(trial.run(state_dicts.load, case)):
         moved = [name for name in even if name in got["moved"]]
         trial.holds(not moved, f"rank {number}: loading should write into the shards there are, but it moved {moved}")

@@ -6,7 +6,6 @@ On an accelerator a layer runs on the rank's device, while its parameter, gradie
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase, as_case
-from suites.kit.hsdp import hsdp_cases, write
-from suites.kit.programs import ShardedStack, after_a_step, sharded
+from suites.kit.hsdp import hsdp_cases
+from suites.kit.programs import ShardedStack, after_a_step, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import own
@@ -69,7 +68,7 @@ class OffloadedFromMeta(Offloaded):
     def made(self) -> Any:
         """The net, filled."""
         net = self.on_meta().to_empty(device="cpu")
-        write(net, self.case, partial(self.case.part, self.rank.number))
+        write(self.rank, self.case, net)
         return net
 
     def on_meta(self) -> Any:

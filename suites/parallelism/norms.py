@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.kit.programs import gradients, parameters
+from suites.kit.parallel import parallel_cases
+from suites.kit.programs import gradients, loss_of, parameters, whole
 from suites.oracle.expected import expected
-from suites.parallelism.three_axes import ThreeAxisCase, shard_after_tp, three_axis_cases
+from suites.parallelism.tensor_parallel import TensorParallelCase, sharded
 
 #: Below the norm of nearly all gradients drawn; those that are below it are left as they are.
 MOST_NORM = 0.5
@@ -25,7 +26,7 @@ SCALE = 1024.0
 
 
 @dataclass(frozen=True)
-class NormCase(ThreeAxisCase):
+class NormCase(TensorParallelCase):
     """One backward. ``norm`` is the kind of norm; the gradients of rank ``spoilt`` get an infinity, if there is one."""
 
     norm: str = "2"
@@ -39,26 +40,25 @@ def norm_cases(draw: st.DrawFn, /, spoilt: bool = False) -> NormCase:
 
     Every rank has some of each parameter, since the largest of no numbers is none of this chapter's business.
     """
-    dtype = "float32" if spoilt else "float64"
-    case = draw(three_axis_cases(exact=True, dtype=dtype).filter(lambda c: fewest_rows(c) >= c.shards))
-    own = {name: getattr(case, name) for name in ThreeAxisCase.__dataclass_fields__}
-    return NormCase(
-        **{**own, "steps": 1},
+    cases = parallel_cases(kind=NormCase, exact=True, dtype="float32" if spoilt else "float64", steps=1)
+    case: NormCase = draw(cases.filter(leaves_no_rank_without))
+    return replace(
+        case,
         norm=draw(st.sampled_from(["2", "1", "3", "inf"])),
         foreach=draw(st.sampled_from([None, True, False])),
         spoilt=draw(st.sampled_from([None, *range(case.world_size)])) if spoilt else None,
     )
 
 
-def fewest_rows(case: ThreeAxisCase) -> int:
-    """Of any parameter, on one tp rank."""
-    return min(case.net.dim, case.net.dim * case.net.multiplier // case.tp)
+def leaves_no_rank_without(case: NormCase) -> bool:
+    """Whether every rank has something of every parameter."""
+    return all(part.numel() for rank in range(case.world_size) for part in case.parts(rank).values())
 
 
 def backward(rank: Rank, case: NormCase, scale: float = 1.0) -> nn.Sequential:
     """One forward and backward of a scaled loss."""
-    net, number = shard_after_tp(rank, case), case.data_rank(rank.number)
-    (case.loss(net(case.inputs(0, number).to(rank.device)), 0, number) * scale).backward()
+    net = sharded(rank, case)
+    (loss_of(rank, case, net) * scale).backward()
     return net
 
 
@@ -66,19 +66,16 @@ def clip(rank: Rank, case: NormCase) -> dict[str, Any]:
     """The total norm that clipping returns, and the gradients after it."""
     net = backward(rank, case)
     total = nn.utils.clip_grad_norm_(net.parameters(), MOST_NORM, float(case.norm), foreach=case.foreach)
-    whole = total.full_tensor() if isinstance(total, DTensor) else total
-    return {"total": whole, "gradients": gradients(net)}
+    return {"total": whole(total), "gradients": gradients(net)}
 
 
 def clipped(case: NormCase, number: int) -> dict[str, Any]:
     """What rank ``number`` must see of the unsharded model, clipped."""
-    [step] = expected(case).whole
-    total = torch.linalg.vector_norm(torch.cat([g.flatten() for g in step["gradients"].values()]), float(case.norm))
+    gradients = expected(case).whole[0]["gradients"]
+    total = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients.values()]), float(case.norm))
     factor = (MOST_NORM / (total + 1e-6)).clamp(max=1.0)
-    return {
-        "total": total,
-        "gradients": {name: case.part(number, name, g * factor) for name, g in step["gradients"].items()},
-    }
+    parts = expected(case).of_parameters({name: g * factor for name, g in gradients.items()}, number)
+    return {"total": total, "gradients": parts}
 
 
 def scaled_step(rank: Rank, case: NormCase) -> dict[str, Any]:
@@ -106,16 +103,7 @@ def spoil(net: nn.Module) -> None:
 
 def stepped(case: NormCase, number: int) -> dict[str, Any]:
     """What rank ``number`` must see: a step where all is finite, else none and half the scale."""
-    [step] = expected(replace(case, steps=1)).whole
-    before = {name: p.detach() for name, p in case.build().named_parameters()}
-    after = step["parameters"] if case.spoilt is None else before
-    return {
-        "gradients": own(case, number, step["gradients"]),
-        "parameters": own(case, number, after),
-        "scale": SCALE if case.spoilt is None else SCALE / 2,
-    }
-
-
-def own(case: NormCase, number: int, full: dict[str, Tensor]) -> dict[str, Tensor]:
-    """This rank's part of each."""
-    return {name: case.part(number, name, tensor) for name, tensor in full.items()}
+    [step] = expected(case).trace(number)
+    if case.spoilt is None:
+        return {"gradients": step["gradients"], "parameters": step["parameters"], "scale": SCALE}
+    return {"gradients": step["gradients"], "parameters": case.parts(number), "scale": SCALE / 2}

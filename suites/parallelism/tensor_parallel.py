@@ -1,0 +1,75 @@
+"""MLPs under tensor parallelism and (hybrid) sharding, with what else there may be: what runs on ranks.
+
+On eight ranks as 2 replicas × 2 shards × tp 2, rank ``4·replica + 2·shard + tp`` holds of eight column-wise rows::
+
+    ranks 0, 4: rows 0, 1    ranks 1, 5: rows 4, 5    ranks 2, 6: rows 2, 3    ranks 3, 7: rows 6, 7
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+from harness.worlds.rank import Rank
+from suites.kit import programs
+from suites.kit.parallel import ParallelCase, cut_over_tp
+from suites.kit.programs import apply, loss_of, steps, whole_mesh
+from suites.oracle.situation import Trace
+
+
+@dataclass(frozen=True)
+class TensorParallelCase(ParallelCase):
+    """``free`` shards weights along the dim that tensor parallelism leaves whole; ``checkpointed`` recomputes every
+    MLP in backward; ``offload`` keeps shards on the CPU.
+    """
+
+    free: bool = False
+    checkpointed: bool = False
+    offload: bool = False
+
+    def cut_by_data(self, name: str) -> int:
+        """The dim that data axes cut."""
+        return 1 if self.free and name.endswith("in_proj.weight") else 0
+
+
+def sharded(rank: Rank, case: TensorParallelCase) -> nn.Sequential:
+    """Cut every MLP over tp; then shard by the plan."""
+    net, subject = cut_over_tp(rank, case, case.build()), rank.implementation
+    for block in net if case.checkpointed else ():
+        assert subject.checkpoint is not None
+        subject.checkpoint(block)
+    options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
+    if case.free:
+        options["shard_placement_fn"] = where_tp_leaves_whole
+    if case.offload:
+        assert subject.cpu_offload_policy is not None
+        options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
+    return apply(rank, case, net, **options)
+
+
+def where_tp_leaves_whole(parameter: nn.Parameter) -> Shard | None:
+    """Dim 1 of what tensor parallelism cuts along dim 0, if there is one; else what is usual."""
+    assert isinstance(parameter, DTensor)
+    cut = parameter.placements[0]
+    return Shard(1) if parameter.dim() == 2 and isinstance(cut, Shard) and cut.dim == 0 else None
+
+
+def layouts(rank: Rank, case: TensorParallelCase) -> dict[str, Any]:
+    """Of every parameter: how it lies on the mesh, what this rank holds, and what all ranks put together."""
+    return programs.layouts(sharded(rank, case), whole_mesh(rank, case))
+
+
+def train(rank: Rank, case: TensorParallelCase) -> Trace:
+    """Shard over all axes, then train; ranks of one tp group see the same batch."""
+    return steps(rank, case, sharded(rank, case))
+
+
+def devices(rank: Rank, case: TensorParallelCase) -> list[str]:
+    """The kinds of device on which parameters, then gradients lie after a backward."""
+    net = sharded(rank, case)
+    loss_of(rank, case, net).backward()
+    kept = [t for p in net.parameters() for t in (p, p.grad)]
+    return sorted({"none" if tensor is None else tensor.device.type for tensor in kept})
