@@ -36,6 +36,7 @@ class Sharded(Trained):
 
     def __init__(self, rank: Rank, case: Any) -> None:
         self.rank, self.case = rank, case
+        self.place: int = case.data_rank(rank.number)
         self.batches = 0
         self.saved: Any = {}
         self.take(self.made())
@@ -110,13 +111,11 @@ class Sharded(Trained):
     def run(self) -> Any:
         """The outputs of the next batch."""
         self.batches += 1
-        return self.case.run(
-            self.net, self.batches - 1, self.rank.number, self.case.torch_dtype, device=self.rank.device
-        )
+        return self.case.run(self.net, self.batches - 1, self.place, self.case.torch_dtype, device=self.rank.device)
 
     def forward(self, _: str) -> State:
         """A forward that waits for its backward; its losses."""
-        losses = self.case.losses(self.run(), self.batches - 1, self.rank.number)
+        losses = self.case.losses(self.run(), self.batches - 1, self.place)
         self.pending.append([losses])
         return {"losses": [one.detach() for one in losses]}
 

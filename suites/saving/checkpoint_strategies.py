@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import lcm
 from typing import Any
 
 from hypothesis import strategies as st
@@ -44,12 +45,17 @@ def layouts(draw: st.DrawFn, *kinds: Kind, at_least: int = 1) -> Layout:
 
 
 @st.composite
-def chain_nets(draw: st.DrawFn, /, tp: int = 1, **fixed: Any) -> ChainNet:
-    """Two or three layers of widths that shards need not divide; cut by ``tp``, two or four, no rank is left empty."""
-    count = draw(st.integers(2, 3)) if tp == 1 else 2
+def chain_nets(draw: st.DrawFn, /, *layouts: Layout, even: bool = False, **fixed: Any) -> ChainNet:
+    """Two or three layers, or two that tensor parallelism cuts, evenly if so asked for; widths shards need not divide.
+
+    No rank of tensor parallelism is left without rows.
+    """
+    common = lcm(*(layout.tp for layout in layouts))
+    count = draw(st.integers(2, 3)) if common == 1 else 2
     widths = draw(st.lists(st.integers(1, 7), min_size=count + 1, max_size=count + 1))
-    if tp > 1:
-        widths[1] = draw(st.integers(1, 9).filter(lambda h: full_parts((h, 1), tp)))
+    if common > 1:
+        rows = st.integers(1, 9).filter(lambda rows: all(full_parts((rows, 1), layout.tp) for layout in layouts))
+        widths[1] = draw(st.sampled_from([common, 2 * common]) if even else rows)
     flags = {name: draw(st.booleans()) for name in ("bias", "tied", "frozen", "unused", "buffer") if name not in fixed}
     return ChainNet(**{"widths": tuple(widths), **flags, **fixed})
 
@@ -59,7 +65,7 @@ def checkpoint_cases(draw: st.DrawFn, saved: Any, loaded: Any, /, **fixed: Any) 
     """A net between two layouts, either of which is saved."""
     layouts = draw(st.permutations([draw(saved), draw(loaded)]))
     dtype = draw(st.sampled_from(["float32", "float64", "bfloat16"]))
-    net = draw(fixed.pop("net") if "net" in fixed else chain_nets(max(layout.tp for layout in layouts)))
+    net = draw(fixed.pop("net") if "net" in fixed else chain_nets(*layouts))
     return CheckpointCase(**{
         "net": net,
         "saved": layouts[0],
@@ -80,7 +86,7 @@ def kept_cases(draw: st.DrawFn, /, **fixed: Any) -> KeptCase:
     return KeptCase(**{
         "world_size": draw(world_sizes(2)),
         "net": net,
-        "optimizer": draw(st.sampled_from(["Adam", "AdamW", "SGD"])),
+        "kind": draw(st.sampled_from(["Adam", "AdamW", "SGD"])),
         "steps": draw(st.integers(1, 2)),
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
