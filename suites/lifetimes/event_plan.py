@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from hypothesis import strategies as st
-
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
 from suites.kit.nets import skeleton
@@ -146,8 +144,3 @@ def _told_by(case: GeneratedCase, group: Group) -> set[tuple[str, int, int]]:
     gathers = {("gather", size.numel, case.shards), ("gather", size.numel * case.shards // parts, parts)}
     reductions = {("reduce", size.trained, 0), ("reduce", size.trained * case.shards, 0)}
     return {each for each in gathers | reductions if each[1] and each[2] != 1}
-
-
-def told_apart(cases: st.SearchStrategy[GeneratedCase]) -> st.SearchStrategy[GeneratedCase]:
-    """Cases in which every group differs in size from every other."""
-    return cases.map(distinct)

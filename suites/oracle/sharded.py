@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -67,6 +67,11 @@ class Sharded(Trained):
         verb, _, what = action.partition(" ")
         found = getattr(self, verb)(what) or {}
         return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown}}
+
+    def do_all(self, actions: Iterable[str]) -> None:
+        """Do some actions, of which nothing is to be seen."""
+        for action in actions:
+            self.do(action, ())
 
     # What can be seen at any time.
 

@@ -49,12 +49,6 @@ class OnRank(Sharded):
                 self.optimizer.state[parameter][key] = part
         return self
 
-    def train(self, *actions: str) -> OnRank:
-        """Do some actions."""
-        for action in actions:
-            self.do(action, ())
-        return self
-
     def facts(self) -> Facts:
         """This rank's part of every entry of the state dict, what it keeps for the optimizer, and the rate of that."""
         net = {name: local(value) for name, value in self.net.state_dict().items()}

@@ -14,7 +14,7 @@ from harness.worlds.rank import Rank
 from suites.composition.compose_programs import composed
 from suites.kit.registered import whole
 from suites.oracle.layout import local
-from suites.oracle.sharded import FORMS, TO_LOAD, Sharded, played_on
+from suites.oracle.sharded import FORMS, TO_LOAD, Sharded
 from suites.saving.chains import RATE, CheckpointCase, make_optimizer
 from suites.saving.checkpoint_programs import Facts, OnRank, Other
 from suites.saving.optimizer_states import KeptCase, in_order
@@ -38,7 +38,7 @@ class Units(Sharded):
 def trained(rank: Rank, case: KeptCase) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The net and its optimizer after all steps."""
     units = Units(rank, case)
-    played_on(units)
+    units.do_all(case.actions)
     return units.net, units.optimizer
 
 

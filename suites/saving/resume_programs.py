@@ -39,7 +39,8 @@ def restore(rank: Rank, case: CheckpointCase, path: str) -> Facts:
 def stepped(net: OnRank) -> dict[str, bool]:
     """Take a step; whether it changed this rank's part of every parameter."""
     before = net.see_parameters()
-    after = net.train(*STEP).see_parameters()
+    net.do_all(STEP)
+    after = net.see_parameters()
     return {name: not torch.equal(after[name], part) for name, part in before.items()}
 
 
@@ -51,7 +52,9 @@ def lies(state: dict[str, Any]) -> dict[str, Any]:
 def train_and_save(rank: Rank, case: CheckpointCase, path: str) -> None:
     """Train the case's steps in each layout, then save."""
     for place in range(len(case.savers)):
-        OnRank(rank, case.here(place)).train(*STEP * case.steps).write(f"{path}/{place}")
+        net = OnRank(rank, case.here(place))
+        net.do_all(STEP * case.steps)
+        net.write(f"{path}/{place}")
 
 
 def resume(rank: Rank, case: CheckpointCase, path: str) -> list[list[State]]:
