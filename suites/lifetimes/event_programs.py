@@ -21,11 +21,11 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.communication.markers import mark
-from suites.generated.net_cases import GeneratedCase
+from suites.generated.net_cases import GeneratedCase, group_of
 from suites.generated.net_programs import ShardedNet, spread_net
 from suites.kit.nets import each_tensor
 from suites.lifetimes.event_machine import Event
-from suites.lifetimes.event_plan import label, owner
+from suites.lifetimes.event_plan import label
 from suites.oracle.sharded import State
 
 Entries = list[dict[str, Any]]
@@ -82,7 +82,7 @@ class Watch:
         wrong, group = [], ""
         for key in own:
             name = f"{layer}.{key}" if layer else key
-            group = owner(self._case, name)
+            group = label(group_of(self._case, name))
             if not self._is_full(getattr(module, key), name, group) and not (trains and self._is_kept(name)):
                 wrong.append(key)
         trained = any(parameter.requires_grad for parameter in module.parameters(recurse=False))

@@ -119,21 +119,6 @@ def without_a_key(rank: Rank, case: CheckpointCase) -> None:
     states.set_model_state_dict(Other(rank, case).net, state, options=TO_LOAD["rank zero"])
 
 
-def missing(rank: Rank, case: CheckpointCase) -> Facts:
-    """Load a state dict without its first weight."""
-    return loaded_otherwise(rank, case, extra=False)
-
-
-def unexpected(rank: Rank, case: CheckpointCase) -> Facts:
-    """Load a state dict with an entry that the net has not."""
-    return loaded_otherwise(rank, case, lose=False)
-
-
-def leniently(rank: Rank, case: CheckpointCase) -> Facts:
-    """Load a state dict of which one entry has another name, if it fits or not; what is said, and what is held."""
-    return loaded_otherwise(rank, case, strict=False)
-
-
 def loaded_otherwise(
     rank: Rank, case: CheckpointCase, strict: bool = True, extra: bool = True, lose: bool = True
 ) -> Facts:

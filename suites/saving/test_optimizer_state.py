@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,14 +145,14 @@ def test_a_name_that_rank_zero_lacks_is_refused_everywhere(trial: Trial) -> None
 def test_names_that_do_not_fit_are_refused_or_listed(trial: Trial) -> None:
     """A missing or unknown name is refused on all ranks, or, if loading is not to be strict, listed and left alone."""
     error, first = "RuntimeError", "layers.0.weight"
-    trial.refuses(programs.missing, FIXED, error, match="Missing key.*layers.0.weight")
-    trial.refuses(programs.unexpected, FIXED, error, match="Unexpected key.*other")
+    trial.refuses(partial(programs.loaded_otherwise, extra=False), FIXED, error, match="Missing key.*layers.0.weight")
+    trial.refuses(partial(programs.loaded_otherwise, lose=False), FIXED, error, match="Unexpected key.*other")
 
     def wanted(number: int) -> Any:
         left = FIXED.part(number, first, dict(FIXED.other().named_parameters())[first])
         return {"missing": [first], "unexpected": ["other"], "net": {**FIXED.held(number)["net"], first: left}}
 
-    each_gives(trial, programs.leniently, FIXED, wanted)
+    each_gives(trial, programs.loaded_otherwise, FIXED, wanted, False)
 
 
 @requirement("optimizer-state/flat", *SHARDED, ranks=2)
