@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import save as write_files
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.worlds.rank import Rank
@@ -145,6 +146,14 @@ def like(parameter: nn.Parameter, values: Tensor) -> Tensor:
     made = torch.zeros_like(parameter.detach())
     own(made).copy_(values)
     return made
+
+
+def lie(state: Facts) -> Facts:
+    """How each entry lies on ranks: on which, with which placements and global size; None for what is no DTensor."""
+    return {
+        name: (value.device_mesh.mesh.tolist(), value.placements, value.size()) if isinstance(value, DTensor) else None
+        for name, value in state.items()
+    }
 
 
 @torch.no_grad()

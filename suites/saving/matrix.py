@@ -11,28 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import lcm
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.trial import most_ranks
-from suites.kit.strategies import examples_first, is_thorough
+from suites.kit.strategies import MOST, examples_first, is_thorough
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
-from suites.saving.checkpoint_strategies import chain_nets
+from suites.saving.checkpoint_strategies import DTYPES, WIDE, Family, chain_nets, checkpoint_cases, layouts_of
 
-Family = Literal["1-D", "HSDP", "2-D", "replicate", "unsharded"]
 FAMILIES: tuple[Family, ...] = ("1-D", "HSDP", "2-D", "replicate", "unsharded")
-#: Up to how many ranks.
-MOST = 4
 #: What is said to be saved and loaded by which requirement: a vendor need not have all. Together they are all pairs.
 GROUPS: dict[str, tuple[tuple[Family, ...], tuple[Family, ...]]] = {
     "shards": (("1-D", "unsharded"), ()),
     "replicas of shards": (("HSDP",), ("1-D", "unsharded")),
     "tensor parallel": (("2-D",), ("1-D", "unsharded")),
     "replicas": (("replicate",), ("1-D", "unsharded")),
+    "mixed": (("HSDP", "2-D", "replicate"), ()),
 }
-DTYPES = ("float32", "float64", "bfloat16")
 
 
 class Cell(NamedTuple):
@@ -50,30 +47,17 @@ def words(layout: Layout) -> str:
     return f"{layout.kind} {'×'.join(map(str, sizes.get(layout.kind, (layout.ranks,))))}"
 
 
-def layouts_of(family: Family, size: int) -> tuple[Layout, ...]:
-    """All layouts of a family on so many ranks; two axes take two ranks, and a net that is not sharded takes one."""
-    shapes = [(a, size // a) for a in range(1, size + 1) if size % a == 0 and size > 1]
-    found: dict[Family, list[Layout]] = {
-        "1-D": [Layout("1-D", 1, size)],
-        "HSDP": [Layout("HSDP", replicas, shards) for replicas, shards in shapes],
-        "2-D": [Layout("2-D", 1, shards, tp) for shards, tp in shapes],
-        "replicate": [Layout("replicate", size), Layout("replicate-fsdp", size)],
-        "unsharded": [Layout("unsharded")] * (size == 1),
-    }
-    return tuple(found[family])
-
-
 def loading(group: str, saved: Family) -> tuple[Family, ...]:
     """The layouts that load what ``saved`` has saved."""
-    if group == "mixed":
-        return tuple(other for other in ("HSDP", "2-D", "replicate") if other != saved)
     own, others = GROUPS[group]
+    if group == "mixed":
+        return tuple(other for other in own if other != saved)
     return (*own, *others) if saved in own else own
 
 
 def cells(group: str) -> list[Cell]:
     """Every cell of a group, up to four ranks on either side."""
-    own, others = (("HSDP", "2-D", "replicate"), ()) if group == "mixed" else GROUPS[group]
+    own, others = GROUPS[group]
     sizes = range(1, MOST + 1)
     found = [Cell(saved, a, loading(group, saved), b) for saved in (*own, *others) for a in sizes for b in sizes]
     return [cell for cell in found if layouts_of(cell.saved, cell.size) and loaders(cell)]
@@ -141,20 +125,11 @@ def matrix_cases(draw: st.DrawFn, group: str, trained: bool = False) -> Checkpoi
     """A pair of any cell that this world has ranks for, any net, any two dtypes; what is trained is so in float64."""
     cell = draw(st.sampled_from([c for c in cells(group) if max(c.size, c.ranks) <= most_ranks()]))
     saved, loaded = draw(st.sampled_from(layouts_of(cell.saved, cell.size))), draw(st.sampled_from(loaders(cell)))
-    meta = trained and draw(st.booleans())  # ties are restored after ``to_empty``, which is not the subject here
-    net = draw(chain_nets(saved, loaded, even=trained, **{"tied": False} if meta else {}))
-    net = replace(net, unused=net.unused and may_be_unused(trained, saved, loaded))
-    optimizer = draw(st.sampled_from(["Adam", "SGD", *([] if net.unused else ["AdamW"])]))
-    dtype, loaded_dtype = draw(st.tuples(st.sampled_from(DTYPES), st.sampled_from(DTYPES)))
-    return CheckpointCase(
-        net=net,
-        saved=saved,
-        loaded=loaded,
-        sharded=draw(st.sampled_from([(), (0,), (1,), (0, 1)])),
-        dtype="float64" if trained else dtype,
-        loaded_dtype="float64" if trained else loaded_dtype,
-        optimizer=optimizer if trained else "Adam",
-        steps=draw(st.integers(1, 2)),
-        meta=meta,
-        seed=draw(st.integers(0, 2**16)),
-    )
+    fixed: dict[str, Any] = {}
+    if trained:
+        meta = draw(st.booleans())  # ties are restored after ``to_empty``, which is not the subject here
+        net = draw(chain_nets(saved, loaded, even=True, **{"tied": False} if meta else {}))
+        net = replace(net, unused=net.unused and may_be_unused(trained, saved, loaded))
+        optimizer = draw(st.sampled_from(["Adam", "SGD", *([] if net.unused else ["AdamW"])]))
+        fixed = {"net": st.just(net), "meta": meta, "optimizer": optimizer, "steps": draw(st.integers(1, 2)), **WIDE}
+    return draw(checkpoint_cases(st.just((saved, loaded)), **fixed))

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions
-from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.composition.compose_programs import composed
@@ -16,7 +15,7 @@ from suites.kit.registered import whole
 from suites.oracle.layout import local
 from suites.oracle.sharded import FORMS, TO_LOAD, Sharded
 from suites.saving.chains import RATE, CheckpointCase, make_optimizer
-from suites.saving.checkpoint_programs import Facts, OnRank, Other
+from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie
 from suites.saving.optimizer_states import KeptCase, in_order
 
 #: The forms of a state, and the one in which an optimizer's is one flat dict: how each is asked for, and given back.
@@ -50,17 +49,10 @@ def named(rank: Rank, case: KeptCase) -> Facts:
 
 
 def strays(net: nn.Module, state: Any) -> list[str]:
-    """The entries that do not lie on ranks as their sharded parameters do, but for numbers."""
-    parameters = dict(net.named_parameters())
-    entries = [(name, key, value) for name, found in state["state"].items() for key, value in found.items()]
-    return [f"{name}: {key}" for name, key, value in entries if value.dim() and not alike(value, parameters.get(name))]
-
-
-def alike(value: Tensor, parameter: Tensor | None) -> bool:
-    """Whether two tensors are DTensors on one mesh with the same placements."""
-    if not isinstance(value, DTensor) or not isinstance(parameter, DTensor):
-        return False
-    return value.device_mesh == parameter.device_mesh and value.placements == parameter.placements
+    """The entries that do not lie on ranks as their sharded parameters do, but for counts of steps."""
+    ways = lie(dict(net.named_parameters()))
+    entries = [(name, key, way) for name, kept in state["state"].items() for key, way in lie(kept).items()]
+    return [f"{name}: {key}" for name, key, way in entries if key != "step" and way != ways.get(name)]
 
 
 def described(state: Any, seen: Any = local) -> Facts:

@@ -14,13 +14,12 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.oracle.layout import local, own
 from suites.oracle.sharded import State
 from suites.saving.chains import STEP, CheckpointCase
-from suites.saving.checkpoint_programs import Facts, OnRank, Other, overwrite, saved
+from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie, overwrite, saved
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
 PATIENCE = 60.0
@@ -30,10 +29,10 @@ def restore(rank: Rank, case: CheckpointCase, path: str) -> Facts:
     """Save, take a step, load into the same net: what changed, what is held then, on which meshes and placements."""
     net = OnRank(rank, case).remember()
     net.write(path)
-    lay = lies(net.net.state_dict())
+    before = lie(net.net.state_dict())
     changed = stepped(net)
     net.read(path)
-    return {"changed": changed, "loaded": net.facts(), "lies as before": lies(net.net.state_dict()) == lay}
+    return {"changed": changed, "loaded": net.facts(), "lies as before": lie(net.net.state_dict()) == before}
 
 
 def stepped(net: OnRank) -> dict[str, bool]:
@@ -42,11 +41,6 @@ def stepped(net: OnRank) -> dict[str, bool]:
     net.do_all(STEP)
     after = net.see_parameters()
     return {name: not torch.equal(after[name], part) for name, part in before.items()}
-
-
-def lies(state: dict[str, Any]) -> dict[str, Any]:
-    """On which mesh every entry lies, and how."""
-    return {name: (v.device_mesh, v.placements) for name, v in state.items() if isinstance(v, DTensor)}
 
 
 def train_and_save(rank: Rank, case: CheckpointCase, path: str) -> None:
@@ -138,13 +132,7 @@ def through_bytes(rank: Rank, case: CheckpointCase) -> Facts:
     torch.save(state, file)
     file.seek(0)
     back = torch.load(file, weights_only=True)
-    same = {name: alike(back[name], value) for name, value in state.items()}
-    return {"lies as before": same, "net": {name: own(value).clone() for name, value in back.items()}}
-
-
-def alike(came: Any, went: Any) -> bool:
-    """Whether two entries are of one kind, on like meshes with the same placements and global sizes."""
-    if not isinstance(went, DTensor):
-        return not isinstance(came, DTensor)
-    meshes = came.device_mesh.mesh.tolist() == went.device_mesh.mesh.tolist()
-    return bool(meshes and came.placements == went.placements and came.size() == went.size())
+    return {
+        "lies as before": lie(back) == lie(state),
+        "net": {name: own(value).clone() for name, value in back.items()},
+    }
