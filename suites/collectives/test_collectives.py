@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hypothesis import example, given
@@ -36,6 +37,7 @@ from suites.collectives.collective_strategies import (
     strided,
     unusual,
 )
+from suites.oracle.judging import gives
 from suites.saving.checkpoint_strategies import directory
 
 OUT_OF_PLACE: tuple[Kind, ...] = (*GATHERS, *SCATTERS, "scatter")
@@ -199,27 +201,21 @@ def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: C
 def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: CollectiveCase) -> None:
     """A barrier of a group, waited for at once or later, holds each rank until all ranks of the group have come."""
     with directory() as path:
-        for number, got in enumerate(trial.run(users.at_barriers, case, path)):
-            trial.agree(f"rank {number}, marks", got, users.wanted_marks(case, number))
+        gives(trial, users.at_barriers, case, partial(users.wanted_marks, case), path)
 
 
 @requirement("collectives/objects", ranks=2)
 @given(case=users.object_cases())
 def test_objects_arrive_whole(trial: Trial, case: users.ObjectCase) -> None:
     """Objects, which ranks have in different sizes, are gathered, broadcast and scattered whole, as checkpoints do."""
-    for number, got in enumerate(trial.run(users.objects, case)):
-        trial.agree(f"rank {number}", got, users.wanted_objects(case, number))
+    gives(trial, users.objects, case, partial(users.wanted_objects, case))
 
 
 @requirement("collectives/dtensor", ranks=2)
 @given(case=users.move_cases())
 def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: users.MoveCase) -> None:
     """A DTensor on the backend is spread, made whole, summed, averaged and cut another way as plain arithmetic says."""
-    for number, got in enumerate(trial.run(users.moves, case)):
-        want = users.wanted_moves(case, number)
-        mean = "columns of means"
-        trial.agree(f"rank {number}", {**got, mean: None}, {**want, mean: None})
-        trial.agree(f"rank {number}, {mean}", got[mean], want[mean], within=users.rounded_mean(case))
+    gives(trial, users.moves, case, partial(users.wanted_moves, case), within=users.rounded_means(case))
 
 
 @requirement("collectives/unusual", ranks=2)

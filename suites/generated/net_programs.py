@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase, Group
+from suites.kit.programs import data_mesh
 from suites.oracle.sharded import Sharded, State, played_on
-
-
-def mesh_of(rank: Rank, case: GeneratedCase) -> DeviceMesh:
-    """All ranks in one axis, or replicas of shards."""
-    return rank.mesh(case.mesh, ("replicate", "shard")) if case.mesh else rank.mesh()
 
 
 def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any:
@@ -34,7 +29,7 @@ def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any
 
 def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group, **options: Any) -> None:
     """One call of ``fully_shard``; what is left at its default is not given."""
-    options["mesh"] = mesh_of(rank, case)
+    options["mesh"] = data_mesh(rank, case)
     if group.reshard_after_forward is not None:
         options["reshard_after_forward"] = group.reshard_after_forward
     if case.dim:

@@ -25,9 +25,6 @@ from suites.kit.expected_collectives import padded
 from suites.kit.strategies import world_sizes
 from suites.oracle.situation import Situation
 
-#: One training step.
-STEP = ("forward", "backward", "step", "drop")
-
 
 @dataclass(frozen=True)
 class MemoryCase(CaseOnMesh, Situation):

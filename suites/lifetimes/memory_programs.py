@@ -19,11 +19,11 @@ from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.programs import data_mesh
-from suites.lifetimes.memory import STEP, ExpertMemoryCase, MemoryCase, RecomputedMemoryCase
+from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase, RecomputedMemoryCase
 from suites.lifetimes.tally import Tally
 from suites.oracle.layout import own
 from suites.oracle.sharded import Sharded
-from suites.oracle.situation import Interrupted
+from suites.oracle.situation import STEP, Interrupted
 
 Bytes = dict[str, int]
 #: Rounds after which nothing may grow.

@@ -19,13 +19,13 @@ from suites.kit.strategies import examples_first
 from suites.lifetimes import memory
 from suites.lifetimes import memory_programs as programs
 from suites.lifetimes.memory import (
-    STEP,
     ExpertMemoryCase,
     MemoryCase,
     RecomputedMemoryCase,
     expert_memory_cases,
     memory_cases,
 )
+from suites.oracle.situation import STEP
 
 SHARDED = Feature.FULLY_SHARD
 OWN_MESHES = (SHARDED, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)

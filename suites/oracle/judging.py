@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from harness.data.comparison import Allowance, exact
 from harness.trial import Trial
 from harness.worlds.base import Program
 from suites.oracle.expected import Expected, expected
@@ -29,3 +31,11 @@ def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
     want = expected(case)
     for number, trace in enumerate(trial.run(program, case, *args)):
         trial.agree(f"rank {number}", trace, want.trace(number), want.within)
+
+
+def gives(
+    trial: Trial, program: Program, case: Any, want: Callable[[int], Any], *args: Any, within: Allowance = exact
+) -> None:
+    """Require of each rank what a program must give there."""
+    for number, got in enumerate(trial.run(program, case, *args)):
+        trial.agree(f"rank {number}", got, want(number), within)

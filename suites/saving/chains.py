@@ -17,16 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from harness.data.case import Case
-from suites.kit.cases import draw, fill, mixed
+from suites.kit.cases import CaseOnMesh, draw, fill, mixed
 from suites.oracle.layout import shard
-from suites.oracle.situation import Situation
+from suites.oracle.situation import STEP, Situation
 from suites.oracle.unsharded import Unsharded
 
 Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
 #: How many rows a rank's batch has.
 BATCH = 3
-#: One step of training.
-STEP = ("forward", "backward", "step", "drop")
 
 
 class Chain(nn.Module):
@@ -122,7 +120,7 @@ class Layout(Case):
 
 
 @dataclass(frozen=True)
-class CheckpointCase(Situation):
+class CheckpointCase(CaseOnMesh, Situation):
     """A net that is saved as it lies on some ranks, and loaded as it lies on others: a situation where it is loaded.
 
     ``sharded`` are the layers sharded before the whole. ``steps`` are trained before it is saved. With ``meta`` what is
@@ -156,12 +154,6 @@ class CheckpointCase(Situation):
     def data_rank(self, rank: int) -> int:
         """Neighbours on the tp axis share a batch."""
         return rank // self.loaded.tp
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype in which it is saved."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
 
     # Which layouts.
 
@@ -228,14 +220,12 @@ class CheckpointCase(Situation):
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
         """What the optimizer has kept for each trained parameter when it is saved without training: known numbers."""
-        trained = [(name, p) for name, p in self.build().named_parameters() if p.requires_grad]
-        return {name: self._moments(place, p) for place, (name, p) in enumerate(trained)}
-
-    def _moments(self, place: int, parameter: Tensor) -> dict[str, Tensor]:
-        shape = tuple(parameter.shape)
-        first, second = (draw(shape, mixed(self.seed, 3, place, which), exact=False) for which in (0, 1))
-        step = torch.tensor(float(place + 2))
-        return {"exp_avg": first.to(parameter), "exp_avg_sq": second.square().to(parameter), "step": step}
+        found = {}
+        for place, (name, p) in enumerate((name, p) for name, p in self.build().named_parameters() if p.requires_grad):
+            first, second = (draw(tuple(p.shape), mixed(self.seed, 3, place, which), exact=False) for which in (0, 1))
+            step = torch.tensor(float(place + 2))
+            found[name] = {"exp_avg": first.to(p.dtype), "exp_avg_sq": second.square().to(p.dtype), "step": step}
+        return found
 
     def held(self, rank: int) -> dict[str, Any]:
         """What a rank that loads must hold of the saved net, and keep for its optimizer; and the rate of that."""
@@ -253,7 +243,7 @@ class CheckpointCase(Situation):
         return {"net": held, "optimizer": kept, "rate": RATE}
 
 
-#: The learning rate, unless another is to be replaced by it. Adam's ``eps`` is as large: see ``tolerance.py``.
+#: The learning rate, and Adam's ``eps``: see ``optimizers`` in ``suites/kit/tolerance.py``.
 RATE = 1 / 16
 
 

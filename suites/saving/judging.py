@@ -6,10 +6,10 @@ from typing import Any
 
 from harness.trial import Trial
 from harness.worlds.base import Program
-from suites.kit import tolerance
 from suites.oracle.expected import Expected
+from suites.oracle.situation import STEP
 from suites.saving import checkpoint_programs as programs
-from suites.saving.chains import STEP, CheckpointCase, NeverStopped
+from suites.saving.chains import CheckpointCase, NeverStopped
 from suites.saving.checkpoint_strategies import directory
 from suites.saving.matrix import words
 from suites.saving.resume_programs import resume, train_and_save
@@ -45,7 +45,7 @@ def resumes(trial: Trial, case: CheckpointCase) -> None:
             due = [want.on_rank(at, number) for at in range(-len(STEP[:-1]), 0)]
             kept = found[place][-1]["optimizer"]
             found[place][-1]["optimizer"] = {name: kept.get(name) for name in due[-1]["optimizer"]}
-            trial.agree(f"rank {number}, {route(pair)}", found[place], due, within=tolerance.resumed)
+            trial.agree(f"rank {number}, {route(pair)}", found[place], due, within=want.within)
 
 
 def route(pair: CheckpointCase) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from suites.composition.compose import Act, ComposedCase
-from suites.oracle.unsharded import played
+from suites.oracle.expected import Expected
 from suites.saving.chains import make_optimizer
 
 #: A net of a linear layer and two units, sharded in one of these ways.
@@ -41,13 +41,14 @@ class KeptCase(ComposedCase):
         return make_optimizer(self.kind, parameters)
 
 
-def unsharded(case: KeptCase) -> dict[str, Any]:
+def unsharded(want: Expected) -> dict[str, Any]:
     """What the optimizer of the unsharded net keeps after all steps."""
+    case: KeptCase = want.case
     named = dict(case.build().named_parameters())
     groups = case.optimizer(named.values()).state_dict()["param_groups"]
-    last = len(case.actions) - 1 - case.actions[::-1].index("step")
+    [*_, last] = [seen for action, seen in zip(case.actions, want.wide, strict=True) if action == "step"]
     return {
-        "state": played(case)[last]["optimizer"],
+        "state": last["optimizer"],
         "param_groups": [in_order({**group, "params": list(named)}) for group in groups],
     }
 

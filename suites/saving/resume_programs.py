@@ -18,7 +18,8 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from harness.worlds.rank import Rank
 from suites.oracle.layout import local, own
 from suites.oracle.sharded import State
-from suites.saving.chains import STEP, CheckpointCase
+from suites.oracle.situation import STEP
+from suites.saving.chains import CheckpointCase
 from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie, overwrite, saved
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
@@ -127,7 +128,7 @@ def save_each_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> 
 
 def through_bytes(rank: Rank, case: CheckpointCase) -> Facts:
     """Every rank's own state dict through ``torch.save`` and ``torch.load``; what comes back, and how it lies."""
-    state = OnRank(rank, case.here()).net.state_dict()
+    state = OnRank(rank, case).net.state_dict()
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

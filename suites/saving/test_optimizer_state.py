@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.composition.compose import Composite
-from suites.kit import tolerance
 from suites.kit.strategies import costly, examples_first
+from suites.oracle.expected import expected
+from suites.oracle.judging import gives
 from suites.saving import optimizer_programs as programs
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
 from suites.saving.checkpoint_strategies import checkpoint_cases, either_way, kept_cases, layouts
@@ -39,15 +38,9 @@ HERE_2D = checkpoint_cases(
 ).map(CheckpointCase.here)
 
 
-def each_gives(trial: Trial, program: Program, case: CheckpointCase, want: Callable[[int], Any], *args: Any) -> None:
-    """Require of each rank what a program must give there."""
-    for number, got in enumerate(trial.run(program, case, *args)):
-        trial.agree(f"rank {number}", got, want(number))
-
-
 def arrives(trial: Trial, case: CheckpointCase, form: str) -> None:
     """Require that the state in a form gives another net and its optimizer the parts that it came from."""
-    each_gives(trial, programs.through, case, case.held, form)
+    gives(trial, programs.through, case, case.held, form)
 
 
 @requirement("optimizer-state/by-name", *SHARDED, ranks=2, source="E1")
@@ -56,9 +49,8 @@ def arrives(trial: Trial, case: CheckpointCase, form: str) -> None:
 @given(case=kept_cases())
 def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, case: KeptCase) -> None:
     """By the parameters' full names, an optimizer keeps the unsharded one's state, laid out as they are, and groups."""
-    want = {**unsharded(case), "strays": []}
-    for number, got in enumerate(trial.run(programs.named, case)):
-        trial.agree(f"rank {number}", got, want, within=tolerance.resumed)
+    want = expected(case)
+    gives(trial, programs.named, case, lambda _: {**unsharded(want), "strays": []}, within=want.within)
 
 
 @requirement("optimizer-state/plans-agree", *SHARDED, ranks=2, source="E1")
@@ -107,7 +99,7 @@ def test_the_full_state_is_on_the_cpu_of_rank_zero_alone(trial: Trial, case: Che
     there = replace(case, loaded=Layout("unsharded")).held(0)
     wanted = {"net": there["net"], "optimizer": there["optimizer"], "kinds": ["Tensor", "cpu"]}
     nothing: dict[str, Any] = {"net": {}, "optimizer": {}, "kinds": []}
-    each_gives(trial, programs.on_rank_zero, case, lambda number: nothing if number else wanted)
+    gives(trial, programs.on_rank_zero, case, lambda number: nothing if number else wanted)
 
 
 @requirement("optimizer-state/through-full", *SHARDED, ranks=2)
@@ -153,7 +145,7 @@ def test_names_that_do_not_fit_are_refused_or_listed(trial: Trial) -> None:
         left = FIXED.part(number, first, dict(FIXED.other().named_parameters())[first])
         return {"missing": [first], "unexpected": ["other"], "net": {**FIXED.held(number)["net"], first: left}}
 
-    each_gives(trial, programs.loaded_otherwise, FIXED, wanted, False)
+    gives(trial, programs.loaded_otherwise, FIXED, wanted, False)
 
 
 @requirement("optimizer-state/flat", *SHARDED, ranks=2)
@@ -161,7 +153,7 @@ def test_names_that_do_not_fit_are_refused_or_listed(trial: Trial) -> None:
 @given(case=HERE)
 def test_a_flat_state_of_an_optimizer_loads(trial: Trial, case: CheckpointCase) -> None:
     """Flattened into one dict without dicts inside, the state of an optimizer loads as it was."""
-    each_gives(trial, programs.through, case, lambda number: {**case.held(number), "dicts inside": 0}, "flat")
+    gives(trial, programs.through, case, lambda number: {**case.held(number), "dicts inside": 0}, "flat")
 
 
 @requirement("optimizer-state/groups", *SHARDED, ranks=2)
@@ -183,7 +175,7 @@ def test_frozen_parameters_can_be_left_out(trial: Trial, case: CheckpointCase) -
     """A state dict that is to leave frozen parameters out has the names of all others, and of buffers, in order."""
     frozen = [name for name, p in case.build().named_parameters() if not p.requires_grad]
     names = [name for name in case.build().state_dict() if name not in frozen]
-    each_gives(trial, programs.without_frozen, case, lambda _: names)
+    gives(trial, programs.without_frozen, case, lambda _: names)
 
 
 @requirement("optimizer-state/never-stepped", *SHARDED)
@@ -200,13 +192,14 @@ def test_an_optimizer_that_never_stepped_keeps_zeros(trial: Trial, case: Checkpo
         }
         return {"net": held["net"], "moments": zeros, "strays": [], "with gradients": []}
 
-    each_gives(trial, programs.never_stepped, case, wanted)
+    gives(trial, programs.never_stepped, case, wanted)
 
 
 def agrees_with_the_whole(trial: Trial, case: KeptCase) -> None:
     """Require the same of a net sharded by a plan and of one sharded as a whole, and that it is what is right."""
-    whole, want = trial.run(programs.named, replace(case, acts=PLANS["whole"])), unsharded(case)
+    whole, within = trial.run(programs.named, replace(case, acts=PLANS["whole"])), expected(case).within
+    want = unsharded(expected(case))
     for number, got in enumerate(trial.run(programs.named, case)):
         kept, other = ({key: each[key] for key in want} for each in (got, whole[number]))
-        trial.agree(f"rank {number}, as a whole", kept, other, within=tolerance.resumed)
-        trial.agree(f"rank {number}", kept, want, within=tolerance.resumed)
+        trial.agree(f"rank {number}, as a whole", kept, other, within)
+        trial.agree(f"rank {number}", kept, want, within)
