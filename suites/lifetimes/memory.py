@@ -141,22 +141,6 @@ def at_rest(case: MemoryCase, gradients: bool = False) -> int:
     return case.rest * (2 if gradients else 1) + LATE * case.block + case.room
 
 
-def in_forward(case: MemoryCase) -> int:
-    """The head, a block that runs, another or its buffer that is gathered ahead, and a buffer that is done with."""
-    return at_rest(case) + case.head + 3 * case.block
-
-
-def after_forward(case: MemoryCase) -> int:
-    """What is not resharded: nothing, all, or by default the head."""
-    setting = case.reshard_after_forward
-    return at_rest(case) + (case.head if setting is None else 0 if setting else case.whole)
-
-
-def in_backward(case: MemoryCase) -> int:
-    """The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced."""
-    return at_rest(case, gradients=True) + 2 * case.head + 4 * case.block
-
-
 def quiet(case: MemoryCase) -> int:
     """After a backward without reduction: gradients as they came, once."""
     return at_rest(case) + case.whole
@@ -164,16 +148,20 @@ def quiet(case: MemoryCase) -> int:
 
 def bounds(case: MemoryCase, *moments: str) -> dict[str, int]:
     """The bounds of these moments of a second step, or, where forward reshards, of all."""
-    built, trained = case.rest + case.room, at_rest(case, gradients=True)
+    built, rest, trained = case.rest + case.room, at_rest(case), at_rest(case, gradients=True)
+    reshards = case.reshard_after_forward
     every = {
         "built": built,
         "registered": built,
-        "in forward 2": in_forward(case),
-        "after forward 2": after_forward(case),
-        "in backward 2": in_backward(case),
+        # The head, a block that runs, another or its buffer that is gathered ahead, and a buffer that is done with.
+        "in forward 2": rest + case.head + 3 * case.block,
+        # What is not resharded: nothing, all, or by default the head.
+        "after forward 2": rest + (case.head if reshards is None else 0 if reshards else case.whole),
+        # The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced.
+        "in backward 2": trained + 2 * case.head + 4 * case.block,
         "after backward 2": trained,
         "after step 2": trained,
-        "after drop 2": at_rest(case),
+        "after drop 2": rest,
     }
     return {when: every[when] for when in moments or every}
 
