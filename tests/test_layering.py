@@ -169,7 +169,7 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
     "oracle",
     [
         "suites.oracle.expected", "suites.kit.precision", "suites.passes.passes", "suites.kit.tolerance",
-        "suites.saving.resume", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
+        "suites.saving.chains", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
         "suites.generated.net_cases", "suites.scripts.baseline", "suites.scenarios.scenario",
     ],
 )  # fmt: skip

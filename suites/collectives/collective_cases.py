@@ -32,6 +32,7 @@ Kind = Literal[
     "scatter",
     "all_to_all_single",
     "all_to_all_uneven",
+    "barrier",
 ]
 #: ``whole``: integers whose sums every dtype holds. ``multiples``: of the number of members, so that averages are
 #: integers. ``rounded``: fractions of either sign, whose sums are rounded. ``bits``: any bits, NaNs among them.

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from harness.data.case import Case
 from harness.data.comparison import Allowance
 from harness.worlds.rank import Rank
+from suites.collectives.collective_cases import Collective, CollectiveCase
 from suites.collectives.collective_strategies import groups_of, overlapping
 from suites.kit import tolerance
 from suites.kit.cases import draw, mixed
@@ -28,36 +29,23 @@ from suites.oracle.layout import shard
 # Barriers.
 
 
-@dataclass(frozen=True)
-class BarrierCase(Case):
-    """So many barriers, each on the next of ``groups``, round and round."""
-
-    world_size: int
-    groups: tuple[tuple[int, ...], ...]
-    rounds: int
-
-    def members(self, turn: int) -> tuple[int, ...]:
-        """The ranks that meet at a barrier."""
-        return self.groups[turn % len(self.groups)]
-
-
 @st.composite
-def barrier_cases(draw: st.DrawFn) -> BarrierCase:
-    """All ranks, or some, or groups that share ranks."""
+def barrier_cases(draw: st.DrawFn) -> CollectiveCase:
+    """Some barriers of all ranks, of some, or of groups that share ranks."""
     world_size = draw(world_sizes(2))
     all_ranks = st.just((tuple(range(world_size)),))
     groups = draw(st.one_of(all_ranks, groups_of(world_size), overlapping(world_size)))
-    return BarrierCase(world_size, groups, draw(st.integers(1, 4)))
+    return CollectiveCase(world_size, (Collective("barrier", 0),) * draw(st.integers(1, 4)), groups)
 
 
-def at_barriers(rank: Rank, case: BarrierCase, directory: str) -> list[list[str]]:
+def at_barriers(rank: Rank, case: CollectiveCase, directory: str) -> list[list[str]]:
     """At each barrier: leave a mark, wait for the others, and list the marks that are there. Each time another is late.
 
     At every other barrier the rank asks first, and waits then.
     """
     groups = [rank.group(ranks, copy) for copy, ranks in enumerate(case.groups)]
     found: list[list[str]] = []
-    for turn in range(case.rounds):
+    for turn in range(len(case.calls)):
         members = case.members(turn)
         if rank.number not in members:
             found.append([])
@@ -82,9 +70,9 @@ def _be_late(directory: Path, turn: int) -> None:
         square = square @ square / 192
 
 
-def wanted_marks(case: BarrierCase, rank: int) -> list[list[str]]:
+def wanted_marks(case: CollectiveCase, rank: int) -> list[list[str]]:
     """The marks of all ranks that meet."""
-    all_ranks = [case.members(turn) for turn in range(case.rounds)]
+    all_ranks = [case.members(turn) for turn in range(len(case.calls))]
     return [[f"{turn}-{each}" for each in ranks] if rank in ranks else [] for turn, ranks in enumerate(all_ranks)]
 
 
@@ -218,7 +206,8 @@ def wanted_moves(case: MoveCase, rank: int) -> dict[str, Tensor]:
     }
 
 
-def rounded_mean(case: MoveCase) -> Allowance:
-    """What means of numbers of at most 2 may differ."""
+def rounded_means(case: MoveCase) -> Allowance:
+    """What means of numbers of at most 2 may differ; all else is exact."""
     unit = torch.finfo(getattr(torch, case.dtype)).eps / 2
-    return tolerance.reduction(case.world_size, unit, torch.tensor(2.0))
+    rounded = tolerance.reduction(case.world_size, unit, torch.tensor(2.0))
+    return lambda path, want: rounded(path, want) if "means" in path else 0.0

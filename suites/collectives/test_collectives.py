@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hypothesis import example, given
@@ -36,14 +37,7 @@ from suites.collectives.collective_strategies import (
     strided,
     unusual,
 )
-from suites.collectives.collective_users import (
-    BarrierCase,
-    MoveCase,
-    ObjectCase,
-    barrier_cases,
-    move_cases,
-    object_cases,
-)
+from suites.oracle.judging import finds
 from suites.saving.checkpoint_strategies import directory
 
 OUT_OF_PLACE: tuple[Kind, ...] = (*GATHERS, *SCATTERS, "scatter")
@@ -57,25 +51,22 @@ APART = CollectiveCase(3, tuple(Collective(kind, 3) for kind in ALL), ((1, 2),))
 FACTORS = CollectiveCase(
     2, tuple(Collective(kind, 3, "bfloat16", "PREMUL_SUM", "rounded", factor=0.5) for kind in REDUCING)
 )
+
+
+def alone(*call: Any, **more: Any) -> CollectiveCase:
+    """One call."""
+    return CollectiveCase(2, (Collective(*call, **more),))
+
+
 #: Calls that may be refused, one in a case: what comes after a refusal is not tried.
-NOTHING, MEANS, BITS = (
-    CollectiveCase(2, (call,))
-    for call in (
-        Collective("all_gather_single", 0),
-        Collective("all_reduce", 3, "int64", "AVG", "multiples"),
-        Collective("all_reduce", 3, "int64", "BAND"),
-    )
-)
-STRIDED, TRANSPOSED = (
-    CollectiveCase(2, (call,))
-    for call in (
-        Collective("all_gather_single", 4, layout="strided"),
-        Collective("reduce_scatter_single", 4, layout="transposed"),
-    )
-)
-STRIDED_SUM = CollectiveCase(2, (Collective("all_reduce", 4, layout="strided"),))
+NOTHING = alone("all_gather_single", 0)
+MEANS = alone("all_reduce", 3, "int64", "AVG", "multiples")
+BITS = alone("all_reduce", 3, "int64", "BAND")
+STRIDED = alone("all_gather_single", 4, layout="strided")
+TRANSPOSED = alone("reduce_scatter_single", 4, layout="transposed")
+STRIDED_SUM = alone("all_reduce", 4, layout="strided")
 #: Two barriers, waited for at once and later, in a group without rank 0.
-BARRIERS_APART = BarrierCase(3, ((1, 2),), rounds=2)
+BARRIERS_APART = CollectiveCase(3, (Collective("barrier", 0),) * 2, ((1, 2),))
 
 
 @requirement("collectives/all-gather", ranks=2)
@@ -206,31 +197,25 @@ def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: C
 
 @requirement("collectives/barrier", ranks=2)
 @example(case=BARRIERS_APART)
-@given(case=barrier_cases())
-def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: BarrierCase) -> None:
+@given(case=users.barrier_cases())
+def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: CollectiveCase) -> None:
     """A barrier of a group, waited for at once or later, holds each rank until all ranks of the group have come."""
     with directory() as path:
-        for number, got in enumerate(trial.run(users.at_barriers, case, path)):
-            trial.agree(f"rank {number}, marks", got, users.wanted_marks(case, number))
+        finds(trial, users.at_barriers, case, partial(users.wanted_marks, case), path)
 
 
 @requirement("collectives/objects", ranks=2)
-@given(case=object_cases())
-def test_objects_arrive_whole(trial: Trial, case: ObjectCase) -> None:
+@given(case=users.object_cases())
+def test_objects_arrive_whole(trial: Trial, case: users.ObjectCase) -> None:
     """Objects, which ranks have in different sizes, are gathered, broadcast and scattered whole, as checkpoints do."""
-    for number, got in enumerate(trial.run(users.objects, case)):
-        trial.agree(f"rank {number}", got, users.wanted_objects(case, number))
+    finds(trial, users.objects, case, partial(users.wanted_objects, case))
 
 
 @requirement("collectives/dtensor", ranks=2)
-@given(case=move_cases())
-def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: MoveCase) -> None:
+@given(case=users.move_cases())
+def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: users.MoveCase) -> None:
     """A DTensor on the backend is spread, made whole, summed, averaged and cut another way as plain arithmetic says."""
-    for number, got in enumerate(trial.run(users.moves, case)):
-        want = users.wanted_moves(case, number)
-        mean = "columns of means"
-        trial.agree(f"rank {number}", {**got, mean: None}, {**want, mean: None})
-        trial.agree(f"rank {number}, {mean}", got[mean], want[mean], within=users.rounded_mean(case))
+    finds(trial, users.moves, case, partial(users.wanted_moves, case), within=users.rounded_means(case))
 
 
 @requirement("collectives/unusual", ranks=2)

@@ -131,3 +131,14 @@ class GeneratedCase(CaseOnMesh, Situation):
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of a parameter."""
         return shard(full, self.shards, rank % self.shards, self.cut_dim(full))
+
+
+def group_of(case: GeneratedCase, parameter: str) -> Group:
+    """The group that has a parameter: that of the innermost module around it that is sharded."""
+    around = [(len(name), group) for group in case.groups for name in group.modules if is_below(parameter, name)]
+    return max(around, key=lambda found: found[0])[1]
+
+
+def is_below(name: str, module: str) -> bool:
+    """Whether a parameter or module is in a module's tree; everything is in the root's."""
+    return not module or name == module or name.startswith(f"{module}.")

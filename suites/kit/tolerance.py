@@ -42,24 +42,12 @@ def optimizers(path: str, want: Tensor) -> Tensor:
     """What three steps of an optimizer in float64 may differ between its ways to go over parameters.
 
     They round the same ten or so operations an element in another order or fused: some units of 2**-53 a step, which
-    later steps amplify. ``eps`` is large for the reason given in ``resumed``: with torch's own of 1e-8, a gradient that
-    is zero but for rounding moves a parameter by a billionth. A wrong operation is off by far more than the 2**-30 that
-    is allowed.
+    later steps amplify. Adam divides by the root of a mean of squares: where a gradient is zero but for rounding, with
+    torch's own ``eps`` of 1e-8 it moves a parameter by a billionth. Hence an ``eps`` as large as the rate: a step then
+    passes a gradient's difference on to parameters at most once over. A wrong operation is off by far more than the
+    2**-30 that is allowed.
     """
     return 2.0**-30 * (1 + want.abs())
-
-
-def resumed(path: str, want: Tensor) -> Tensor:
-    """What a few steps of Adam or SGD in float64 may differ between ranks and the unsharded net.
-
-    Adam divides by the root of a mean of squares: where a gradient is zero but for rounding it may move a parameter by
-    the whole rate. Hence rates and ``eps`` of 2**-4: a step then passes a gradient's difference on to parameters at
-    most once over. A gradient of these nets is a sum of less than 2**7 terms of size 2**3 at most, off by 2**10 ·
-    2**-53; the next step's gradient by less than 2**4 times as much. After three steps that is 2**-35, and 2**-32 is
-    allowed, relative to the larger of 1 and the value; the worst seen in 31 cases is 1e-5 of it. A moment that is
-    lost, or a count of steps that is off by one, is off by more than 2**-12.
-    """
-    return 2.0**-32 * want.abs().clamp(min=1.0)
 
 
 def norms(path: str, want: Tensor) -> Tensor:

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from hypothesis import strategies as st
-
-from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.net_cases import GeneratedCase, Group, group_of
 from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
 from suites.kit.nets import skeleton
 from suites.lifetimes.event_machine import Event, Life, Plan
@@ -36,19 +34,12 @@ def label(group: Group) -> str:
     return "+".join(name or ROOT for name in group.modules)
 
 
-def owner(case: GeneratedCase, parameter: str) -> str:
-    """The group that a parameter belongs to: of the innermost module that was sharded."""
-    found = [(name, label(group)) for group in case.groups for name in group.modules]
-    around = [(len(name), called) for name, called in found if not name or parameter.startswith(f"{name}.")]
-    return max(around)[1]
-
-
 @lru_cache(maxsize=256)
 def sizes(case: GeneratedCase) -> dict[str, Size]:
     """Of all groups, in the order in which they were made."""
     found = {label(group): Size(0, 0) for group in case.groups}
     for name, parameter in skeleton(case.net).named_parameters():
-        called, numel = owner(case, name), padded(tuple(parameter.shape), case.shards)
+        called, numel = label(group_of(case, name)), padded(tuple(parameter.shape), case.shards)
         old = found[called]
         found[called] = Size(old.numel + numel, old.trained + numel * parameter.requires_grad)
     return found
@@ -146,8 +137,3 @@ def _told_by(case: GeneratedCase, group: Group) -> set[tuple[str, int, int]]:
     gathers = {("gather", size.numel, case.shards), ("gather", size.numel * case.shards // parts, parts)}
     reductions = {("reduce", size.trained, 0), ("reduce", size.trained * case.shards, 0)}
     return {each for each in gathers | reductions if each[1] and each[2] != 1}
-
-
-def told_apart(cases: st.SearchStrategy[GeneratedCase]) -> st.SearchStrategy[GeneratedCase]:
-    """Cases in which every group differs in size from every other."""
-    return cases.map(distinct)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,12 +21,12 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.communication.markers import mark
-from suites.generated.net_cases import GeneratedCase
-from suites.generated.net_programs import spread_net
+from suites.generated.net_cases import GeneratedCase, group_of
+from suites.generated.net_programs import ShardedNet, spread_net
 from suites.kit.nets import each_tensor
-from suites.kit.stepping import OwnSGD
 from suites.lifetimes.event_machine import Event
-from suites.lifetimes.event_plan import label, owner
+from suites.lifetimes.event_plan import label
+from suites.oracle.sharded import State
 
 Entries = list[dict[str, Any]]
 
@@ -81,7 +82,7 @@ class Watch:
         wrong, group = [], ""
         for key in own:
             name = f"{layer}.{key}" if layer else key
-            group = owner(self._case, name)
+            group = label(group_of(self._case, name))
             if not self._is_full(getattr(module, key), name, group) and not (trains and self._is_kept(name)):
                 wrong.append(key)
         trained = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
@@ -107,39 +108,55 @@ def _bytes(storage: weakref.ref[torch.UntypedStorage]) -> int:
     return 0 if kept is None else kept.nbytes()
 
 
-def live(rank: Rank, case: GeneratedCase, switch: str = "set_requires_gradient_sync") -> Entries:
-    """Train for two steps; what the second one said and noted. Micro-batches that reduce nothing are so by ``switch``.
+class Watched(ShardedNet):
+    """The net of a case on one rank, which is watched."""
+
+    reduces, spans = True, True  # what backward does: among shards, and among replicas
+
+    def made(self) -> Any:
+        """The net, sharded."""
+        net = self.case.build().to(self.rank.device)
+        self.watch = Watch(self.case, net)
+        return spread_net(self.rank, self.case, net)
+
+    def run(self) -> Any:
+        """The outputs; inputs have gradients, so that backward needs every parameter."""
+        given = self.case.inputs(self.batches, self.place, self.case.torch_dtype)
+        self.batches += 1
+        return self.net(
+            **each_tensor(given, lambda x: x.to(self.rank.device).requires_grad_(x.is_floating_point())),
+        )
+
+    def forward(self, _: str) -> State:
+        """A forward, with notes of where it begins and ends."""
+        self.watch.note("begin", **{"pass": "forward"})
+        found = super().forward("")
+        self.watch.note("end", alive=self.watch.alive())
+        return found
+
+    def backward(self, which: str) -> None:
+        """The same of a backward."""
+        self.watch.note("begin", **{"pass": "backward", "reduces": self.reduces, "spans": self.spans})
+        super().backward(which)
+        self.watch.note("end", alive=self.watch.alive())
+
+    def switch(self, what: str, value: bool) -> None:
+        """Switch reduction off or on, or the part of it among replicas."""
+        super().switch(what, value)
+        self.reduces, self.spans = value or what == "all_reduce", value
+
+
+def live(rank: Rank, case: GeneratedCase, setting: str = "gradient_sync") -> Entries:
+    """Train for two steps; what the second one said and noted. Micro-batches that reduce nothing are so by a setting.
 
     What an implementation does once, when it first runs, is its own business.
     """
-    net: Any = case.build().to(rank.device)
-    watch = Watch(case, net)
-    spread_net(rank, case, net)
-    optimizer = OwnSGD(net.parameters(), case.learning_rate)
-    for step in range(2):
-        with rank.collectives(waits=True) as watch.entries:
-            for micro, reduces in enumerate(case.reduced):
-                if not all(case.reduced):
-                    getattr(net, switch)(reduces)
-                _pass(rank, case, net, watch, (step, micro, reduces), switch)
-        optimizer.step()
-        optimizer.zero_grad()
-    return watch.entries
-
-
-def _pass(rank: Rank, case: GeneratedCase, net: Any, watch: Watch, which: tuple[int, int, bool], switch: str) -> None:
-    """One micro-batch. Inputs have gradients, so that backward needs every parameter."""
-    step, micro, reduces = which
-    scatters = reduces or switch == "set_requires_all_reduce"
-    batch = step * len(case.reduced) + micro
-    given = case.inputs(batch, rank.number, case.torch_dtype)
-    inputs = each_tensor(given, lambda tensor: tensor.to(rank.device).requires_grad_(tensor.is_floating_point()))
-    watch.note("begin", **{"pass": "forward"})
-    [loss] = case.losses(net(**inputs), batch, rank.number)
-    watch.note("end", alive=watch.alive())
-    watch.note("begin", **{"pass": "backward", "reduces": scatters, "spans": reduces})
-    loss.backward()
-    watch.note("end", alive=watch.alive())
+    net = Watched(rank, case)
+    actions = [action.replace("gradient_sync", setting) for action in replace(case, steps=1).actions]
+    for _ in range(2):
+        with rank.collectives(waits=True) as net.watch.entries:
+            net.do_all(actions)
+    return net.watch.entries
 
 
 def used(events: Iterable[Event]) -> Iterator[str]:

@@ -12,20 +12,22 @@ Blocks are many, so that what holds all of them stands out, and batches are of o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.data.case import Case
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
 from suites.kit.expected_collectives import padded
 from suites.kit.strategies import world_sizes
+from suites.oracle.situation import Situation
 
 
 @dataclass(frozen=True)
-class MemoryCase(CaseOnMesh, Case):
+class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``."""
 
     world_size: int
@@ -41,9 +43,17 @@ class MemoryCase(CaseOnMesh, Case):
         """The net; what its numbers are does not matter."""
         return nn.Sequential(*(nn.Linear(self.dim, self.dim) for _ in range(self.blocks)), nn.Linear(self.dim, 1))
 
-    def batch(self, step: int, rank: int) -> Tensor:
-        """One rank's batch."""
-        return draw((self.rows, self.dim), mixed(self.seed, step, rank), exact=False).to(self.torch_dtype)
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What the net gives for one rank's batch."""
+        return net(draw((self.rows, self.dim), mixed(self.seed, batch, rank), exact=False).to(device, dtype))
+
+    def losses(self, outputs: Tensor, batch: int, rank: int) -> list[Tensor]:
+        """A sum."""
+        return [outputs.sum()]
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """One without state, that works on one parameter at a time: so it needs next to no memory."""
+        return torch.optim.SGD(named.values(), lr=0.01, foreach=False)
 
     @property
     def block(self) -> int:
@@ -76,6 +86,17 @@ class MemoryCase(CaseOnMesh, Case):
 
 
 @dataclass(frozen=True)
+class RecomputedMemoryCase(MemoryCase):
+    """Blocks of two layers, each with tanh after it, that run again in backward; ``blocks`` counts the layers."""
+
+    def build(self) -> nn.Sequential:
+        """The net."""
+        pairs = [[nn.Linear(self.dim, self.dim) for _ in range(2)] for _ in range(self.blocks // 2)]
+        blocks = (nn.Sequential(first, nn.Tanh(), second, nn.Tanh()) for first, second in pairs)
+        return nn.Sequential(*blocks, nn.Linear(self.dim, 1))
+
+
+@dataclass(frozen=True)
 class ExpertMemoryCase(MemoryCase):
     """Blocks of a dense layer, cut over all ranks, and an expert, cut over the ranks that have the same of ``ep``."""
 
@@ -88,8 +109,7 @@ class ExpertMemoryCase(MemoryCase):
 
     def build(self) -> nn.Sequential:
         """The net of one rank, in each block first the dense layer."""
-        layers = [nn.Linear(self.dim, self.dim) for _ in range(2 * self.blocks)]
-        blocks = (nn.Sequential(*layers[place : place + 2]) for place in range(0, len(layers), 2))
+        blocks = (nn.Sequential(*(nn.Linear(self.dim, self.dim) for _ in range(2))) for _ in range(self.blocks))
         return nn.Sequential(*blocks, nn.Linear(self.dim, 1))
 
     @property
@@ -121,32 +141,29 @@ def at_rest(case: MemoryCase, gradients: bool = False) -> int:
     return case.rest * (2 if gradients else 1) + LATE * case.block + case.room
 
 
-def in_forward(case: MemoryCase) -> int:
-    """The head, a block that runs, another or its buffer that is gathered ahead, and a buffer that is done with."""
-    return at_rest(case) + case.head + 3 * case.block
-
-
-def after_forward(case: MemoryCase) -> int:
-    """What is not resharded: nothing, all, or by default the head."""
-    setting = case.reshard_after_forward
-    return at_rest(case) + (case.head if setting is None else 0 if setting else case.whole)
-
-
-def in_backward(case: MemoryCase) -> int:
-    """The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced."""
-    return at_rest(case, gradients=True) + 2 * case.head + 4 * case.block
-
-
 def quiet(case: MemoryCase) -> int:
     """After a backward without reduction: gradients as they came, once."""
     return at_rest(case) + case.whole
 
 
-def throughout(case: MemoryCase) -> dict[str, int]:
-    """The bounds of every moment, where forward reshards."""
-    built, trained = case.rest + case.room, at_rest(case, gradients=True)
-    bounds = {"built": built, "registered": built, "in forward": in_forward(case), "after forward": after_forward(case)}
-    return {**bounds, "in backward": in_backward(case), "after backward": trained, "after zero_grad": at_rest(case)}
+def bounds(case: MemoryCase, *moments: str) -> dict[str, int]:
+    """The bounds of these moments of a second step, or, where forward reshards, of all."""
+    built, rest, trained = case.rest + case.room, at_rest(case), at_rest(case, gradients=True)
+    reshards = case.reshard_after_forward
+    every = {
+        "built": built,
+        "registered": built,
+        # The head, a block that runs, another or its buffer that is gathered ahead, and a buffer that is done with.
+        "in forward 2": rest + case.head + 3 * case.block,
+        # What is not resharded: nothing, all, or by default the head.
+        "after forward 2": rest + (case.head if reshards is None else 0 if reshards else case.whole),
+        # The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced.
+        "in backward 2": trained + 2 * case.head + 4 * case.block,
+        "after backward 2": trained,
+        "after step 2": trained,
+        "after drop 2": rest,
+    }
+    return {when: every[when] for when in moments or every}
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """Events: in which order each group of parameters is gathered, waited for, used, freed and reduced.
 
-One small state machine, ``kit/event_machine.py``, judges what every rank said and what every layer saw, on any net cut
+One small state machine, ``event_machine.py``, judges what every rank said and what every layer saw, on any net cut
 into any groups. How often and how much is said is a matter of the chapter on communication.
 """
 
@@ -32,11 +32,11 @@ REPLICATED = replace(FREED, mesh=(2, 1))
 FROZEN = Net(3, (Block("linear"), Block("mlp"), Block("frozen"), Block("linear")), frozen=("blocks.0", "blocks.1"))
 
 
-def lives(trial: Trial, case: GeneratedCase, *rules: str, switch: str = "set_requires_gradient_sync") -> None:
+def lives(trial: Trial, case: GeneratedCase, *rules: str, setting: str = "gradient_sync") -> None:
     """Train on ranks; require that every layer was used in both passes, and that nothing was against these rules."""
     layers = {name.rpartition(".")[0] for name, _ in case.build().named_parameters()}
     wanted = {f"{layer} in {where}" for layer in layers for where in ("forward", "backward")}
-    for number, entries in enumerate(trial.run(live, case, switch)):
+    for number, entries in enumerate(trial.run(live, case, setting)):
         events = labelled(case, entries)
         missing = sorted(wanted - set(used(events)))
         trial.holds(not missing, f"rank {number}: expected all layers to run, but these did not: {missing}")
@@ -107,7 +107,7 @@ def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCa
 def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) -> None:
     """With set_requires_all_reduce(False) a pass reduce-scatters each group once, and all-reduces none."""
     rules = (machine.QUIET, machine.REDUCED, machine.REPLICAS, machine.FREED)
-    lives(trial, case, *rules, switch="set_requires_all_reduce")
+    lives(trial, case, *rules, setting="all_reduce")
 
 
 @requirement("events/ahead", SHARDED, Feature.PREFETCH, ranks=2)

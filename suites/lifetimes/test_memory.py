@@ -1,10 +1,12 @@
 """Memory: how many bytes of parameters and gradients a rank holds, moment by moment, and over many steps.
 
-Bounds follow from shapes and from what was asked for (``kit/memory.py``). What is counted is the memory of the rank's
-own tensors (``kit/tally.py``), on any device, and on an accelerator also what its allocator says.
+Bounds follow from shapes and from what was asked for (``memory.py``). What is counted is the memory of the rank's own
+tensors (``tally.py``), on any device, and on an accelerator also what its allocator says.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,7 +18,14 @@ from harness.worlds.base import Program
 from suites.kit.strategies import examples_first
 from suites.lifetimes import memory
 from suites.lifetimes import memory_programs as programs
-from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase, expert_memory_cases, memory_cases
+from suites.lifetimes.memory import (
+    ExpertMemoryCase,
+    MemoryCase,
+    RecomputedMemoryCase,
+    expert_memory_cases,
+    memory_cases,
+)
+from suites.oracle.situation import STEP
 
 SHARDED = Feature.FULLY_SHARD
 OWN_MESHES = (SHARDED, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
@@ -27,13 +36,20 @@ REPLICATED = MemoryCase(4, mesh=(2, 2))
 EXPERTS = ExpertMemoryCase(4)
 #: Blocks of which one is far more than what an allocator rounds.
 LARGE = MemoryCase(2, dim=1024)
+#: Several forwards, a backward through all, and a forward without gradients.
+MANY = ("forward", "forward", "backward all", "step", "drop", "evaluate")
+#: How many early and late rounds are looked at.
+LOOKED_AT = 3
 
 
-def at_most(trial: Trial, number: int, got: dict[str, int], bounds: dict[str, int]) -> None:
-    """Require of each moment that no more bytes were held than allowed."""
-    for when, bound in bounds.items():
-        words = f"expected at most {bound} bytes, got {got[when]}"
-        trial.holds(got[when] <= bound, f"rank {number}, {when}: {words}")
+def at_most(
+    trial: Trial, case: MemoryCase, bounds: dict[str, int], program: Program = programs.counted, *args: Any
+) -> None:
+    """Require of each moment, which are those of two steps unless said otherwise, that no more bytes are held."""
+    for number, got in enumerate(trial.run(program, case, *args)):
+        for when, bound in bounds.items():
+            words = f"expected at most {bound} bytes, got {got[when]}"
+            trial.holds(got[when] <= bound, f"rank {number}, {when}: {words}")
 
 
 @requirement("memory/at-rest", SHARDED, ranks=2)
@@ -42,10 +58,7 @@ def at_most(trial: Trial, number: int, got: dict[str, int], bounds: dict[str, in
 @given(case=memory_cases())
 def test_ranks_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> None:
     """Once sharded, and between steps, a rank holds its rows of all parameters, and no memory that has other rows."""
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        exactly = case.rest + case.room
-        bounds = {"built": exactly, "registered": exactly, "after zero_grad": memory.at_rest(case)}
-        at_most(trial, number, got, bounds)
+    at_most(trial, case, memory.bounds(case, "built", "registered", "after drop 2"))
 
 
 @requirement("memory/in-forward", SHARDED, ranks=2)
@@ -54,8 +67,7 @@ def test_ranks_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> N
 @given(case=memory_cases())
 def test_forward_holds_few_blocks_at_once(trial: Trial, case: MemoryCase) -> None:
     """With resharding, forward never holds more than the root, the block that runs, one ahead, and two buffers."""
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        at_most(trial, number, got, {"in forward": memory.in_forward(case)})
+    at_most(trial, case, memory.bounds(case, "in forward 2"))
 
 
 @requirement("memory/after-forward", SHARDED, ranks=2)
@@ -64,8 +76,7 @@ def test_forward_holds_few_blocks_at_once(trial: Trial, case: MemoryCase) -> Non
 @given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
 def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase) -> None:
     """After forward a rank holds its rows and activations, and once, in full, what is not resharded then."""
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        at_most(trial, number, got, {"after forward": memory.after_forward(case)})
+    at_most(trial, case, memory.bounds(case, "after forward 2"))
 
 
 @requirement("memory/in-backward", SHARDED, ranks=2)
@@ -74,8 +85,7 @@ def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase
 @given(case=memory_cases())
 def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: MemoryCase) -> None:
     """With resharding, backward never holds more than the root and some blocks and gradients beyond a rank's rows."""
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        at_most(trial, number, got, {"in backward": memory.in_backward(case)})
+    at_most(trial, case, memory.bounds(case, "in backward 2"))
 
 
 @requirement("memory/after-backward", SHARDED, ranks=2)
@@ -84,9 +94,7 @@ def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: Mem
 @given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
 def test_after_backward_nothing_unsharded_is_left(trial: Trial, case: MemoryCase) -> None:
     """After backward and after the step a rank holds its rows of parameters and gradients, whatever forward kept."""
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        bound = memory.at_rest(case, gradients=True)
-        at_most(trial, number, got, {"after backward": bound, "after step": bound})
+    at_most(trial, case, memory.bounds(case, "after backward 2", "after step 2"))
 
 
 @requirement("memory/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2)
@@ -95,25 +103,23 @@ def test_after_backward_nothing_unsharded_is_left(trial: Trial, case: MemoryCase
 @given(case=memory_cases())
 def test_quiet_passes_keep_gradients_once(trial: Trial, case: MemoryCase) -> None:
     """With gradient sync off gradients are held in full, once however many passes there are, and parameters are not."""
-    quiet = {f"after micro-batch {micro}": memory.quiet(case) for micro in range(2)}
-    loud = {"after micro-batch 2": memory.at_rest(case, gradients=True), "after zero_grad": memory.at_rest(case)}
-    for number, got in enumerate(trial.run(programs.accumulated, case, "set_requires_gradient_sync")):
-        at_most(trial, number, got, {**quiet, **loud})
+    quiet = {f"after backward {micro}": memory.quiet(case) for micro in (1, 2)}
+    loud = {"after backward 3": memory.at_rest(case, gradients=True), "after drop 1": memory.at_rest(case)}
+    at_most(trial, case, {**quiet, **loud}, programs.counted, micro_batches("gradient_sync"))
 
 
 @requirement("memory/replicas", SHARDED, Feature.HSDP, ranks=4)
 def test_replicas_hold_their_parts_and_no_more(trial: Trial) -> None:
     """On replicas of shards a rank holds its rows of its replica at rest, and no more blocks at once than on shards."""
-    for number, got in enumerate(trial.run(programs.stepped, REPLICATED)):
-        at_most(trial, number, got, memory.throughout(REPLICATED))
+    at_most(trial, REPLICATED, memory.bounds(REPLICATED))
 
 
 @requirement("memory/replicas-quiet", SHARDED, Feature.HSDP, Feature.ACCUMULATION, ranks=4)
 def test_sums_of_one_replica_are_held_in_parts(trial: Trial) -> None:
     """After a pass with set_requires_all_reduce(False) a rank holds its rows of gradients, and none in full."""
-    bounds = {f"after micro-batch {micro}": memory.at_rest(REPLICATED, gradients=True) for micro in range(3)}
-    for number, got in enumerate(trial.run(programs.accumulated, REPLICATED, "set_requires_all_reduce")):
-        at_most(trial, number, got, bounds)
+    bound = memory.at_rest(REPLICATED, gradients=True)
+    bounds = {f"after backward {micro}": bound for micro in (1, 2, 3)}
+    at_most(trial, REPLICATED, bounds, programs.counted, micro_batches("all_reduce"))
 
 
 @requirement("memory/parameter-meshes", *OWN_MESHES, ranks=2)
@@ -122,42 +128,40 @@ def test_sums_of_one_replica_are_held_in_parts(trial: Trial) -> None:
 @given(case=expert_memory_cases())
 def test_parts_on_meshes_of_their_own_are_held_as_others_are(trial: Trial, case: ExpertMemoryCase) -> None:
     """With experts on a mesh of their own a rank holds its rows on each, and no more blocks at once than elsewhere."""
-    for number, got in enumerate(trial.run(programs.stepped, case)):
-        at_most(trial, number, got, memory.throughout(case))
+    at_most(trial, case, memory.bounds(case))
 
 
 @requirement("memory/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
 def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
     """After forward, of a block that runs again in backward nothing is held but what came into it."""
-    case = MemoryCase(2, dim=16, rows=64)
+    case = RecomputedMemoryCase(2, dim=16, rows=64)
     inputs = (case.blocks // 2 + 4) * case.rows * case.dim * case.torch_dtype.itemsize
-    for number, got in enumerate(trial.run(programs.recomputed, case)):
-        at_most(trial, number, got, {"after forward": memory.at_rest(case) + inputs})
+    at_most(trial, case, {"after forward 2": memory.at_rest(case) + inputs})
 
 
 @requirement("memory/steps", SHARDED, ranks=2)
 def test_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps of several forwards, and forwards without gradients, leave nothing in memory, nor in cycles of objects."""
-    does_not_grow(trial, SMALL, programs.many_steps)
+    does_not_grow(trial, SMALL, MANY)
 
 
 @requirement("memory/parameter-meshes-steps", *OWN_MESHES, ranks=4)
 def test_steps_on_several_meshes_leave_nothing_behind(trial: Trial) -> None:
     """Steps of a net with experts on a mesh of their own leave nothing in memory, nor in cycles of objects."""
-    does_not_grow(trial, ExpertMemoryCase(4, blocks=1, dim=6), programs.many_steps)
+    does_not_grow(trial, ExpertMemoryCase(4, blocks=1, dim=6), MANY)
 
 
 @requirement("memory/failures", SHARDED, Feature.RESET, ranks=2)
 def test_failed_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps interrupted by an exception and followed by reset_iter_state() leave nothing in memory."""
-    does_not_grow(trial, SMALL, programs.many_failures)
+    does_not_grow(trial, SMALL, ("fail 1", *STEP, "fail_backward 1", "drop", *STEP), collecting=True)
 
 
 @requirement("memory/deleted", SHARDED, ranks=2)
 def test_a_net_that_is_gone_holds_nothing(trial: Trial) -> None:
     """Once a sharded net that was trained is deleted and collected, no memory of its parameters is held."""
-    for number, got in enumerate(trial.run(programs.deleted, TWO)):
-        at_most(trial, number, got, dict.fromkeys(got, memory.at_rest(TWO) - TWO.rest))
+    nothing = memory.at_rest(TWO) - TWO.rest
+    at_most(trial, TWO, {f"after the {when} is gone": nothing for when in ("first", "second")}, programs.deleted)
 
 
 @requirement(
@@ -170,10 +174,9 @@ def test_a_net_that_is_gone_holds_nothing(trial: Trial) -> None:
 def test_the_allocator_says_the_same(trial: Trial) -> None:
     """What the device's allocator has given out stays within the same bounds, at rest and at its peaks."""
     rest = memory.at_rest(LARGE)
-    bounds = {"built": rest, "in forward": memory.in_forward(LARGE), "after forward": rest}
-    bounds |= {"in backward": memory.in_backward(LARGE), "after backward": memory.at_rest(LARGE, gradients=True)}
-    for number, got in enumerate(trial.run(programs.allocated, LARGE)):
-        at_most(trial, number, got, {**bounds, "after zero_grad": rest})
+    bounds = memory.bounds(LARGE, "in forward 2", "in backward 2", "after backward 2")
+    allowed = {**bounds, "built": rest, "after forward 2": rest, "after drop 2": rest}
+    at_most(trial, LARGE, allowed, programs.allocated)
 
 
 @requirement(
@@ -187,13 +190,18 @@ def test_the_allocator_says_the_same(trial: Trial) -> None:
 def test_what_rests_on_the_cpu_takes_no_memory_of_the_device(trial: Trial) -> None:
     """With CPUOffloadPolicy no parameter and no gradient is in the device's memory between passes."""
     nothing = memory.at_rest(LARGE) - LARGE.rest
-    for number, got in enumerate(trial.run(programs.allocated, LARGE, True)):
-        at_most(trial, number, got, {when: nothing for when in got if not when.startswith("in ")})
+    between = ("built", *(f"after {action} 2" for action in STEP))
+    at_most(trial, LARGE, dict.fromkeys(between, nothing), programs.allocated, True)
 
 
-def does_not_grow(trial: Trial, case: MemoryCase, program: Program) -> None:
-    """Compare the last steps with early ones: of each, those that another thread's timing favours."""
-    for number, held in enumerate(trial.run(program, case)):
-        early, late = held[1 : 1 + programs.LOOKED_AT], held[-programs.LOOKED_AT :]
-        words = f"rank {number}: expected no more bytes after later steps than after early ones, got {held}"
+def micro_batches(setting: str) -> tuple[str, ...]:
+    """Three micro-batches, of which a setting has only the last one reduced."""
+    return (f"defer {setting}", *STEP[:2] * 2, f"resume {setting}", *STEP[:2], "drop")
+
+
+def does_not_grow(trial: Trial, case: MemoryCase, actions: tuple[str, ...], collecting: bool = False) -> None:
+    """Compare the last rounds of these actions with early ones: of each, those that another thread's timing favours."""
+    for number, held in enumerate(trial.run(programs.many_times, case, actions, collecting)):
+        early, late = held[1 : 1 + LOOKED_AT], held[-LOOKED_AT:]
+        words = f"rank {number}: expected no more bytes after later rounds than after early ones, got {held}"
         trial.holds(min(late) <= max(early), words)

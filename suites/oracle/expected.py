@@ -43,13 +43,17 @@ class Expected:
     """What is expected in a situation; ``within`` is how far off results may be."""
 
     def __init__(self, case: Any, model: type[Unsharded] = Unsharded) -> None:
-        self.case = case
+        self.case, self.model = case, model
         low = case.exact and bool(case.policy)  # numbers that are exact in the dtypes of the policy, and in these alone
-        self.wide, magnitudes = played_with_sizes(case, working=low, model=model)
-        self.within: Allowance = exact
-        if not case.exact:
-            rounded, _ = played_with_sizes(case, working=True, model=model)
-            self.within = allowed(case, rounded, self.wide, magnitudes)
+        self.wide, self.magnitudes = played_with_sizes(case, working=low, model=model)
+
+    @cached_property
+    def within(self) -> Allowance:
+        """The bound of the note."""
+        if self.case.exact:
+            return exact
+        rounded, _ = played_with_sizes(self.case, working=True, model=self.model)
+        return allowed(self.case, rounded, self.wide, self.magnitudes)
 
     @cached_property
     def whole(self) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ class Sharded(Trained):
 
     def __init__(self, rank: Rank, case: Any) -> None:
         self.rank, self.case = rank, case
+        self.place: int = case.data_rank(rank.number)
         self.batches = 0
         self.saved: Any = {}
         self.take(self.made())
@@ -66,6 +67,11 @@ class Sharded(Trained):
         verb, _, what = action.partition(" ")
         found = getattr(self, verb)(what) or {}
         return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown}}
+
+    def do_all(self, actions: Iterable[str]) -> None:
+        """Do some actions, of which nothing is to be seen."""
+        for action in actions:
+            self.do(action, ())
 
     # What can be seen at any time.
 
@@ -110,13 +116,12 @@ class Sharded(Trained):
     def run(self) -> Any:
         """The outputs of the next batch."""
         self.batches += 1
-        place = self.case.data_rank(self.rank.number)
-        return self.case.run(self.net, self.batches - 1, place, self.case.torch_dtype, device=self.rank.device)
+        return self.case.run(self.net, self.batches - 1, self.place, self.case.torch_dtype, device=self.rank.device)
 
     def losses(self) -> list[Tensor]:
         """Those of the next batch."""
-        outputs, place = self.run(), self.case.data_rank(self.rank.number)
-        found: list[Tensor] = self.case.losses(outputs, self.batches - 1, place)
+        outputs = self.run()
+        found: list[Tensor] = self.case.losses(outputs, self.batches - 1, self.place)
         return found
 
     def forward(self, _: str) -> State:

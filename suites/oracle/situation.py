@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from suites.oracle.layout import shard
 
+#: One training step.
+STEP = ("forward", "backward", "step", "drop")
 #: What is compared after an action besides what it gives.
 SHOWN: dict[str, tuple[str, ...]] = {
     "forward": ("buffers",),

@@ -12,7 +12,6 @@ from itertools import pairwise
 from harness.reproduce.script import Code, code
 from suites.plain_scripts.filling import Family, Filling, check, check_sizes, dtype_of, modules
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
-from suites.saving.matrix import MatrixCase
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,8 @@ def side(layout: Layout) -> Side | None:
     return Side(layout.ranks, None, None) if layout.kind == "unsharded" else None
 
 
-def moved(case: CheckpointCase | MatrixCase) -> Filling | None:
+def moved(case: CheckpointCase) -> Filling | None:
     """Save and load; of a case with several layouts, the first of each."""
-    if isinstance(case, MatrixCase):
-        check(case.saved != () and case.loaded != (), "layouts that save and load")
-        return moved(case.pair(0, case.loaded[0]))
     saved, loaded = side(case.saved), side(case.loaded)
     if saved is None or loaded is None:
         return None
@@ -75,7 +71,7 @@ def layers(net: ChainNet) -> list[tuple[int, ...]]:
 
 
 FAMILIES = {
-    **dict.fromkeys(("state-matrix/shards", "state-matrix/replicas-of-shards"), Family(MatrixCase, moved)),
+    **dict.fromkeys(("state-matrix/shards", "state-matrix/replicas-of-shards"), Family(CheckpointCase, moved)),
     **dict.fromkeys(
         ("distributed-checkpoint/restores", "distributed-checkpoint/restores-hsdp"), Family(CheckpointCase, restored)
     ),

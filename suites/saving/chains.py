@@ -7,7 +7,8 @@ On four ranks as 1 replica × 2 shards × tp 2, rank ``2·shard + tp`` holds of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.data.case import Case
-from suites.kit.cases import draw, fill, mixed
+from suites.kit.cases import CaseOnMesh, draw, fill, mixed
 from suites.oracle.layout import shard
+from suites.oracle.situation import STEP, Situation
+from suites.oracle.unsharded import Unsharded
 
 Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
 #: How many rows a rank's batch has.
@@ -117,11 +120,12 @@ class Layout(Case):
 
 
 @dataclass(frozen=True)
-class CheckpointCase(Case):
-    """A net that is saved as it lies on some ranks, and loaded as it lies on others.
+class CheckpointCase(CaseOnMesh, Situation):
+    """A net that is saved as it lies on some ranks, and loaded as it lies on others: a situation where it is loaded.
 
     ``sharded`` are the layers sharded before the whole. ``steps`` are trained before it is saved. With ``meta`` what is
-    loaded into was sharded without memory.
+    loaded into was sharded without memory. ``more_saved`` and ``more_loaded`` are other layouts of as many ranks: each
+    saves, each time with other numbers, what each of the others loads.
     """
 
     net: ChainNet
@@ -131,70 +135,138 @@ class CheckpointCase(Case):
     dtype: str = "float64"
     loaded_dtype: str = "float64"
     optimizer: str = "Adam"
-    steps: int = 1
+    steps: int = 2
     seed: int = 0
     meta: bool = False
+    more_saved: tuple[Layout, ...] = ()
+    more_loaded: tuple[Layout, ...] = ()
 
     @property
-    def world_size(self) -> int:
+    def world_size(self) -> int:  # type: ignore[override]
         """How many ranks save."""
         return self.saved.ranks
 
+    @property
+    def data_ranks(self) -> int:
+        """How many batches there are where it is loaded."""
+        return self.loaded.batches
+
+    def data_rank(self, rank: int) -> int:
+        """Neighbours on the tp axis share a batch."""
+        return rank // self.loaded.tp
+
+    # Which layouts.
+
+    @property
+    def savers(self) -> tuple[Layout, ...]:
+        """All layouts that save."""
+        return (self.saved, *self.more_saved)
+
+    @property
+    def loaders(self) -> tuple[Layout, ...]:
+        """All layouts that load."""
+        return (self.loaded, *self.more_loaded)
+
+    def here(self, place: int = 0) -> CheckpointCase:
+        """The case loaded as it was saved, by one of the layouts that save."""
+        layout, seed = self.savers[place], self.seed + 2 * place
+        alone: dict[str, Any] = {"more_saved": (), "more_loaded": ()}
+        return replace(self, saved=layout, loaded=layout, loaded_dtype=self.dtype, seed=seed, **alone)
+
+    def pairs(self) -> list[CheckpointCase]:
+        """Every pair of a layout that saves and one that loads, in the order in which they are loaded."""
+        saved = [self.here(place) for place in range(len(self.savers))]
+        return [replace(one, loaded=to, loaded_dtype=self.loaded_dtype) for to in self.loaders for one in saved]
+
+    # What is trained, saved and loaded.
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Steps where it is saved, and one where it is loaded."""
+        return (*STEP * self.steps, "move", *STEP[:-1])
+
     def build(self) -> Chain:
         """The net as it is saved."""
-        return self.net.build(getattr(torch, self.dtype), self.seed)
+        return self.net.build(self.torch_dtype, self.seed)
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """The same in a dtype."""
+        return self.build().to(dtype or self.torch_dtype)
 
     def other(self) -> Chain:
         """The net that is loaded into: other values everywhere."""
         return self.net.build(getattr(torch, self.loaded_dtype), self.seed + 1)
 
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+        """What the net gives for one batch of one step."""
+        inputs = draw((BATCH, self.net.widths[0]), mixed(self.seed, 1, batch, rank), exact=False)
+        outputs: Tensor = net(inputs.to(device, dtype))
+        return outputs
+
+    def losses(self, outputs: Tensor, batch: int, rank: int) -> list[Tensor]:
+        """A scalar whose gradient has no zeros: the outputs weighted by fixed numbers."""
+        weights = draw(tuple(outputs.shape), mixed(self.seed, 2, batch, rank), exact=False)
+        return [(outputs * weights.to(outputs)).sum()]
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """The case's optimizer."""
+        return make_optimizer(self.optimizer, named.values())
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank that loads holds of a parameter."""
+        return self.loaded.part(rank, name, full)
+
+    # Known numbers, where nothing is trained.
+
     def moments(self) -> dict[str, dict[str, Tensor]]:
         """What the optimizer has kept for each trained parameter when it is saved without training: known numbers."""
-        trained = [(name, p) for name, p in self.build().named_parameters() if p.requires_grad]
-        return {name: self._moments(place, p) for place, (name, p) in enumerate(trained)}
+        found = {}
+        for place, (name, p) in enumerate((name, p) for name, p in self.build().named_parameters() if p.requires_grad):
+            first, second = (draw(tuple(p.shape), mixed(self.seed, 3, place, which), exact=False) for which in (0, 1))
+            step = torch.tensor(float(place + 2))
+            found[name] = {"exp_avg": first.to(p.dtype), "exp_avg_sq": second.square().to(p.dtype), "step": step}
+        return found
 
-    def _moments(self, place: int, parameter: Tensor) -> dict[str, Tensor]:
-        shape = tuple(parameter.shape)
-        first, second = (draw(shape, mixed(self.seed, 3, place, which), exact=False) for which in (0, 1))
-        step = torch.tensor(float(place + 2))
-        return {"exp_avg": first.to(parameter), "exp_avg_sq": second.square().to(parameter), "step": step}
-
-    def held(self, layout: Layout, number: int, dtype: str) -> dict[str, Any]:
-        """What rank ``number`` must hold of the saved net, and keep for its optimizer."""
-        net, to = self.build(), getattr(torch, dtype)
-        buffers = dict(net.named_buffers())
+    def held(self, rank: int) -> dict[str, Any]:
+        """What a rank that loads must hold of the saved net, and keep for its optimizer; and the rate of that."""
+        net, dtype = self.build(), getattr(torch, self.loaded_dtype)
+        whole = set(dict(net.named_buffers()))
 
         def part(name: str, full: Tensor) -> Tensor:
-            return (full.detach() if name in buffers else layout.part(number, name, full.detach())).to(to)
+            return (full if name in whole else self.part(rank, name, full)).to(dtype)
 
-        moments = {
+        kept = {
             name: {key: value if key == "step" else part(name, value) for key, value in entries.items()}
             for name, entries in self.moments().items()
         }
-        return {"net": {name: part(name, full) for name, full in net.state_dict().items()}, "optimizer": moments}
-
-    def inputs(self, step: int, place: int) -> Tensor:
-        """One batch of one step."""
-        return draw((BATCH, self.net.widths[0]), mixed(self.seed, 1, step, place), exact=False)
-
-    def loss(self, outputs: Tensor, step: int, place: int) -> Tensor:
-        """A scalar whose gradient has no zeros: the outputs weighted by fixed numbers."""
-        weights = draw(tuple(outputs.shape), mixed(self.seed, 2, step, place), exact=False)
-        return (outputs * weights.to(outputs)).sum()
-
-    def make_optimizer(self, parameters: Iterable[Any], rate: float = 1 / 16) -> torch.optim.Optimizer:
-        """The case's optimizer. Its ``eps`` is large, for the reason given in ``tolerance.py``."""
-        return make_optimizer(self.optimizer, parameters, rate)
-
-    def here(self) -> CheckpointCase:
-        """The case loaded as it was saved."""
-        return replace(self, loaded=self.saved, loaded_dtype=self.dtype)
+        held = {name: part(name, full.detach()) for name, full in net.state_dict().items()}
+        return {"net": held, "optimizer": kept, "rate": RATE}
 
 
-def make_optimizer(kind: str, parameters: Iterable[Any], rate: float) -> torch.optim.Optimizer:
+#: The learning rate, and Adam's ``eps``: see ``optimizers`` in ``suites/kit/tolerance.py``.
+RATE = 1 / 16
+
+
+def make_optimizer(kind: str, parameters: Iterable[Any]) -> torch.optim.Optimizer:
     """Adam, AdamW with decay, or SGD with momentum; one tensor after the other, as any mix of meshes allows."""
     if kind == "SGD":
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.5, foreach=False)
+        return torch.optim.SGD(parameters, lr=RATE, momentum=0.5, foreach=False)
     if kind == "AdamW":
-        return torch.optim.AdamW(parameters, lr=rate, eps=1 / 16, weight_decay=1 / 8, foreach=False)
-    return torch.optim.Adam(parameters, lr=rate, eps=1 / 16, foreach=False)
+        return torch.optim.AdamW(parameters, lr=RATE, eps=RATE, weight_decay=1 / 8, foreach=False)
+    return torch.optim.Adam(parameters, lr=RATE, eps=RATE, foreach=False)
+
+
+class NeverStopped(Unsharded):
+    """Training that never stopped: of the batches of ranks that save, and then of those that load.
+
+    Two ranks with gradients 1 and 3 before the stop, three with 0, 1 and 2 after it: it steps by 2, then by 1.
+    """
+
+    def __init__(self, case: CheckpointCase, working: bool) -> None:
+        self.there = case
+        super().__init__(case.here(), working)
+
+    def move(self, _: str) -> None:
+        """From now on batches are those of ranks that load."""
+        self.case = self.there
+        self.copies = [copy.deepcopy(self.copies[0]) for _ in range(self.case.data_ranks)]

@@ -17,166 +17,128 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import save as write_files
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from harness.vendor import StateDicts
 from harness.worlds.rank import Rank
 from suites.oracle.layout import local, own
+from suites.oracle.sharded import Sharded
 from suites.saving.chains import Chain, CheckpointCase, Layout
 
 Facts = dict[str, Any]
+#: The axes of layouts that have several.
+AXES = {"HSDP": ("replicate", "shard"), "2-D": ("shard", "tp"), "3-D": ("replicate", "shard", "tp")}
 
 
 # A net on ranks.
 
 
-def spread(rank: Rank, case: CheckpointCase, layout: Layout, net: Chain) -> Chain:
-    """Lay the net out: cut by tensor parallelism, then layer by layer and as a whole by the implementation."""
-    if not on_meta(net):
-        net.to(rank.device)
-    subject = rank.implementation
-    if layout.kind == "unsharded":
+class OnRank(Sharded):
+    """A case's net and its optimizer, as they lie on one rank where it is loaded; of ``here()``, where it is saved."""
+
+    def made(self) -> Chain:
+        """The net that is saved."""
+        return spread(self.rank, self.case, self.case.build())
+
+    def remember(self) -> OnRank:
+        """Have the optimizer keep the case's known numbers: this rank's part of each."""
+        for name, known in self.case.moments().items():
+            parameter = self.held[name]
+            for key, full in known.items():
+                part = full if key == "step" else like(parameter, self.case.part(self.rank.number, name, full))
+                self.optimizer.state[parameter][key] = part
+        return self
+
+    def facts(self) -> Facts:
+        """This rank's part of every entry of the state dict, what it keeps for the optimizer, and the rate of that."""
+        net = {name: local(value) for name, value in self.net.state_dict().items()}
+        return {"net": net, "optimizer": self.see_optimizer(), "rate": self.optimizer.param_groups[0]["lr"]}
+
+    def state(self, options: StateDictOptions | None = None) -> Facts:
+        """The state of both, by names, as the implementation's own functions say it, or torch's."""
+        states = self.rank.implementation.state_dicts
+        return {
+            "net": states.get_model_state_dict(self.net, options=options),
+            "optimizer": states.get_optimizer_state_dict(self.net, self.optimizer, options=options),
+        }
+
+    def give(self, state: Facts, options: StateDictOptions | None = None) -> None:
+        """Load the state of both."""
+        states = self.rank.implementation.state_dicts
+        states.set_model_state_dict(self.net, state["net"], options=options)
+        states.set_optimizer_state_dict(self.net, self.optimizer, state["optimizer"], options=options)
+
+    def write(self, path: str) -> None:
+        """Save both; files need not outlive the machine, so no test waits for its disk."""
+        write_files(self.state(), storage_writer=FileSystemWriter(path, sync_files=False))
+
+    def read(self, path: str, partly: bool = False) -> None:
+        """Load what was saved. ``partly`` leaves alone what was not: an unused parameter has no optimizer state."""
+        state = self.state()
+        planner = DefaultLoadPlanner(allow_partial_load=partly)
+        read_files(state, storage_reader=FileSystemReader(path), planner=planner)
+        self.give(state, StateDictOptions(strict=not partly))
+
+
+class Other(OnRank):
+    """A net to be loaded into, of other values, or made on meta; and an optimizer of another rate."""
+
+    def __init__(self, rank: Rank, case: CheckpointCase) -> None:
+        super().__init__(rank, case)
+        self.rate("1.0")
+
+    def made(self) -> Chain:
+        """What is made on meta is then given memory that is full of 1337.
+
+        Nets that need memory before anything is applied, as whole replicas without DTensors do, are given it first.
+        """
+        if not self.case.meta:
+            return spread(self.rank, self.case, self.case.other())
+        net: Chain = self.case.net.empty(getattr(torch, self.case.loaded_dtype))
+        at_once = self.case.loaded.kind in ("unsharded", "replicate")
+        if at_once:
+            net.to_empty(device=self.rank.device)
+        spread(self.rank, self.case, net)
+        if not at_once:
+            net.to_empty(device=self.rank.device)
+        overwrite([*net.parameters(), *net.buffers()])
         return net
+
+
+def spread(rank: Rank, case: CheckpointCase, net: Chain) -> Chain:
+    """Lay the net out where it is loaded: cut by tensor parallelism, then layer by layer and as a whole."""
+    subject, layout = rank.implementation, case.loaded
+    if not any(parameter.is_meta for parameter in net.parameters()):
+        net.to(rank.device)
     if layout.kind == "replicate":
         assert subject.replicate is not None
         subject.replicate(net)
+    if layout.kind in ("unsharded", "replicate"):
         return net
     call = subject.replicate_fsdp if layout.kind == "replicate-fsdp" else subject.fully_shard
     assert call is not None
-    mesh = data_mesh(rank, layout)
-    if layout.tp > 1 or layout.kind in ("2-D", "3-D"):
-        cut_over_tp(net, layout, tp_mesh(rank, layout))
+    data, tensor_parallel = meshes(rank, layout)
+    if tensor_parallel:
+        cut_over_tp(net, tensor_parallel)
     for module in [*(net.layers[place] for place in case.sharded), net]:
-        call(module, mesh=mesh)
+        call(module, mesh=data)
     return net
 
 
-def on_meta(net: nn.Module) -> bool:
-    """Whether a net has no memory yet."""
-    return any(parameter.is_meta for parameter in net.parameters())
+def meshes(rank: Rank, layout: Layout) -> tuple[DeviceMesh, DeviceMesh | None]:
+    """The mesh that the implementation is given, and that of tensor parallelism if there is any."""
+    if layout.kind not in AXES:
+        return rank.mesh(), None
+    axes, sizes = AXES[layout.kind], {"replicate": layout.replicas, "shard": layout.shards, "tp": layout.tp}
+    mesh = rank.mesh(tuple(sizes[axis] for axis in axes), axes)
+    return (mesh[axes[:-1]], mesh["tp"]) if "tp" in axes else (mesh, None)
 
 
-def fresh(rank: Rank, case: CheckpointCase) -> Chain:
-    """A net to be loaded into: of other values, or made on meta and then given memory that is full of 1337.
-
-    Nets that need memory before anything is applied, as whole replicas without DTensors do, are given it first.
-    """
-    if not case.meta:
-        return spread(rank, case, case.loaded, case.other())
-    net = case.net.empty(getattr(torch, case.loaded_dtype))
-    at_once = case.loaded.kind in ("unsharded", "replicate")
-    if at_once:
-        net.to_empty(device=rank.device)
-    spread(rank, case, case.loaded, net)
-    if not at_once:
-        net.to_empty(device=rank.device)
-    overwrite([*net.parameters(), *net.buffers()])
-    return net
-
-
-@torch.no_grad()
-def overwrite(tensors: Iterable[Tensor]) -> None:
-    """Lose this rank's part of all values."""
-    for tensor in tensors:
-        own(tensor).fill_(1337)
-
-
-def data_mesh(rank: Rank, layout: Layout) -> Any:
-    """The mesh that the implementation is given."""
-    if layout.kind == "HSDP":
-        return rank.mesh((layout.replicas, layout.shards), ("replicate", "shard"))
-    if layout.kind == "2-D":
-        return rank.mesh((layout.shards, layout.tp), ("dp", "tp"))["dp"]
-    if layout.kind == "3-D":
-        return rank.mesh((layout.replicas, layout.shards, layout.tp), ("replicate", "shard", "tp"))[
-            "replicate", "shard"
-        ]
-    return rank.mesh()
-
-
-def tp_mesh(rank: Rank, layout: Layout) -> Any:
-    """The mesh of tensor parallelism."""
-    if layout.kind == "2-D":
-        return rank.mesh((layout.shards, layout.tp), ("dp", "tp"))["tp"]
-    return three_axes(rank, layout)["tp"]
-
-
-def three_axes(rank: Rank, layout: Layout) -> Any:
-    """The mesh of all axes."""
-    return rank.mesh((layout.replicas, layout.shards, layout.tp), ("replicate", "shard", "tp"))
-
-
-def cut_over_tp(net: Chain, layout: Layout, mesh: Any) -> None:
+def cut_over_tp(net: Chain, mesh: DeviceMesh) -> None:
     """Cut the layers in pairs, the first by columns, the second by rows."""
     for place, layer in enumerate(net.layers):
         parallelize_module(layer, mesh, RowwiseParallel() if place % 2 else ColwiseParallel())
-
-
-def step(rank: Rank, case: CheckpointCase, layout: Layout, net: nn.Module, optimizer: Any, number: int) -> Tensor:
-    """One training step on this rank's batch; its loss."""
-    place = rank.number // layout.tp
-    outputs = net(case.inputs(number, place).to(rank.device, getattr(torch, case.dtype)))
-    loss = case.loss(outputs, number, place)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.detach()
-
-
-# What is known of it.
-
-
-def held(net: nn.Module) -> dict[str, Tensor]:
-    """This rank's part of every entry of the state dict."""
-    return {name: local(value) for name, value in net.state_dict().items()}
-
-
-def kept(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    """This rank's part of what the optimizer keeps for each parameter, by names."""
-    states = {name: optimizer.state[p] for name, p in net.named_parameters() if p in optimizer.state}
-    return {name: {key: plain(state[key]) for key in sorted(state)} for name, state in states.items()}
-
-
-def plain(value: Any) -> Any:
-    """A tensor's own part; anything else as it is."""
-    return local(value) if isinstance(value, Tensor) else value
-
-
-# Saving and loading.
-
-
-def writer(path: str) -> FileSystemWriter:
-    """Files need not outlive the machine, so no test waits for its disk."""
-    return FileSystemWriter(path, sync_files=False)
-
-
-def states(rank: Rank) -> StateDicts:
-    """The implementation's own functions for state by names, or torch's."""
-    return rank.implementation.state_dicts
-
-
-def both(
-    rank: Rank, net: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions | None = None
-) -> Facts:
-    """The state of both, by names."""
-    return {
-        "net": states(rank).get_model_state_dict(net, options=options),
-        "optimizer": states(rank).get_optimizer_state_dict(net, optimizer, options=options),
-    }
-
-
-def give(rank: Rank, net: nn.Module, optimizer: Any, state: Facts, options: StateDictOptions | None = None) -> None:
-    """Load the state of both."""
-    states(rank).set_model_state_dict(net, state["net"], options=options)
-    states(rank).set_optimizer_state_dict(net, optimizer, state["optimizer"], options=options)
-
-
-def remember(net: nn.Module, optimizer: torch.optim.Optimizer, case: CheckpointCase, part: Any) -> None:
-    """Have the optimizer keep the case's known numbers: this rank's part of each."""
-    known = case.moments()
-    for name, parameter in net.named_parameters():
-        for key, full in known.get(name, {}).items():
-            optimizer.state[parameter][key] = full.clone() if key == "step" else like(parameter, part(name, full))
 
 
 def like(parameter: nn.Parameter, values: Tensor) -> Tensor:
@@ -186,32 +148,41 @@ def like(parameter: nn.Parameter, values: Tensor) -> Tensor:
     return made
 
 
-def laid_out(rank: Rank, case: CheckpointCase) -> tuple[Chain, torch.optim.Optimizer]:
-    """The net to be saved, and its optimizer with known numbers."""
-    net = spread(rank, case, case.saved, case.build())
-    optimizer = case.make_optimizer(net.parameters())
-    remember(net, optimizer, case, lambda name, full: case.saved.part(rank.number, name, full))
-    return net, optimizer
+def lie(state: Facts) -> Facts:
+    """How each entry lies on ranks: on which, with which placements and global size; None for what is no DTensor."""
+    return {
+        name: (value.device_mesh.mesh.tolist(), value.placements, value.size()) if isinstance(value, DTensor) else None
+        for name, value in state.items()
+    }
 
 
-def save(rank: Rank, case: CheckpointCase, path: str) -> Facts:
-    """Save the net and its optimizer; what this rank holds of both."""
-    net, optimizer = laid_out(rank, case)
-    write_files(both(rank, net, optimizer), storage_writer=writer(path))
-    return {"net": held(net), "optimizer": kept(net, optimizer)}
+@torch.no_grad()
+def overwrite(tensors: Iterable[Tensor]) -> None:
+    """Lose this rank's part of all values."""
+    for tensor in tensors:
+        own(tensor).fill_(1337)
 
 
-def load(rank: Rank, case: CheckpointCase, path: str) -> Facts:
-    """Load both into a net of other values and a new optimizer of another rate; what this rank holds then."""
-    net = fresh(rank, case)
-    optimizer = case.make_optimizer(net.parameters(), rate=1.0)
-    read(rank, net, optimizer, path)
-    return {"net": held(net), "optimizer": kept(net, optimizer), "rate": optimizer.param_groups[0]["lr"]}
+# Saving in every layout, each into a directory of its own, and loading every one of them in every other.
 
 
-def read(rank: Rank, net: nn.Module, optimizer: torch.optim.Optimizer, path: str, partly: bool = False) -> None:
-    """Load what was saved. ``partly`` leaves alone what was not: an unused parameter has no optimizer state."""
-    state = both(rank, net, optimizer)
-    planner = DefaultLoadPlanner(allow_partial_load=partly)
-    read_files(state, storage_reader=FileSystemReader(path), planner=planner)
-    give(rank, net, optimizer, state, StateDictOptions(strict=not partly))
+def saved(rank: Rank, case: CheckpointCase) -> list[OnRank]:
+    """The net to be saved in each layout, and its optimizer with known numbers."""
+    return [OnRank(rank, case.here(place)).remember() for place in range(len(case.savers))]
+
+
+def save(rank: Rank, case: CheckpointCase, path: str) -> None:
+    """Save the net and its optimizer."""
+    for place, net in enumerate(saved(rank, case)):
+        net.write(f"{path}/{place}")
+
+
+def load(rank: Rank, case: CheckpointCase, path: str) -> list[Facts]:
+    """Load both into a net of other values and a new optimizer of another rate; what this rank holds each time."""
+    found, pairs = [], case.pairs()
+    for first in range(0, len(pairs), len(case.savers)):
+        other = Other(rank, pairs[first])
+        for place in range(len(case.savers)):
+            other.read(f"{path}/{place}")
+            found.append(other.facts())
+    return found

@@ -8,32 +8,28 @@ that these ranks can have::
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import lcm
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from hypothesis import example
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.data.case import Case
 from harness.trial import most_ranks
-from suites.kit.parallel import full_parts
-from suites.kit.strategies import is_thorough
+from suites.kit.strategies import MOST, examples_first, is_thorough
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
+from suites.saving.checkpoint_strategies import DTYPES, WIDE, Family, chain_nets, checkpoint_cases, layouts_of
 
-Family = Literal["1-D", "HSDP", "2-D", "replicate", "unsharded"]
 FAMILIES: tuple[Family, ...] = ("1-D", "HSDP", "2-D", "replicate", "unsharded")
-#: Up to how many ranks.
-MOST = 4
 #: What is said to be saved and loaded by which requirement: a vendor need not have all. Together they are all pairs.
 GROUPS: dict[str, tuple[tuple[Family, ...], tuple[Family, ...]]] = {
     "shards": (("1-D", "unsharded"), ()),
     "replicas of shards": (("HSDP",), ("1-D", "unsharded")),
     "tensor parallel": (("2-D",), ("1-D", "unsharded")),
     "replicas": (("replicate",), ("1-D", "unsharded")),
+    "mixed": (("HSDP", "2-D", "replicate"), ()),
 }
-DTYPES = ("float32", "float64", "bfloat16")
 
 
 class Cell(NamedTuple):
@@ -45,84 +41,23 @@ class Cell(NamedTuple):
     ranks: int
 
 
-@dataclass(frozen=True)
-class MatrixCase(Case):
-    """A net that is saved in some layouts of one number of ranks, each time with other values, and loaded in others.
-
-    Every one that is saved is loaded by every one of the ``loaded``.
-    """
-
-    net: ChainNet
-    saved: tuple[Layout, ...]
-    loaded: tuple[Layout, ...]
-    sharded: tuple[int, ...] = ()
-    dtype: str = "float64"
-    loaded_dtype: str = "float64"
-    optimizer: str = "Adam"
-    steps: int = 2
-    meta: bool = False
-    seed: int = 0
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks save."""
-        return self.saved[0].ranks
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks load."""
-        return self.loaded[0].ranks
-
-    def pair(self, place: int, loaded: Layout) -> CheckpointCase:
-        """One of those saved and one of those loaded."""
-        return CheckpointCase(
-            net=self.net,
-            saved=self.saved[place],
-            loaded=loaded,
-            sharded=self.sharded,
-            dtype=self.dtype,
-            loaded_dtype=self.loaded_dtype,
-            optimizer=self.optimizer,
-            steps=self.steps,
-            seed=self.seed + 2 * place,
-            meta=self.meta,
-        )
-
-    def pairs(self) -> list[CheckpointCase]:
-        """Every pair, in the order in which they are loaded."""
-        return [self.pair(place, loaded) for loaded in self.loaded for place in range(len(self.saved))]
-
-
 def words(layout: Layout) -> str:
     """A layout as a person says it: ``HSDP 2×1``."""
     sizes = {"HSDP": (layout.replicas, layout.shards), "2-D": (layout.shards, layout.tp)}
     return f"{layout.kind} {'×'.join(map(str, sizes.get(layout.kind, (layout.ranks,))))}"
 
 
-def layouts_of(family: Family, size: int) -> tuple[Layout, ...]:
-    """All layouts of a family on so many ranks; two axes take two ranks, and a net that is not sharded takes one."""
-    shapes = [(a, size // a) for a in range(1, size + 1) if size % a == 0 and size > 1]
-    found: dict[Family, list[Layout]] = {
-        "1-D": [Layout("1-D", 1, size)],
-        "HSDP": [Layout("HSDP", replicas, shards) for replicas, shards in shapes],
-        "2-D": [Layout("2-D", 1, shards, tp) for shards, tp in shapes],
-        "replicate": [Layout("replicate", size), Layout("replicate-fsdp", size)],
-        "unsharded": [Layout("unsharded")] * (size == 1),
-    }
-    return tuple(found[family])
-
-
 def loading(group: str, saved: Family) -> tuple[Family, ...]:
     """The layouts that load what ``saved`` has saved."""
-    if group == "mixed":
-        return tuple(other for other in ("HSDP", "2-D", "replicate") if other != saved)
     own, others = GROUPS[group]
+    if group == "mixed":
+        return tuple(other for other in own if other != saved)
     return (*own, *others) if saved in own else own
 
 
 def cells(group: str) -> list[Cell]:
     """Every cell of a group, up to four ranks on either side."""
-    own, others = (("HSDP", "2-D", "replicate"), ()) if group == "mixed" else GROUPS[group]
+    own, others = GROUPS[group]
     sizes = range(1, MOST + 1)
     found = [Cell(saved, a, loading(group, saved), b) for saved in (*own, *others) for a in sizes for b in sizes]
     return [cell for cell in found if layouts_of(cell.saved, cell.size) and loaders(cell)]
@@ -136,7 +71,7 @@ def loaders(cell: Cell) -> tuple[Layout, ...]:
 # What is tried.
 
 
-def case_of(cell: Cell, turn: int, trained: bool) -> MatrixCase:
+def case_of(cell: Cell, turn: int, trained: bool) -> CheckpointCase:
     """A cell with a net that has all that a net may have; of shapes and dtypes those whose ``turn`` it is.
 
     Of two layers the second has rows that 2, 3 and 4 ranks do not divide; so has the first if nothing is trained.
@@ -146,12 +81,13 @@ def case_of(cell: Cell, turn: int, trained: bool) -> MatrixCase:
     hidden = lcm(2, *(layout.tp for layout in (saved, *loaded))) if trained else 7
     meta = trained and turn % 2 == 0
     dtype, loaded_dtype = ("float64", "float64") if trained else (DTYPES[turn % 3], DTYPES[turn // 3 % 3])
-    return MatrixCase(
+    return CheckpointCase(
         net=ChainNet(
             (3, hidden, 5), tied=not meta, frozen=True, unused=may_be_unused(trained, saved, *loaded), buffer=True
         ),
-        saved=(saved,),
-        loaded=loaded,
+        saved=saved,
+        loaded=loaded[0],
+        more_loaded=loaded[1:],
         sharded=((), (0,), (1,), (0, 1))[turn % 4],
         dtype=dtype,
         loaded_dtype=loaded_dtype,
@@ -166,59 +102,34 @@ def may_be_unused(trained: bool, *layouts: Layout) -> bool:
     return not trained or all(layout.kind != "replicate" for layout in layouts)
 
 
-def every_cell(group: str, trained: bool = False) -> Callable[[Any], Any]:
-    """Before any drawn case try every cell, if the profile in force draws as many cases as that."""
-    chosen = every_case(group, trained) if is_thorough() else []
+def tried(first: Sequence[CheckpointCase], group: str, trained: bool = False) -> Callable[[Any], Any]:
+    """Have a test try these cases, then every cell if the profile in force draws as many cases as that, then others."""
+    chosen = [*first, *(every_case(group, trained) if is_thorough() else ())]
 
     def decorate(test: Any) -> Any:
+        test = given(case=matrix_cases(group, trained))(test)
         for case in reversed(chosen):
             test = example(case=case)(test)
-        return test
+        return examples_first()(test)
 
     return decorate
 
 
-def every_case(group: str, trained: bool = False) -> list[MatrixCase]:
+def every_case(group: str, trained: bool = False) -> list[CheckpointCase]:
     """A case of every cell."""
     return [case_of(cell, turn, trained) for turn, cell in enumerate(cells(group))]
 
 
 @st.composite
-def matrix_cases(draw: st.DrawFn, group: str, trained: bool = False) -> MatrixCase:
+def matrix_cases(draw: st.DrawFn, group: str, trained: bool = False) -> CheckpointCase:
     """A pair of any cell that this world has ranks for, any net, any two dtypes; what is trained is so in float64."""
     cell = draw(st.sampled_from([c for c in cells(group) if max(c.size, c.ranks) <= most_ranks()]))
     saved, loaded = draw(st.sampled_from(layouts_of(cell.saved, cell.size))), draw(st.sampled_from(loaders(cell)))
-    meta = trained and draw(st.booleans())
-    net = draw(nets({saved.tp, loaded.tp}, even=trained, tied=not meta))
-    net = replace(net, unused=net.unused and may_be_unused(trained, saved, loaded))
-    optimizer = draw(st.sampled_from(["Adam", "SGD", *([] if net.unused else ["AdamW"])]))
-    dtype, loaded_dtype = draw(st.tuples(st.sampled_from(DTYPES), st.sampled_from(DTYPES)))
-    return MatrixCase(
-        net=net,
-        saved=(saved,),
-        loaded=(loaded,),
-        sharded=draw(st.sampled_from([(), (0,), (1,), (0, 1)])),
-        dtype="float64" if trained else dtype,
-        loaded_dtype="float64" if trained else loaded_dtype,
-        optimizer=optimizer if trained else "Adam",
-        steps=draw(st.integers(1, 2)),
-        meta=meta,
-        seed=draw(st.integers(0, 2**16)),
-    )
-
-
-@st.composite
-def nets(draw: st.DrawFn, tps: set[int], even: bool, tied: bool) -> ChainNet:
-    """Two layers; tensor parallelism leaves no rank without rows, and divides them if it is to be ``even``.
-
-    Ties are restored after ``to_empty``, which is not the subject here: what is made on meta is not ``tied``.
-    """
-    common = lcm(*tps)
-    drawn = (
-        st.sampled_from([common, 2 * common])
-        if even and common > 1
-        else st.integers(1, 9).filter(lambda rows: all(full_parts((rows, 1), tp) for tp in tps))
-    )
-    first, last = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
-    flags = {name: draw(st.booleans()) for name in ("bias", "tied", "frozen", "unused", "buffer")}
-    return ChainNet((first, draw(drawn), last), **{**flags, "tied": tied and flags["tied"]})
+    fixed: dict[str, Any] = {}
+    if trained:
+        meta = draw(st.booleans())  # ties are restored after ``to_empty``, which is not the subject here
+        net = draw(chain_nets(saved, loaded, even=True, **{"tied": False} if meta else {}))
+        net = replace(net, unused=net.unused and may_be_unused(trained, saved, loaded))
+        optimizer = draw(st.sampled_from(["Adam", "SGD", *([] if net.unused else ["AdamW"])]))
+        fixed = {"net": st.just(net), "meta": meta, "optimizer": optimizer, "steps": draw(st.integers(1, 2)), **WIDE}
+    return draw(checkpoint_cases(st.just((saved, loaded)), **fixed))

@@ -8,219 +8,164 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions
-from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.composition.compose import Unit
-from suites.saving.chains import Chain, CheckpointCase, make_optimizer
-from suites.saving.checkpoint_programs import Facts, both, give, held, kept, laid_out, plain, remember, spread, states
-from suites.saving.optimizer_states import KeptCase, sorted_keys
+from suites.composition.compose_programs import applied
+from suites.kit.programs import whole
+from suites.oracle.layout import local
+from suites.oracle.sharded import FORMS, TO_LOAD, Sharded
+from suites.saving.chains import RATE, CheckpointCase, make_optimizer
+from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie
+from suites.saving.optimizer_states import KeptCase, in_order
 
-FULL = StateDictOptions(full_state_dict=True)
-ON_RANK_ZERO = StateDictOptions(full_state_dict=True, cpu_offload=True)
-FROM_RANK_ZERO = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+#: The forms of a state, and the one in which an optimizer's is one flat dict: how each is asked for, and given back.
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+ASKED, GIVEN = {**FORMS, "flat": FLAT}, {**TO_LOAD, "flat": FLAT}
 
 
 # Trained nets.
 
 
-def sharded(rank: Rank, case: KeptCase, plan: str) -> nn.Sequential:
-    """The net, sharded as a ``whole``, by ``units`` too, by ``policy``, or its units ``alone`` and nothing else."""
-    net = case.build().to(rank.device)
-    subject, mesh = rank.implementation, rank.mesh()
-    if plan == "policy":
-        assert subject.strategies is not None
-        subject.strategies.shard(net, policy=subject.strategies.module_policy({Unit}), mesh=mesh)
-        return net
-    assert subject.fully_shard is not None
-    for name in case.net.units if plan in ("units", "alone") else []:
-        subject.fully_shard(net.get_submodule(name), mesh=mesh)
-    if plan != "alone":
-        subject.fully_shard(net, mesh=mesh)
-    return net
+class Units(Sharded):
+    """A net of units on one rank."""
+
+    def made(self) -> Any:
+        """The net, with all applied."""
+        return applied(self.rank, self.case)
 
 
-def trained(rank: Rank, case: KeptCase, plan: str) -> tuple[nn.Sequential, torch.optim.Optimizer]:
+def trained(rank: Rank, case: KeptCase) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The net and its optimizer after all steps."""
-    net = sharded(rank, case, plan)
-    optimizer = make_optimizer(case.optimizer, net.parameters(), 1 / 16)
-    for step in range(case.steps):
-        outputs = net(case.inputs(step, rank.number).to(rank.device))
-        case.loss(outputs, step, rank.number).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return net, optimizer
+    units = Units(rank, case)
+    units.do_all(case.actions)
+    return units.net, units.optimizer
 
 
-def named(rank: Rank, case: KeptCase, plan: str) -> Facts:
+def named(rank: Rank, case: KeptCase) -> Facts:
     """What the optimizer keeps, put together by all ranks; and whose of it does not lie as its parameter."""
-    net, optimizer = trained(rank, case, plan)
-    state = states(rank).get_optimizer_state_dict(net, optimizer)
-    return {**described(state), "strays": strays(net, state)}
+    net, optimizer = trained(rank, case)
+    state = rank.implementation.state_dicts.get_optimizer_state_dict(net, optimizer)
+    return {**described(state, whole), "strays": strays(net, state)}
 
 
 def strays(net: nn.Module, state: Any) -> list[str]:
-    """The entries that do not lie on ranks as their sharded parameters do, but for numbers."""
-    parameters = dict(net.named_parameters())
-    entries = [(name, key, value) for name, found in state["state"].items() for key, value in found.items()]
-    return [f"{name}: {key}" for name, key, value in entries if value.dim() and not alike(value, parameters.get(name))]
+    """The entries that do not lie on ranks as their sharded parameters do, but for counts of steps."""
+    ways = lie(dict(net.named_parameters()))
+    entries = [(name, key, way) for name, kept in state["state"].items() for key, way in lie(kept).items()]
+    return [f"{name}: {key}" for name, key, way in entries if key != "step" and way != ways.get(name)]
 
 
-def alike(value: Tensor, parameter: Tensor | None) -> bool:
-    """Whether two tensors are DTensors on one mesh with the same placements."""
-    if not isinstance(value, DTensor) or not isinstance(parameter, DTensor):
-        return False
-    return value.device_mesh == parameter.device_mesh and value.placements == parameter.placements
+def described(state: Any, seen: Any = local) -> Facts:
+    """An optimizer's state, of all its tensors what is to be ``seen``: this rank's part; with keys in order."""
+    entries = {
+        name: {key: seen(value) if isinstance(value, Tensor) else value for key, value in in_order(found).items()}
+        for name, found in state["state"].items()
+    }
+    return {"state": entries, "param_groups": [in_order(group) for group in state["param_groups"]]}
 
 
-def described(state: Any) -> Facts:
-    """An optimizer's state by names, of full tensors, with keys in order."""
-    entries = {name: {key: full(found[key]) for key in sorted(found)} for name, found in state["state"].items()}
-    return {"state": entries, "param_groups": [sorted_keys(group) for group in state["param_groups"]]}
-
-
-def full(value: Any) -> Any:
-    """A DTensor put together by all ranks; anything else as it is."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def reloaded(rank: Rank, case: KeptCase, plan: str) -> Facts:
+def reloaded(rank: Rank, case: KeptCase) -> Facts:
     """An optimizer's own state dict, and that of a new one of another rate that was given the state by names."""
-    net, optimizer = trained(rank, case, plan)
-    fresh = make_optimizer(case.optimizer, net.parameters(), 1.0)
-    states(rank).set_optimizer_state_dict(
-        net, fresh, copy.deepcopy(states(rank).get_optimizer_state_dict(net, optimizer))
-    )
-    return {"original": numbered(optimizer), "reloaded": numbered(fresh)}
+    net, optimizer = trained(rank, case)
+    fresh = make_optimizer(case.kind, net.parameters())
+    fresh.param_groups[0]["lr"] = 1.0
+    return handed_over(rank, net, optimizer, fresh)
 
 
-def numbered(optimizer: torch.optim.Optimizer) -> Facts:
-    """The optimizer's own state dict: this rank's part of every tensor, with keys in order."""
-    state = optimizer.state_dict()
-    entries = {number: {key: plain(found[key]) for key in sorted(found)} for number, found in state["state"].items()}
-    return {"state": entries, "param_groups": [sorted_keys(group) for group in state["param_groups"]]}
+def handed_over(rank: Rank, net: nn.Module, optimizer: torch.optim.Optimizer, fresh: torch.optim.Optimizer) -> Facts:
+    """Give a new optimizer the state of another by names; what is said by both, and which parameters groups have."""
+    states = rank.implementation.state_dicts
+    state: Any = states.get_optimizer_state_dict(net, optimizer)
+    states.set_optimizer_state_dict(net, fresh, copy.deepcopy(state))
+    names = [group["params"] for group in state["param_groups"]]
+    original, reloaded = (described(each.state_dict()) for each in (optimizer, fresh))
+    return {"names": names, "original": original, "reloaded": reloaded}
 
 
 # Nets whose optimizers keep known numbers.
 
 
-def others(rank: Rank, case: CheckpointCase) -> tuple[Chain, torch.optim.Optimizer]:
-    """A net of other values, laid out in the same way, and a new optimizer of another rate."""
-    net = spread(rank, case, case.saved, case.other())
-    return net, case.make_optimizer(net.parameters(), rate=1.0)
-
-
 def on_rank_zero(rank: Rank, case: CheckpointCase) -> Facts:
     """The full state of both, on the CPU of rank 0 alone."""
-    net, optimizer = laid_out(rank, case)
-    state = both(rank, net, optimizer, ON_RANK_ZERO)
-    kind = {str(value.device) for value in state["net"].values()} | {type(v).__name__ for v in state["net"].values()}
+    state = OnRank(rank, case).remember().state(FORMS["rank zero"])
+    kinds = {kind for value in state["net"].values() for kind in (str(value.device), type(value).__name__)}
     moments = described(state["optimizer"])["state"] if state["optimizer"] else {}
-    return {"net": state["net"], "optimizer": moments, "kinds": sorted(kind)}
+    return {"net": state["net"], "optimizer": moments, "kinds": sorted(kinds)}
 
 
-def through_full(rank: Rank, case: CheckpointCase) -> Facts:
-    """Give another net and optimizer the full state, which every rank has."""
-    state = both(rank, *laid_out(rank, case), FULL)
-    net, optimizer = others(rank, case)
-    give(rank, net, optimizer, state, FULL)
-    return facts(net, optimizer)
-
-
-def from_rank_zero(rank: Rank, case: CheckpointCase) -> Facts:
-    """Give another net and optimizer the full state, which rank 0 alone has."""
-    state = both(rank, *laid_out(rank, case), ON_RANK_ZERO)
-    net, optimizer = others(rank, case)
-    give(rank, net, optimizer, state, FROM_RANK_ZERO)
-    return facts(net, optimizer)
-
-
-def through_flat(rank: Rank, case: CheckpointCase) -> Facts:
-    """Give another net's optimizer the state in the form in which it is one flat dict."""
-    options = StateDictOptions(flatten_optimizer_state_dict=True)
-    state = both(rank, *laid_out(rank, case), options)
-    net, optimizer = others(rank, case)
-    give(rank, net, optimizer, state, options)
-    depth = sum(isinstance(value, dict) for value in state["optimizer"].values())
-    return {**facts(net, optimizer), "dicts inside": depth}
-
-
-def facts(net: nn.Module, optimizer: torch.optim.Optimizer) -> Facts:
-    """What this rank holds of a net, and keeps for its optimizer; and the rate."""
-    return {"net": held(net), "optimizer": kept(net, optimizer), "rate": optimizer.param_groups[0]["lr"]}
+def through(rank: Rank, case: CheckpointCase, form: str) -> Facts:
+    """Give another net and optimizer the state in a form; what is held then, and how many dicts were in a flat one."""
+    state = OnRank(rank, case).remember().state(ASKED[form])
+    other = Other(rank, case)
+    other.give(state, GIVEN[form])
+    dicts = sum(isinstance(value, dict) for value in state["optimizer"].values())
+    return {**other.facts(), **({"dicts inside": dicts} if form == "flat" else {})}
 
 
 def without_a_key(rank: Rank, case: CheckpointCase) -> None:
     """Give another net the full state, which rank 0 alone has, without its last entry."""
-    state = states(rank).get_model_state_dict(laid_out(rank, case)[0], options=ON_RANK_ZERO)
+    states = rank.implementation.state_dicts
+    state = states.get_model_state_dict(OnRank(rank, case).net, options=FORMS["rank zero"])
     if state:
         del state[list(state)[-1]]
-    states(rank).set_model_state_dict(others(rank, case)[0], state, options=FROM_RANK_ZERO)
+    states.set_model_state_dict(Other(rank, case).net, state, options=TO_LOAD["rank zero"])
 
 
-def missing(rank: Rank, case: CheckpointCase) -> Any:
-    """Load a state dict without its first weight."""
-    return load_otherwise(rank, case, strict=True, lose=True)
-
-
-def unexpected(rank: Rank, case: CheckpointCase) -> Any:
-    """Load a state dict with an entry that the net has not."""
-    return load_otherwise(rank, case, strict=True, lose=False)
-
-
-def leniently(rank: Rank, case: CheckpointCase) -> Facts:
-    """Load a state dict of which one entry has another name, if it fits or not; what is said, and what is held."""
-    return load_otherwise(rank, case, strict=False, lose=True)
-
-
-def load_otherwise(rank: Rank, case: CheckpointCase, strict: bool, lose: bool) -> Facts:
-    """Load a state dict whose first weight is called ``other`` too, or by that name only, or by none."""
-    state = states(rank).get_model_state_dict(laid_out(rank, case)[0])
-    first = "layers.0.weight"
-    if not strict or not lose:
+def loaded_otherwise(
+    rank: Rank, case: CheckpointCase, strict: bool = True, extra: bool = True, lose: bool = True
+) -> Facts:
+    """Load a state dict whose first weight is called ``other`` too if ``extra``; it loses its own name if ``lose``."""
+    states, first = rank.implementation.state_dicts, "layers.0.weight"
+    state = states.get_model_state_dict(OnRank(rank, case).net)
+    if extra:
         state["other"] = state[first]
     if lose:
         del state[first]
-    net, _ = others(rank, case)
-    said = states(rank).set_model_state_dict(net, state, options=StateDictOptions(strict=strict))
-    return {"missing": said.missing_keys, "unexpected": said.unexpected_keys, "net": held(net)}
+    other = Other(rank, case)
+    said = states.set_model_state_dict(other.net, state, options=StateDictOptions(strict=strict))
+    return {"missing": said.missing_keys, "unexpected": said.unexpected_keys, "net": other.facts()["net"]}
 
 
 def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
     """Give the state of an optimizer of several groups to another of like groups with other settings."""
-    net = spread(rank, case, case.saved, case.build())
-    optimizer = grouped(net, case, rate=1 / 16, initial=0.25)
-    remember(net, optimizer, case, lambda name, full: case.saved.part(rank.number, name, full))
-    state: Facts = states(rank).get_optimizer_state_dict(net, optimizer)
-    fresh = grouped(net, case, rate=1.0, initial=1.0)
-    states(rank).set_optimizer_state_dict(net, fresh, copy.deepcopy(state))
-    names = [group["params"] for group in state["param_groups"]]
-    return {"names": names, "original": numbered(optimizer), "reloaded": numbered(fresh)}
+    net = OnRank(rank, case)
+    net.optimizer = grouped(net, RATE, initial=0.25)
+    net.remember()
+    return handed_over(rank, net.net, net.optimizer, grouped(net, 1.0, initial=1.0))
 
 
-def grouped(net: nn.Module, case: CheckpointCase, rate: float, initial: float) -> torch.optim.Optimizer:
+def grouped(net: OnRank, rate: float, initial: float) -> torch.optim.Optimizer:
     """An optimizer of the first weight, of all else at half the rate, and of an empty group; with an entry in each.
 
     The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
-    first, *rest = net.parameters()
-    groups: list[Facts] = [{"params": [first]}, {"params": rest, "lr": rate / 2}, {"params": []}]
-    return case.make_optimizer([{**group, "initial_lr": initial} for group in groups], rate)
+    first, *rest = net.net.parameters()
+    groups: list[Facts] = [
+        {"params": [first], "lr": rate},
+        {"params": rest, "lr": rate / 2},
+        {"params": [], "lr": rate},
+    ]
+    return make_optimizer(net.case.optimizer, [{**group, "initial_lr": initial} for group in groups])
 
 
 def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
     """The names in the state dict that leaves frozen parameters out."""
-    net, _ = laid_out(rank, case)
-    return list(states(rank).get_model_state_dict(net, options=StateDictOptions(ignore_frozen_params=True)))
+    options = StateDictOptions(ignore_frozen_params=True)
+    return list(rank.implementation.state_dicts.get_model_state_dict(OnRank(rank, case).net, options=options))
 
 
 def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
     """Ask for the state of an optimizer that has never stepped."""
-    net = spread(rank, case, case.saved, case.build())
-    optimizer = case.make_optimizer(net.parameters())
-    state: Facts = states(rank).get_optimizer_state_dict(net, optimizer)
+    net = OnRank(rank, case)
+    state = net.state()["optimizer"]
     moments = {
-        name: {k: plain(v) for k, v in sorted(found.items()) if k != "step"} for name, found in state["state"].items()
+        name: {key: value for key, value in found.items() if key != "step"}
+        for name, found in described(state)["state"].items()
     }
-    gradients = [name for name, p in net.named_parameters() if p.grad is not None]
-    return {"net": held(net), "moments": moments, "strays": strays(net, state), "with gradients": gradients}
+    gradients = [name for name, p in net.net.named_parameters() if p.grad is not None]
+    return {
+        "net": net.facts()["net"],
+        "moments": moments,
+        "strays": strays(net.net, state),
+        "with gradients": gradients,
+    }

@@ -8,69 +8,51 @@ After one step by the mean gradient 2 of two ranks (1 and 3), Adam keeps of a we
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from harness.data.case import Case
-from suites.composition.compose import Composite
-from suites.kit.cases import draw, fill, mixed
-from suites.saving.chains import BATCH, make_optimizer
+from suites.composition.compose import Act, ComposedCase
+from suites.oracle.expected import Expected
+from suites.saving.chains import make_optimizer
 
-Kept = dict[str, Any]
+#: A net of a linear layer and two units, sharded in one of these ways.
+PLANS: dict[str, tuple[Act, ...]] = {
+    "whole": (Act("fully_shard"),),
+    "units": (Act("fully_shard", "1"), Act("fully_shard", "2"), Act("fully_shard")),
+    "policy": (Act("FULL_SHARD", chosen="Unit"),),
+    "units alone": (Act("fully_shard", "1"), Act("fully_shard", "2")),
+}
 
 
 @dataclass(frozen=True)
-class KeptCase(Case):
-    """A net of units that is trained some steps in float64; with ``one_batch``, all ranks see the same data."""
+class KeptCase(ComposedCase):
+    """A net of units that is trained some steps in float64."""
 
-    world_size: int
-    net: Composite
-    optimizer: str = "Adam"
-    steps: int = 1
-    one_batch: bool = False
-    seed: int = 0
+    dtype: str = "float64"
+    acts: tuple[Act, ...] = PLANS["units"]
+    kind: str = "Adam"
 
-    def build(self) -> nn.Sequential:
-        """The net with weights drawn from the seed."""
-        net = self.net.build().double()
-        fill(net, self.seed, exact=False)
-        return net
-
-    def inputs(self, step: int, rank: int) -> Tensor:
-        """The batch of one rank in one step."""
-        return draw((BATCH, self.net.dim), mixed(self.seed, 1, step, self._place(rank)), exact=False)
-
-    def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
-        """A scalar: the outputs weighted by fixed numbers."""
-        weights = draw(tuple(outputs.shape), mixed(self.seed, 2, step, self._place(rank)), exact=False)
-        return (outputs * weights.to(outputs)).sum()
-
-    def _place(self, rank: int) -> int:
-        return 0 if self.one_batch else rank
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """One of this kind."""
+        return make_optimizer(self.kind, parameters)
 
 
-def unsharded(case: KeptCase) -> Kept:
+def unsharded(want: Expected) -> dict[str, Any]:
     """What the optimizer of the unsharded net keeps after all steps."""
-    net = case.build()
-    optimizer = make_optimizer(case.optimizer, net.parameters(), 1 / 16)
-    for step in range(case.steps):
-        losses = [case.loss(net(case.inputs(step, rank)), step, rank) for rank in range(case.world_size)]
-        torch.stack(losses).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return by_name(optimizer.state_dict(), [name for name, _ in net.named_parameters()])
+    case: KeptCase = want.case
+    named = dict(case.build().named_parameters())
+    groups = case.optimizer(named.values()).state_dict()["param_groups"]
+    [*_, last] = [seen for action, seen in zip(case.actions, want.wide, strict=True) if action == "step"]
+    return {
+        "state": last["optimizer"],
+        "param_groups": [in_order({**group, "params": list(named)}) for group in groups],
+    }
 
 
-def by_name(kept: Kept, names: list[str]) -> Kept:
-    """An optimizer's own state dict, which knows parameters by numbers, with names instead."""
-    state = {names[number]: {key: entry[key] for key in sorted(entry)} for number, entry in kept["state"].items()}
-    groups = [{**group, "params": [names[number] for number in group["params"]]} for group in kept["param_groups"]]
-    return {"state": state, "param_groups": [sorted_keys(group) for group in groups]}
-
-
-def sorted_keys(group: Kept) -> Kept:
+def in_order(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The same in the order of keys."""
-    return {key: group[key] for key in sorted(group)}
+    return dict(sorted(entries.items()))

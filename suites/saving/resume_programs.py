@@ -10,86 +10,76 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.checkpoint.state_dict_saver import save as write_files
-from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.oracle.layout import own
+from suites.oracle.layout import local, own
+from suites.oracle.sharded import State
+from suites.oracle.situation import STEP
 from suites.saving.chains import CheckpointCase
-from suites.saving.checkpoint_programs import (
-    Facts,
-    both,
-    fresh,
-    held,
-    kept,
-    laid_out,
-    read,
-    spread,
-    states,
-    step,
-    writer,
-)
+from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie, overwrite, saved
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
 PATIENCE = 60.0
 
 
 def restore(rank: Rank, case: CheckpointCase, path: str) -> Facts:
-    """Save, take a step, load into the same net: what is held each time, and on which meshes and placements."""
-    net, optimizer = laid_out(rank, case)
-    write_files(both(rank, net, optimizer), storage_writer=writer(path))
-    saved: Facts = {"net": held(net), "optimizer": kept(net, optimizer)}
-    before = lies(net.state_dict())
-    step(rank, case, case.saved, net, optimizer, 0)
-    stepped = {name: own(value).clone() for name, value in net.state_dict().items()}
-    read(rank, net, optimizer, path)
-    loaded = {"net": held(net), "optimizer": kept(net, optimizer)}
-    changed = {name: not torch.equal(stepped[name], saved["net"][name]) for name in dict(net.named_parameters())}
-    return {"saved": saved, "changed": changed, "loaded": loaded, "lies as before": lies(net.state_dict()) == before}
+    """Save, take a step, load into the same net: what changed, what is held then, on which meshes and placements."""
+    net = OnRank(rank, case).remember()
+    net.write(path)
+    before = lie(net.net.state_dict())
+    changed = stepped(net)
+    net.read(path)
+    return {"changed": changed, "loaded": net.facts(), "lies as before": lie(net.net.state_dict()) == before}
 
 
-def lies(state: dict[str, Any]) -> dict[str, Any]:
-    """On which mesh every entry lies, and how."""
-    return {name: (v.device_mesh, v.placements) for name, v in state.items() if isinstance(v, DTensor)}
+def stepped(net: OnRank) -> dict[str, bool]:
+    """Take a step; whether it changed this rank's part of every parameter."""
+    before = net.see_parameters()
+    net.do_all(STEP)
+    after = net.see_parameters()
+    return {name: not torch.equal(after[name], part) for name, part in before.items()}
 
 
-def train_and_save(rank: Rank, case: CheckpointCase, path: str) -> int:
-    """Train the case's steps, then save; how many there were."""
-    net = spread(rank, case, case.saved, case.build())
-    optimizer = case.make_optimizer(net.parameters())
-    for number in range(case.steps):
-        step(rank, case, case.saved, net, optimizer, number)
-    write_files(both(rank, net, optimizer), storage_writer=writer(path))
-    return case.steps
+def train_and_save(rank: Rank, case: CheckpointCase, path: str) -> None:
+    """Train the case's steps in each layout, then save."""
+    for place in range(len(case.savers)):
+        net = OnRank(rank, case.here(place))
+        net.do_all(STEP * case.steps)
+        net.write(f"{path}/{place}")
 
 
-def resume(rank: Rank, case: CheckpointCase, path: str) -> Facts:
-    """Load into a net of other values, which has run forward already, and a new optimizer; then take one more step.
+def resume(rank: Rank, case: CheckpointCase, path: str) -> list[list[State]]:
+    """Load each pair into a net of other values, which has run forward already, and a new optimizer; then step.
 
     What was made on meta has run nothing yet.
     """
-    net = fresh(rank, case)
-    optimizer = case.make_optimizer(net.parameters(), rate=1.0)
+    return [_resume(Other(rank, pair), f"{path}/{place % len(case.savers)}") for place, pair in enumerate(case.pairs())]
+
+
+def _resume(net: Other, path: str) -> list[State]:
+    case: CheckpointCase = net.case
     if not case.meta:
-        net(case.inputs(0, 0).to(rank.device, getattr(torch, case.dtype)))
-    read(rank, net, optimizer, path, partly=case.net.unused)
-    loss = step(rank, case, case.loaded, net, optimizer, case.steps)
-    return {"loss": loss, "net": held(net), "optimizer": kept(net, optimizer)}
+        case.run(net.net, 0, 0, case.torch_dtype, net.rank.device)
+    net.read(path, partly=case.net.unused)
+    net.batches = case.steps
+    start = len(case.actions) - len(STEP[:-1])
+    return [net.do(action, case.shown(start + place)) for place, action in enumerate(case.actions[start:])]
 
 
-def load_the_net_alone(rank: Rank, case: CheckpointCase, path: str) -> Facts:
+def load_the_net_alone(rank: Rank, case: CheckpointCase, path: str) -> dict[str, Tensor]:
     """Of what was saved load the net alone, asking for its entries in another order on every rank."""
-    net = spread(rank, case, case.loaded, case.other())
-    state = states(rank).get_model_state_dict(net)
+    net, states = Other(rank, case).net, rank.implementation.state_dicts
+    state = states.get_model_state_dict(net)
     names = list(state)
     turn = rank.number % len(names)
     asked = {name: state[name] for name in names[turn:] + names[:turn]}
-    read_files({"net": asked}, storage_reader=FileSystemReader(path))
-    states(rank).set_model_state_dict(net, asked)
-    return held(net)
+    read_files({"net": asked}, storage_reader=FileSystemReader(f"{path}/0"))
+    states.set_model_state_dict(net, asked)
+    return {name: local(value) for name, value in net.state_dict().items()}
 
 
 class Patient(FileSystemWriter):
@@ -106,46 +96,44 @@ class Patient(FileSystemWriter):
 
 
 @contextmanager
-def saved_behind(state: Facts, path: str, group: dist.ProcessGroup) -> Iterator[None]:
-    """Save in the background, and write nothing until the block has ended; then all of it."""
-    patient = Patient(path)
-    done: Any = async_save(state, storage_writer=patient, process_group=group)
+def saved_behind(net: OnRank, path: str) -> Iterator[None]:
+    """Save in the background, and write nothing until the block has ended; then all of it.
+
+    Files are written, and ranks agree on them, through a group of its own that has a CPU backend.
+    """
+    group, patient = dist.new_group(backend="gloo"), Patient(path)
+    done: Any = async_save(net.state(), storage_writer=patient, process_group=group)
     try:
         yield
     finally:
         patient.go_on.set()
     done.result()
-
-
-def save_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> Facts:
-    """Save in the background and take a step before anything is written: what was held before, and whether it moved.
-
-    Files are written, and ranks agree on them, through a group of its own that has a CPU backend.
-    """
-    net, optimizer = laid_out(rank, case)
-    group, before = dist.new_group(backend="gloo"), held(net)
-    with saved_behind(both(rank, net, optimizer), path, group):
-        step(rank, case, case.saved, net, optimizer, 0)
-    after = held(net)
     dist.destroy_process_group(group)
-    return {"changed": {name: not torch.equal(after[name], before[name]) for name in dict(net.named_parameters())}}
+
+
+def save_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> dict[str, bool]:
+    """Save in the background and take a step before anything is written; what that changed."""
+    [net] = saved(rank, case)
+    with saved_behind(net, f"{path}/0"):
+        return stepped(net)
+
+
+def save_each_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> None:
+    """Save in each layout in the background, and overwrite all that is saved before anything is written."""
+    for place, net in enumerate(saved(rank, case)):
+        with saved_behind(net, f"{path}/{place}"):
+            overwrite([*net.net.parameters(), *net.net.buffers()])
+            overwrite([value for kept in net.optimizer.state.values() for value in kept.values()])
 
 
 def through_bytes(rank: Rank, case: CheckpointCase) -> Facts:
     """Every rank's own state dict through ``torch.save`` and ``torch.load``; what comes back, and how it lies."""
-    net, _ = laid_out(rank, case)
-    state = net.state_dict()
+    state = OnRank(rank, case).net.state_dict()
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     back = torch.load(file, weights_only=True)
-    same = {name: alike(back[name], value) for name, value in state.items()}
-    return {"lies as before": same, "net": {name: own(value).clone() for name, value in back.items()}}
-
-
-def alike(came: Any, went: Any) -> bool:
-    """Whether two entries are of one kind, on like meshes with the same placements and global sizes."""
-    if not isinstance(went, DTensor):
-        return not isinstance(came, DTensor)
-    meshes = came.device_mesh.mesh.tolist() == went.device_mesh.mesh.tolist()
-    return bool(meshes and came.placements == went.placements and came.size() == went.size())
+    return {
+        "lies as before": lie(back) == lie(state),
+        "net": {name: own(value).clone() for name, value in back.items()},
+    }

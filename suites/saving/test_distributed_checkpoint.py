@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import example, given
 
 from harness.requirement import requirement
@@ -13,21 +11,20 @@ from suites.kit.strategies import costly, examples_first
 from suites.saving import checkpoint_programs as programs
 from suites.saving import resume_programs
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
-from suites.saving.checkpoint_strategies import checkpoint_cases, directory, layouts
+from suites.saving.checkpoint_strategies import WIDE, checkpoint_cases, directory, either_way, layouts
+from suites.saving.judging import moves
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.HSDP, Feature.TENSOR_PARALLEL)
 #: The widths of nets that four ranks do not cut evenly.
 UNEVEN = (5, 10, 15, 30, 5)
 HYBRID = Layout("HSDP", 2, 2)
-#: Trained in float64, so that nothing but rounding of 53 bits is to be allowed for.
-WIDE: dict[str, Any] = {"dtype": "float64", "loaded_dtype": "float64"}
 
 
 @requirement("distributed-checkpoint/elsewhere-3d", *TWO_AXES, ranks=4)
 @examples_first()
 @example(case=CheckpointCase(ChainNet((3, 8, 5), tied=True), Layout("3-D", 1, 2, 2), HYBRID, dtype="float32"))
-@given(case=checkpoint_cases(layouts("3-D"), layouts("1-D", "HSDP", "2-D", "3-D")))
+@given(case=checkpoint_cases(either_way(layouts("3-D"), layouts("1-D", "HSDP", "2-D", "3-D"))))
 def test_what_ranks_on_three_axes_saved_is_loaded_by_other_layouts(trial: Trial, case: CheckpointCase) -> None:
     """Saved by replicas of shards under tensor parallelism, net and optimizer load into fewer axes, and back."""
     moves(trial, case)
@@ -35,7 +32,7 @@ def test_what_ranks_on_three_axes_saved_is_loaded_by_other_layouts(trial: Trial,
 
 @requirement("distributed-checkpoint/restores", *SHARDED, ranks=2)
 @costly()
-@given(case=checkpoint_cases(layouts("1-D", at_least=2), layouts("1-D", at_least=2), **WIDE))
+@given(case=checkpoint_cases(either_way(layouts("1-D", at_least=2), layouts("1-D", at_least=2)), **WIDE))
 def test_loading_what_was_saved_undoes_a_step(trial: Trial, case: CheckpointCase) -> None:
     """A step changes every trained shard; loading what was saved before restores them all, laid out as before."""
     restores(trial, case)
@@ -44,7 +41,7 @@ def test_loading_what_was_saved_undoes_a_step(trial: Trial, case: CheckpointCase
 @requirement("distributed-checkpoint/restores-hsdp", *SHARDED, Feature.HSDP, ranks=4, source="D1")
 @examples_first()
 @example(case=CheckpointCase(ChainNet(UNEVEN), HYBRID, HYBRID))
-@given(case=checkpoint_cases(layouts("HSDP"), layouts("HSDP"), **WIDE))
+@given(case=checkpoint_cases(either_way(layouts("HSDP"), layouts("HSDP")), **WIDE))
 def test_loading_what_replicas_of_shards_saved_undoes_a_step(trial: Trial, case: CheckpointCase) -> None:
     """On replicas of shards, a step changes every trained shard, and loading what was saved before restores all."""
     restores(trial, case)
@@ -52,50 +49,37 @@ def test_loading_what_replicas_of_shards_saved_undoes_a_step(trial: Trial, case:
 
 @requirement("distributed-checkpoint/in-part", *SHARDED, ranks=2)
 @costly()
-@given(case=checkpoint_cases(layouts("1-D"), layouts("1-D", at_least=2)))
+@given(case=checkpoint_cases(either_way(layouts("1-D"), layouts("1-D", at_least=2))))
 def test_a_net_is_loaded_without_its_optimizer_in_any_order(trial: Trial, case: CheckpointCase) -> None:
     """Of what was saved a net alone can be loaded, though every rank asks for its entries in an order of its own."""
     with directory() as path:
         trial.run(programs.save, case, path)
-        for number, got in enumerate(
-            trial.run(resume_programs.load_the_net_alone, case, path, ranks=case.loaded.ranks)
-        ):
-            trial.agree(f"rank {number}", got, case.held(case.loaded, number, case.loaded_dtype)["net"])
+        ranks = trial.run(resume_programs.load_the_net_alone, case, path, ranks=case.loaded.ranks)
+    for number, got in enumerate(ranks):
+        trial.agree(f"rank {number}", got, case.held(number)["net"])
 
 
 @requirement("distributed-checkpoint/in-background", *SHARDED, ranks=2, worlds=("processes",))
 @costly()
-@given(case=checkpoint_cases(layouts("1-D", at_least=2), layouts("1-D", at_least=2), **WIDE))
+@given(case=checkpoint_cases(either_way(layouts("1-D", at_least=2), layouts("1-D", at_least=2)), **WIDE))
 def test_what_is_saved_in_the_background_is_as_it_was_when_asked_for(trial: Trial, case: CheckpointCase) -> None:
     """An asynchronous save writes the values of the moment when it was called, though a step changes them meanwhile."""
-    with directory() as path:
-        for number, got in enumerate(trial.run(resume_programs.save_in_the_background, case, path)):
-            changes(trial, case, number, got["changed"])
-        agrees(trial, case, trial.run(programs.load, case, path, ranks=case.loaded.ranks))
+    for number, changed in enumerate(moves(trial, case, resume_programs.save_in_the_background)):
+        changes(trial, case.here(), number, changed)
 
 
 @requirement("distributed-checkpoint/through-bytes", *SHARDED)
 @costly()
-@given(case=checkpoint_cases(layouts("1-D"), layouts("1-D")))
+@given(case=checkpoint_cases(either_way(layouts("1-D"), layouts("1-D"))))
 def test_a_sharded_state_dict_survives_torch_save_rank_by_rank(trial: Trial, case: CheckpointCase) -> None:
     """Each rank's state dict comes back from torch.save and torch.load with its values, meshes and placements."""
-    for number, got in enumerate(trial.run(resume_programs.through_bytes, case)):
-        trial.agree(f"rank {number}", got["net"], case.held(case.saved, number, case.dtype)["net"])
-        trial.agree(f"rank {number}, lies as before", got["lies as before"], dict.fromkeys(got["net"], True))
-
-
-def moves(trial: Trial, case: CheckpointCase) -> None:
-    """Save and load; require on every rank its part of what was saved."""
-    with directory() as path:
-        trial.run(programs.save, case, path)
-        agrees(trial, case, trial.run(programs.load, case, path, ranks=case.loaded.ranks))
-
-
-def agrees(trial: Trial, case: CheckpointCase, loaded: list[Any]) -> None:
-    """Require that every rank holds its part of what was saved, in the dtype that it was loaded into."""
-    for number, got in enumerate(loaded):
-        want = case.held(case.loaded, number, case.loaded_dtype)
-        trial.agree(f"rank {number}, loaded", got, {**want, "rate": 1 / 16})
+    case = case.here()
+    finds(
+        trial,
+        resume_programs.through_bytes,
+        case,
+        lambda number: {"lies as before": True, "net": case.held(number)["net"]},
+    )
 
 
 def restores(trial: Trial, case: CheckpointCase) -> None:
@@ -105,16 +89,13 @@ def restores(trial: Trial, case: CheckpointCase) -> None:
         ranks = trial.run(resume_programs.restore, case, path)
     for number, got in enumerate(ranks):
         changes(trial, case, number, got["changed"])
-        trial.agree(f"rank {number}, loaded", got["loaded"], case.held(case.saved, number, case.dtype))
+        trial.agree(f"rank {number}, loaded", got["loaded"], case.held(number))
         trial.holds(got["lies as before"], f"rank {number}: loading should leave meshes and placements as they were")
 
 
 def changes(trial: Trial, case: CheckpointCase, number: int, changed: dict[str, bool]) -> None:
     """Require that a step changed this rank's part of every parameter that is trained and used."""
     for name, parameter in case.build().named_parameters():
-        if (
-            parameter.requires_grad
-            and not name.startswith("spare.")
-            and case.saved.part(number, name, parameter).numel()
-        ):
+        used = parameter.requires_grad and not name.startswith("spare.")
+        if used and case.part(number, name, parameter).numel():
             trial.holds(changed.get(name, False), f"rank {number}: a step should change {name}, but did not")

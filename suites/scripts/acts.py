@@ -40,7 +40,8 @@ TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
 #: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
 #: forward, or each backward. ``save`` keeps the state of net and optimizer in both forms that it has; ``load`` gives it
-#: back to the net, ``recall`` to the optimizer, ``restart`` to a new net, made on meta, and a new optimizer.
+#: back to the net, which reshards it, ``recall`` to the optimizer, ``restart`` to a new net, made on meta, and a new
+#: optimizer.
 ACTS: dict[str, Rule] = {
     "forward": Rule(
         lambda p, _: p.pending < MOST_PENDING and not p.stale, ScriptState.go, ("reshard", "backward oldest")
@@ -58,12 +59,12 @@ ACTS: dict[str, Rule] = {
     "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, ScriptState.gather_later, ("reshard",)),
     "wait": Rule(lambda p, _: p.begun, ScriptState.wait),
     "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ScriptState.free, ("wait",)),
-    "keep": Rule(lambda p, after: p.frees(after), ScriptState.keep),
-    "free": Rule(lambda p, after: p.keeps(after), ScriptState.give_up),
+    "keep": Rule(lambda p, after: p.frees(after), lambda p, after: p.set_resharding(after, False)),
+    "free": Rule(lambda p, after: p.keeps(after), lambda p, after: p.set_resharding(after, True)),
     "save": Rule(lambda p, _: p.may_save, ScriptState.save, TO_SETTLE),
-    "load": Rule(lambda p, _: p.may_load and p.is_settled, ScriptState.load, TO_CHANGES),
+    "load": Rule(lambda p, _: p.may_load and p.is_settled, lambda p, _: p.free(""), TO_CHANGES),
     "recall": Rule(lambda p, _: p.may_load, ScriptState.nothing, TO_CHANGES),
-    "restart": Rule(lambda p, _: p.saved and p.is_settled, ScriptState.restart, (*TO_SETTLE, "save")),
+    "restart": Rule(lambda p, _: p.saved and p.is_settled, lambda p, _: p.begin(), (*TO_SETTLE, "save")),
     "freeze": Rule(lambda p, module: p.may_freeze(module), ScriptState.freeze, (*TO_SETTLE, "reshard")),
     "thaw": Rule(lambda p, module: p.may_thaw(module), ScriptState.thaw, ("freeze {}", *TO_SETTLE, "reshard")),
 }

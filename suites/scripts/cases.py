@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.net_cases import GeneratedCase, Group, group_of
 from suites.kit.cases import draw, fill, mixed
 from suites.kit.nets import Block, Net, skeleton
 
@@ -79,12 +79,5 @@ def plain(*acts: str, **changes: Any) -> ScriptCase:
 
 
 def owners(case: GeneratedCase) -> dict[str, str]:
-    """Of every parameter the group that has it, by the first of the group's modules: the deepest around it."""
-    first = {module: group.modules[0] for group in case.groups for module in group.modules}
-    names = [name for name, _ in skeleton(case.net).named_parameters()]
-    return {name: first[max((m for m in first if is_below(name, m)), key=len)] for name in names}
-
-
-def is_below(name: str, module: str) -> bool:
-    """Whether a parameter or module is in a module's tree; everything is in the root's."""
-    return not module or name == module or name.startswith(f"{module}.")
+    """Of every parameter the group that has it, by the first of the group's modules."""
+    return {name: group_of(case, name).modules[0] for name, _ in skeleton(case.net).named_parameters()}

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from harness.worlds.rank import Rank
 from suites.generated.net_programs import spread_net
+from suites.kit.nets import each_tensor
 from suites.oracle.layout import local
 from suites.oracle.sharded import Sharded, State, played_on
 from suites.scripts.cases import ScriptCase
@@ -53,12 +54,12 @@ class ShardedScript(Sharded):
 
     # State.
 
-    def save(self, form: str) -> State:
+    def save(self, _: str) -> State:
         """Keep the state of net and optimizer, as parts and as whole tensors; what the net's is."""
         nets = {"sharded": self.net.state_dict(), "full": get_model_state_dict(self.net, options=FULL)}
         for form, state in nets.items():
             net = {name: value.detach().clone() for name, value in state.items()}
-            self.saved[form] = (net, self.optimizer_state(full=form == "full"))
+            self.saved[form] = net, each_tensor(self.optimizer.state_dict(), self.whole if form == "full" else copied)
         return {form: {name: local(value) for name, value in net.items()} for form, (net, _) in self.saved.items()}
 
     def load(self, form: str) -> None:
@@ -73,20 +74,11 @@ class ShardedScript(Sharded):
         else:
             self.net.load_state_dict(self.saved[form][0])
 
-    def optimizer_state(self, full: bool) -> State:
-        """The optimizer's state dict, with tensors put together by all ranks if ``full``."""
-        state = self.optimizer.state_dict()
-        entries = {
-            number: {key: self.put_together(value, full) for key, value in kept.items()}
-            for number, kept in state["state"].items()
-        }
-        return {"state": entries, "param_groups": [dict(group) for group in state["param_groups"]]}
-
-    def put_together(self, value: Any, full: bool) -> Any:
-        """A copy of an optimizer's tensor, of all ranks' parts if ``full``; anything else as it is."""
-        if isinstance(value, DTensor) and full:
-            return DTensor.full_tensor(value.to(self.rank.device))  # type: ignore[arg-type]
-        return value.detach().clone() if isinstance(value, Tensor) else value
+    def whole(self, value: Tensor) -> Tensor:
+        """A copy of an optimizer's tensor, put together by all ranks."""
+        if not isinstance(value, DTensor):
+            return copied(value)
+        return DTensor.full_tensor(value.to(self.rank.device))  # type: ignore[arg-type]
 
     def recall(self, form: str) -> None:
         """Give the optimizer its state back."""
@@ -107,12 +99,15 @@ class ShardedScript(Sharded):
         self.recall(form)
 
 
-def laid_out_as(parameter: Any, value: Any) -> Any:
-    """A copy of an optimizer's tensor, cut as its parameter is if it is whole; anything else as it is."""
-    if not isinstance(value, Tensor):
-        return value
+def copied(value: Tensor) -> Tensor:
+    """A copy that outlasts training."""
+    return value.detach().clone()
+
+
+def laid_out_as(parameter: DTensor, value: Tensor) -> Tensor:
+    """A copy of an optimizer's tensor, cut as its parameter is if it is whole."""
     if isinstance(value, DTensor):
-        return value.clone()
+        return copied(value)
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from suites.generated.net_cases import is_below
 from suites.kit.nets import skeleton
-from suites.scripts.cases import ScriptCase, is_below, owners
+from suites.scripts.cases import ScriptCase, owners
 
 #: How the modules of a group see their own parameters; after some acts one cannot say.
 Form = Literal["sharded", "whole", "unknown"]
@@ -185,16 +186,8 @@ class ScriptState:
         """Gradients are there no more."""
         self.gradients = False
 
-    def keep(self, after: str) -> None:
-        """From now on all stays whole after forward, or after backward."""
-        self.set_resharding(after, False)
-
-    def give_up(self, after: str) -> None:
-        """From now on all is freed after forward, or after backward."""
-        self.set_resharding(after, True)
-
     def set_resharding(self, after: str, value: bool) -> None:
-        """Set one of the two."""
+        """From now on all is freed after forward, or after backward, or stays whole."""
         if after == "forward":
             self.stays_whole = dict.fromkeys(self.stays_whole, not value)
         else:
@@ -204,14 +197,6 @@ class ScriptState:
         """Reading the state finds the net sharded."""
         self.free("")
         self.saved, self.moved = True, False
-
-    def load(self, _: str) -> None:
-        """So does loading it; momenta stay what they are."""
-        self.free("")
-
-    def restart(self, _: str) -> None:
-        """Everything is new, but for the values."""
-        self.begin()
 
     def freeze(self, module: str) -> None:
         """What is in a module trains no more."""

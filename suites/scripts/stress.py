@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
-from torch import nn
 
 from harness.collective_trace.fault_injection import CollectiveFailed
 from harness.worlds.rank import Rank
@@ -51,14 +50,25 @@ def stressed_cases(draw: st.DrawFn, /, **fixed: Any) -> Any:
     return as_case(StressedCase, case, **more, fails_at=draw(st.integers(0, 5)))
 
 
-def train_late(rank: Rank, case: StressedCase) -> Trace:
-    """Train; one rank takes its time before every module, in forward and in backward."""
-    return _train_with(rank, case, lambda: time.sleep(_LATE) if rank.number == case.late else None)
+#: What is done before every module, in forward and in backward.
+BEFORE: dict[str, Callable[[Rank, StressedCase], object]] = {
+    "one rank takes its time": lambda rank, case: time.sleep(_LATE) if rank.number == case.late else None,
+    "all garbage is collected": lambda *_: gc.collect(),
+}
 
 
-def train_collecting(rank: Rank, case: StressedCase) -> Trace:
-    """Train; all garbage is collected before every module."""
-    return _train_with(rank, case, gc.collect)
+def train_amid(rank: Rank, case: StressedCase, what: str) -> Trace:
+    """Train while that is done."""
+    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
+
+    def before(*_: Any) -> None:
+        BEFORE[what](rank, case)
+
+    for module in net.modules():
+        if not list(module.children()):
+            module.register_forward_pre_hook(before)
+            module.register_full_backward_pre_hook(before)
+    return steps(rank, case, net)
 
 
 def train_on_nothing(rank: Rank, case: StressedCase) -> Trace:
@@ -83,22 +93,6 @@ def fail_and_go_on(rank: Rank, case: StressedCase) -> dict[str, Any]:
     dist.barrier()
     after = {name: own.clone() for name, own in shards.items()}
     return {"raised": raised, "before": before, "after": after, "trace": train(rank, case)}
-
-
-def _train_with(rank: Rank, case: StressedCase, act: Callable[[], Any]) -> Trace:
-    net = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
-
-    def before(*_: Any) -> None:
-        act()
-
-    for module in _leaves(net):
-        module.register_forward_pre_hook(before)
-        module.register_full_backward_pre_hook(before)
-    return steps(rank, case, net)
-
-
-def _leaves(net: nn.Module) -> list[nn.Module]:
-    return [module for module in net.modules() if not list(module.children())]
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.kit.cases import Stack
 from suites.kit.strategies import costly
 from suites.oracle.expected import expected
@@ -24,7 +23,7 @@ RICH = StressedCase(2, Stack(5, ("mlp", "linear"), 1), (0, 1), "float64", True, 
 @given(case=stressed_cases())
 def test_a_late_rank_changes_no_number(trial: Trial, case: StressedCase) -> None:
     """Training is exact if one rank comes late to every layer, and in whatever order ranks come."""
-    is_exact(trial, stress.train_late, case)
+    trains(trial, stress.train_amid, case, "one rank takes its time")
 
 
 @requirement("stress/garbage", Feature.FULLY_SHARD, ranks=2)
@@ -33,7 +32,7 @@ def test_a_late_rank_changes_no_number(trial: Trial, case: StressedCase) -> None
 @given(case=stressed_cases())
 def test_collecting_garbage_changes_no_number(trial: Trial, case: StressedCase) -> None:
     """Training is exact if all garbage is collected before every layer: what is needed is held on to."""
-    is_exact(trial, stress.train_collecting, case)
+    trains(trial, stress.train_amid, case, "all garbage is collected")
 
 
 @requirement("stress/memory-of-nan", Feature.FULLY_SHARD, ranks=2)
@@ -42,7 +41,7 @@ def test_collecting_garbage_changes_no_number(trial: Trial, case: StressedCase) 
 @given(case=stressed_cases())
 def test_memory_that_nobody_wrote_changes_no_number(trial: Trial, case: StressedCase) -> None:
     """Training is exact if memory holds NaN until it is written: no result comes of what was there before."""
-    is_exact(trial, stress.train_on_nothing, case)
+    trains(trial, stress.train_on_nothing, case)
 
 
 @requirement("stress/failed-collective", Feature.FULLY_SHARD, ranks=2)
@@ -58,8 +57,3 @@ def test_a_failed_collective_is_told_and_over(trial: Trial, case: StressedCase) 
         trial.holds(got["raised"] in there, f"rank {number}: expected {wanted!r} to be raised, got {got['raised']!r}")
         trial.agree(f"rank {number}, shards after it", got["after"], got["before"])
         trial.agree(f"rank {number}", got["trace"], oracle.trace(number))
-
-
-def is_exact(trial: Trial, program: Program, case: StressedCase) -> None:
-    """Compare training, whatever is in its way, with the unsharded model's, bit for bit."""
-    trains(trial, program, case)
