@@ -146,6 +146,18 @@ class Parted(Coded):
         return hand_over(full, out, spare)
 
 
+class Padded(Parted):
+    """Leaves it to the implementation to cut off the rows that pad."""
+
+    def fsdp_post_all_gather(
+        self, outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Tensor | None = None
+    ) -> Any:
+        """At first, hand over as many rows as came."""
+        rows, note = metadata
+        rows = outputs[0].size(0) if out is None else rows
+        return super().fsdp_post_all_gather(outputs, (rows, note), param_dtype, out=out)
+
+
 class PartedByMesh(Coded):
     """The same with the older hook, of one argument; for rows that ranks divide."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,9 +43,10 @@ RICH = CodedCase(
 
 @requirement("extensions/training", *OWN, ranks=2)
 @example(case=RICH)
+@example(case=replace(RICH, kind="Padded"))
 @given(case=coded_cases())
 def test_weights_that_are_sent_in_parts_train_as_the_unsharded_model(trial: Trial, case: CodedCase) -> None:
-    """Weights whose hooks send two tensors of two dtypes, and add them up, train as the unsharded, bit for bit."""
+    """Weights whose hooks send two tensors of two dtypes, and add them up, padded or not, train as the unsharded."""
     follows_the_baseline(trial, train_coded, case)
 
 
