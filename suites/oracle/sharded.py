@@ -177,6 +177,12 @@ class Sharded(Trained):
             handle.wait()
         self.handles = []
 
+    def reshard(self, _: str) -> None:
+        """Reshard everything explicitly."""
+        for module in self.net.modules():
+            if hasattr(module, "reshard"):
+                module.reshard()
+
     def keep(self, after: str) -> None:
         """Free nothing after forward, or after backward."""
         getattr(self.net, f"set_reshard_after_{after}")(False)

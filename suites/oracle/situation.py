@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any, TypedDict
 
 import torch
@@ -52,6 +53,10 @@ class Situation(Case):
     def divisor(self) -> float:
         """What the sum of their gradients is divided by."""
         return self.data_ranks
+
+    def divisor_of(self, name: str) -> float:
+        """The same of one parameter; another where ranks have values of their own of it."""
+        return self.divisor
 
     @property
     def zeros_for_unused(self) -> bool:
@@ -179,15 +184,15 @@ class Trained:
         """Another learning rate."""
         self.optimizer.param_groups[0]["lr"] = float(rate)
 
-    def freeze(self, module: str) -> None:
-        """What is in a module trains no more."""
+    def freeze(self, place: str) -> None:
+        """A parameter, or what is in a module, trains no more."""
         for net in self.nets():
-            net.get_submodule(module).requires_grad_(False)
+            attrgetter(place)(net).requires_grad_(False)
 
-    def thaw(self, module: str) -> None:
-        """All that is in a module trains."""
+    def thaw(self, place: str) -> None:
+        """A parameter, or all that is in a module, trains."""
         for net in self.nets():
-            net.get_submodule(module).requires_grad_(True)
+            attrgetter(place)(net).requires_grad_(True)
 
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""

@@ -144,7 +144,7 @@ class Unsharded(Trained):
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""
         of_ranks = [dict(net.named_parameters()) for net in self.copies]
         for name, parameter in self.named.items():
-            parts = self.parts(parameter, [named[name].grad for named in of_ranks])
+            parts = self.parts(parameter, [named[name].grad for named in of_ranks], self.case.divisor_of(name))
             if parts:
                 total = torch.stack(parts).sum(0).to(parameter.dtype)
                 parameter.grad = total if parameter.grad is None else parameter.grad + total
@@ -152,9 +152,9 @@ class Unsharded(Trained):
         for net in self.copies:
             net.zero_grad()
 
-    def parts(self, parameter: Tensor, gradients: list[Tensor | None]) -> list[Tensor]:
+    def parts(self, parameter: Tensor, gradients: list[Tensor | None], divisor: float) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
-        parts = [gradient.to(self.reduced_in) / self.case.divisor for gradient in gradients if gradient is not None]
+        parts = [gradient.to(self.reduced_in) / divisor for gradient in gradients if gradient is not None]
         wanted = self.case.zeros_for_unused and parameter.requires_grad
         return [torch.zeros_like(parameter)] if wanted and not parts else parts
 

@@ -5,6 +5,7 @@ With ``frozen=(("0.bias",), ())`` the bias of the first layer has no gradient in
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,11 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import Block, NetCase, Stack
-from suites.kit.programs import apply, data_mesh, gradients, parameters
-from suites.kit.stepping import OwnSGD
+from suites.kit.cases import Block, NetCase, Stack, as_case
+from suites.kit.programs import apply, data_mesh
 from suites.kit.strategies import training_cases
-from suites.oracle.situation import Step, Trace
+from suites.oracle.sharded import Sharded, State, played_on
 from suites.parameters.parameters import ParameterCase
 
 TWO: tuple[Block, ...] = ("linear", "linear")
@@ -27,10 +27,7 @@ BLOCKS: list[tuple[Block, ...]] = [TWO, ("mlp",)]
 @st.composite
 def parameter_cases(draw: st.DrawFn, /, steps: int = 2, **fixed: Any) -> ParameterCase:
     """Exact training of two linear layers, or of one MLP."""
-    own: dict[str, Any] = {
-        name: fixed.pop(name) for name in ("frozen", "late", "silent", "calls", "tied", "ignored") if name in fixed
-    }
-    recomputed, grouped = fixed.pop("recomputed", None), fixed.pop("grouped", False)
+    own = {name: fixed.pop(name) for name in ("calls", "tied", "grouped") if name in fixed}
     net = Stack(
         draw(st.integers(1, 5)),
         fixed.pop("blocks", None) or draw(st.sampled_from(BLOCKS)),
@@ -38,8 +35,8 @@ def parameter_cases(draw: st.DrawFn, /, steps: int = 2, **fixed: Any) -> Paramet
         draw(st.booleans()),
     )
     case = draw(training_cases(**{"exact": True, "dtype": "float64", "net": net, "steps": steps, **fixed}))
-    own["recomputed"] = draw(st.booleans()) if recomputed is None else recomputed
-    return ParameterCase(**{n: getattr(case, n) for n in type(case).__dataclass_fields__}, **own, grouped=grouped)
+    found: ParameterCase = as_case(ParameterCase, case, recomputed=draw(st.booleans()), **own)
+    return found
 
 
 def names(case: NetCase) -> list[str]:
@@ -55,7 +52,7 @@ def frozen_cases(draw: st.DrawFn, /, steps: int = 2, changing: bool = False, **f
     first = draw(some.filter(bool) if len(names(case)) > 1 else some)
     frozen = (first, *(draw(some) for _ in range(steps - 1))) if changing else (first,) * steps
     silent = tuple(sorted(draw(st.sets(st.integers(0, steps - 1))))) if changing else ()
-    return with_fields(case, frozen=frozen, silent=silent, late=draw(st.booleans()))
+    return replace(case, frozen=frozen, silent=silent, late=draw(st.booleans()))
 
 
 @st.composite
@@ -63,33 +60,27 @@ def ignored_cases(draw: st.DrawFn) -> ParameterCase:
     """One or more parameters ignored, never all; some of them are tied across groups, which is allowed only so."""
     case = draw(parameter_cases())
     tied = case.net.blocks == TWO and draw(st.booleans())
-    case = with_fields(case, tied=(("1.weight", "0.weight"),)) if tied else case
+    case = replace(case, tied=(("1.weight", "0.weight"),)) if tied else case
     some = st.sets(st.sampled_from(names(case)), min_size=1, max_size=max(1, len(names(case)) - 1))
     ignored = {*draw(some), *(["0.weight"] if tied else [])}
-    return with_fields(case, ignored=tuple(sorted(ignored)))
+    return replace(case, ignored=tuple(sorted(ignored)))
 
 
-def with_fields(case: ParameterCase, **fields: Any) -> ParameterCase:
-    """The case with other fields."""
-    return ParameterCase(**{**{name: getattr(case, name) for name in ParameterCase.__dataclass_fields__}, **fields})
+class ShardedParameters(Sharded):
+    """The net of a case, on one rank."""
+
+    def made(self) -> nn.Sequential:
+        """What is frozen first is so before sharding, unless it is to be late."""
+        net = self.case.build().to(self.rank.device)
+        for name in self.case.frozen[0] if self.case.frozen and not self.case.late else ():
+            net.get_parameter(name).requires_grad_(False)
+        shard(self.rank, self.case, net)
+        return net  # type: ignore[no-any-return]
 
 
-def train(rank: Rank, case: ParameterCase) -> Trace:
-    """Freeze, shard and train as the case says."""
-    net = case.build().to(rank.device)
-    if not case.late:
-        case.freeze(dict(net.named_parameters()), 0)
-    shard(rank, case, net)
-    named = dict(net.named_parameters())
-    optimizer = OwnSGD(named.values(), case.learning_rate)
-    trace: Trace = []
-    for step in range(case.steps):
-        case.freeze(named, step)
-        loss = one_step(rank, case, net, step)
-        optimizer.step()
-        trace.append(Step(loss=loss, gradients=gradients(net), parameters=parameters(net)))
-        optimizer.zero_grad()
-    return trace
+def play(rank: Rank, case: ParameterCase) -> list[State]:
+    """Freeze, shard and train as the case says; what each action gave."""
+    return played_on(ShardedParameters(rank, case))
 
 
 def shard(rank: Rank, case: ParameterCase, net: nn.Sequential) -> None:
@@ -107,28 +98,6 @@ def shard(rank: Rank, case: ParameterCase, net: nn.Sequential) -> None:
     fully_shard(net, mesh=mesh, **options)
 
 
-def one_step(rank: Rank, case: ParameterCase, net: nn.Sequential, step: int) -> Tensor:
-    """A silent forward if there is one, then forward and backward."""
-    batch = case.inputs(step, rank.number).to(rank.device)
-    if step in case.silent:
-        with torch.no_grad():
-            net(batch)
-        reshard(net)
-    loss = case.loss(net(batch), step, rank.number)
-    if loss.requires_grad:
-        loss.backward()
-    else:
-        reshard(net)
-    return loss.detach()
-
-
-def reshard(net: nn.Module) -> None:
-    """What backward would do, after a forward that has none."""
-    for module in net.modules():
-        if callable(again := getattr(module, "reshard", None)):
-            again()
-
-
 def is_plain(rank: Rank, case: ParameterCase) -> dict[str, bool]:
     """Of every parameter, whether it is the very one that the net had before it was sharded."""
     net = case.build().to(rank.device)
@@ -139,14 +108,12 @@ def is_plain(rank: Rank, case: ParameterCase) -> dict[str, bool]:
 
 def elements_reduced(rank: Rank, case: ParameterCase) -> int:
     """How many elements each rank hands to reduce-scatters in one step."""
-    net: Any = case.build()
-    case.freeze(dict(net.named_parameters()), 0)
-    shard(rank, case, net)
-    counter = Counting()
-    for module in net.modules():
+    parameters, counter = ShardedParameters(rank, case), Counting()
+    for module in parameters.net.modules():
         if hasattr(module, "set_custom_reduce_scatter"):
             module.set_custom_reduce_scatter(counter)
-    one_step(rank, case, net, 0)
+    parameters.forward("")
+    parameters.backward("")
     return counter.elements
 
 

@@ -51,12 +51,6 @@ class ShardedScript(Sharded):
         self.resume(setting)
         return found
 
-    def reshard(self, _: str) -> None:
-        """Reshard everything explicitly."""
-        for group in self.case.groups:
-            for module in group.modules:
-                self.net.get_submodule(module).reshard()
-
     # State.
 
     def save(self, form: str) -> State:
