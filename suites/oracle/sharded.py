@@ -69,13 +69,17 @@ class Sharded(Trained):
 
     # What can be seen at any time.
 
+    def looked_up(self) -> dict[str, Any]:
+        """The parameters whose values and gradients are looked at."""
+        return self.held
+
     def see_parameters(self) -> State:
         """This rank's parts of all parameters."""
-        return {name: local(p) for name, p in self.held.items()}
+        return {name: local(p) for name, p in self.looked_up().items()}
 
     def see_gradients(self) -> State:
         """Those of gradients, None where there is none."""
-        return {name: None if p.grad is None else local(p.grad) for name, p in self.held.items()}
+        return {name: None if p.grad is None else local(p.grad) for name, p in self.looked_up().items()}
 
     def see_optimizer(self) -> State:
         """Those of what the optimizer keeps."""
@@ -213,6 +217,14 @@ class Sharded(Trained):
             lenient = replace(TO_LOAD[form], strict=False)  # what had no gradient yet has no state
             states = self.rank.implementation.state_dicts
             states.set_optimizer_state_dict(self.net, self.optimizer, self.saved[1], options=lenient)
+
+
+class Resting(Sharded):
+    """A net that is sharded whenever it is looked at: what is registered then must be what the optimizer holds."""
+
+    def looked_up(self) -> dict[str, Any]:
+        """What is registered."""
+        return dict(self.net.named_parameters())
 
 
 def load_net(rank: Rank, net: nn.Module, state: State, given: StateDictOptions) -> None:

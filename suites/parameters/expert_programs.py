@@ -9,16 +9,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from harness.worlds.rank import Rank
-from suites.kit.programs import gradients, parameters, spread, steps
+from suites.kit.programs import parameters, spread, steps
 from suites.oracle.layout import local
-from suites.oracle.situation import Trace
+from suites.oracle.sharded import Resting, State, played_on
 from suites.parameters.experts import ExpertCase, is_expert
 from suites.parameters.extension_programs import Counting
 
 
 def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
     """The mesh of two axes: ranks that have the same expert, and experts."""
-    return rank.mesh((case.copies, case.ep), ("copies", "ep"))
+    return rank.mesh((case.world_size // case.ep, case.ep), ("copies", "ep"))
 
 
 def sharded(rank: Rank, case: ExpertCase, same_object: bool = True, **options: Any) -> nn.Sequential:
@@ -26,7 +26,7 @@ def sharded(rank: Rank, case: ExpertCase, same_object: bool = True, **options: A
 
     Unless ``same_object``, each of an expert's parameters is given a description of its own of one and the same mesh.
     """
-    net, subject = case.build(rank.number % case.ep), rank.implementation
+    net, subject = case.build_value(rank.number % case.ep), rank.implementation
     assert subject.fully_shard is not None
     assert subject.shard_mesh_info is not None
     make, mesh = subject.shard_mesh_info, expert_mesh(rank, case)["copies"]
@@ -68,9 +68,17 @@ def layouts(rank: Rank, case: ExpertCase) -> dict[str, Any]:
     return found
 
 
-def train_experts(rank: Rank, case: ExpertCase) -> Trace:
-    """Shard, then train."""
-    return steps(rank, case, sharded(rank, case))
+class ShardedExperts(Resting):
+    """The net of a case, on one rank."""
+
+    def made(self) -> Any:
+        """That with the rank's own expert."""
+        return sharded(self.rank, self.case)
+
+
+def play(rank: Rank, case: ExpertCase) -> list[State]:
+    """Shard, then train; what each action gave."""
+    return played_on(ShardedExperts(rank, case))
 
 
 def train_with_two_descriptions(rank: Rank, case: ExpertCase) -> dict[str, Any]:
@@ -89,18 +97,6 @@ def by_hand(rank: Rank, case: ExpertCase) -> dict[str, Any]:
     full = parameters(net)
     net.reshard()  # type: ignore[operator]
     return {"unsharded": full, "resharded": parameters(net)}
-
-
-def accumulate(rank: Rank, case: ExpertCase) -> dict[str, Any]:
-    """Two backwards, of which the second reduces: the gradients of the first, and then of both."""
-    net = sharded(rank, case)
-    found = []
-    for place in range(2):
-        net.set_requires_gradient_sync(place == 1)  # type: ignore[operator]
-        case.loss(net(case.inputs(place, rank.number).to(rank.device)), place, rank.number).backward()
-        net.reshard()  # type: ignore[operator]
-        found.append(gradients(net))
-    return {"first": list(found[0].values()), "both": found[1]}
 
 
 def own_gather(rank: Rank, case: ExpertCase) -> str:

@@ -1,4 +1,4 @@
-"""Nets with experts, and what training them gives without any ranks. Imports no ``torch.distributed``.
+"""Nets with experts. Imports no ``torch.distributed``.
 
 Dense layers are the same everywhere; of ``ep`` experts, rank ``r`` has expert ``r % ep`` and no other. On four ranks
 with two experts, dense rows are cut over all four ranks, and an expert's over the two ranks that have it::
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reference_models.nets import MLP
-from suites.kit.cases import Stack, TrainingCase, fill
+from suites.kit.cases import Stack, as_case, fill
 from suites.kit.strategies import training_cases
-from suites.oracle.layout import shard
+from suites.parameters.apart import ApartCase
 
 
 class Stacked(nn.Module):
@@ -49,7 +49,7 @@ class ExpertBlock(nn.Module):
 
 
 @dataclass(frozen=True)
-class ExpertCase(TrainingCase):
+class ExpertCase(ApartCase):
     """``net`` says the sizes, and by its blocks how many there are.
 
     ``cut`` is the dim along which weights of experts are cut; ``says`` is what the placement function answers for dense
@@ -60,30 +60,36 @@ class ExpertCase(TrainingCase):
     cut: int = 0
     says: str = "nothing"
     stacked: bool = False
+    accumulates: bool = False
 
     @property
-    def copies(self) -> int:
-        """How many ranks have the same expert."""
-        return self.world_size // self.ep
+    def values(self) -> int:
+        """As many as experts."""
+        return self.ep
 
-    def build(self, expert: int = 0) -> nn.Sequential:
-        """The net of the ranks that have ``expert``."""
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Steps; or two backwards, of which the second reduces."""
+        passes = ("forward", "backward")
+        apart = ("defer gradient_sync", *passes, "resume gradient_sync", *passes)
+        return apart if self.accumulates else super().actions
+
+    def build_value(self, value: int) -> nn.Sequential:
+        """The net of the ranks that have this expert."""
         sizes = (self.net.dim, self.net.multiplier, self.net.bias, self.stacked)
         net = nn.Sequential(*(ExpertBlock(*sizes) for _ in self.net.blocks)).to(self.torch_dtype)
         fill(net, self.seed, self.exact)
         for place, block in enumerate(net):
-            fill(block.expert, self.seed + 1 + place * self.ep + expert, self.exact)  # type: ignore[arg-type]
+            fill(block.expert, self.seed + 1 + place * self.ep + value, self.exact)  # type: ignore[arg-type]
         return net
+
+    def is_apart(self, name: str) -> bool:
+        """Experts are."""
+        return is_expert(name)
 
     def cut_of(self, name: str) -> int:
         """The dim along which a parameter is cut."""
         return self.cut if is_expert(name) and name.endswith("weight") else 0
-
-    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
-        """What rank ``rank`` holds of a parameter, ``full`` being that of its own expert."""
-        if is_expert(name):
-            return shard(full, self.copies, rank // self.ep, self.cut_of(name))
-        return shard(full, self.world_size, rank)
 
 
 def is_expert(name: str) -> bool:
@@ -106,59 +112,6 @@ def expert_cases(draw: st.DrawFn, /, stacked: bool = False, **fixed: Any) -> Exp
     reshard = draw(st.sampled_from([True, None, False]))
     fixed = {"net": net, "world_size": world_size, "reshard_after_forward": reshard, **fixed}
     extra = {"ep": fixed.pop("ep", ep), "cut": cut, "stacked": stacked}
-    case = draw(training_cases(exact=True, **fixed))
-    own = {name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}
-    return ExpertCase(**own, **extra, says=draw(st.sampled_from(["nothing", "placement", "mesh"])))
-
-
-def train_all(case: ExpertCase, microbatches: int = 1) -> list[list[dict[str, Any]]]:
-    """For each expert, what the ranks that have it see; dense gradients are means over all, an expert's over its own.
-
-    With more than one microbatch a step's gradients are sums over them, and its losses those of the last.
-    """
-    nets = [case.build(expert) for expert in range(case.ep)]
-    steps = [_step(nets, case, step, microbatches) for step in range(case.steps)]
-    return [[step[expert] for step in steps] for expert in range(case.ep)]
-
-
-def _step(nets: list[nn.Sequential], case: ExpertCase, step: int, microbatches: int) -> list[dict[str, Any]]:
-    totals = [{name: torch.zeros_like(p) for name, p in net.named_parameters()} for net in nets]
-    losses: list[Tensor] = []
-    for place in range(microbatches):
-        losses = [_add(nets, totals, case, step * microbatches + place, rank) for rank in range(case.world_size)]
-    full = []
-    for net, total in zip(nets, totals, strict=True):
-        with torch.no_grad():
-            for name, parameter in net.named_parameters():
-                parameter.sub_(case.learning_rate * total[name])
-        after = {name: p.detach().clone() for name, p in net.named_parameters()}
-        full.append(
-            {"losses": losses, "gradients": {name: t.detach() for name, t in total.items()}, "parameters": after}
-        )
-    return full
-
-
-def _add(nets: list[nn.Sequential], totals: list[dict[str, Tensor]], case: ExpertCase, step: int, rank: int) -> Tensor:
-    """Add one rank's gradients to the means; its loss."""
-    own = nets[rank % case.ep]
-    loss = case.loss(own(case.inputs(step, rank)), step, rank)
-    grads = torch.autograd.grad(loss, list(own.parameters()))
-    for name, grad in zip(totals[0], grads, strict=True):
-        if is_expert(name):
-            totals[rank % case.ep][name] = totals[rank % case.ep][name] + grad / case.copies
-        else:
-            for total in totals:
-                total[name] = total[name] + grad / case.world_size
-    return loss.detach()
-
-
-def on_rank(case: ExpertCase, steps: list[list[dict[str, Any]]], number: int) -> list[dict[str, Any]]:
-    """What rank ``number`` must see."""
-
-    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: case.part(number, name, tensor) for name, tensor in tensors.items()}
-
-    return [
-        {"loss": s["losses"][number], "gradients": own(s["gradients"]), "parameters": own(s["parameters"])}
-        for s in steps[number % case.ep]
-    ]
+    case, says = draw(training_cases(exact=True, **fixed)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
+    found: ExpertCase = as_case(ExpertCase, case, **extra, says=says)
+    return found

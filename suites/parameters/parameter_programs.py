@@ -16,7 +16,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Block, NetCase, Stack, as_case
 from suites.kit.programs import apply, data_mesh
 from suites.kit.strategies import training_cases
-from suites.oracle.sharded import Sharded, State, played_on
+from suites.oracle.sharded import Resting, State, played_on
 from suites.parameters.parameters import ParameterCase
 
 TWO: tuple[Block, ...] = ("linear", "linear")
@@ -66,7 +66,7 @@ def ignored_cases(draw: st.DrawFn) -> ParameterCase:
     return replace(case, ignored=tuple(sorted(ignored)))
 
 
-class ShardedParameters(Sharded):
+class ShardedParameters(Resting):
     """The net of a case, on one rank."""
 
     def made(self) -> nn.Sequential:
