@@ -118,9 +118,14 @@ class Sharded(Trained):
             self.net, self.batches - 1, self.rank.number, self.case.torch_dtype, device=self.rank.device
         )
 
+    def one_pass(self) -> list[Tensor]:
+        """The losses of it."""
+        losses: list[Tensor] = self.case.losses(self.run(), self.batches - 1, self.rank.number)
+        return losses
+
     def forward(self, _: str) -> State:
         """A forward that waits for its backward; its losses."""
-        losses = self.case.losses(self.run(), self.batches - 1, self.rank.number)
+        losses = self.one_pass()
         self.pending.append([losses])
         return {"losses": [one.detach() for one in losses]}
 
@@ -136,11 +141,11 @@ class Sharded(Trained):
         self.net.train()
         return found
 
-    def fail(self, module: str) -> None:
-        """A forward that ends in a module, and what puts the net in order again."""
-        with interrupted(self.net.get_submodule(module)):
-            self.run()
+    def fail(self, what: str) -> State:
+        """A pass that ends in a module, and what puts the net in order again."""
+        found = interrupted(self.net, what, self.one_pass)
         self.net.reset_iter_state()
+        return found
 
     def backward(self, which: str) -> None:
         """Through one forward's losses, or one of two, or all forwards' at once."""

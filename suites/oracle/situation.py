@@ -9,8 +9,7 @@ Imports no ``torch.distributed``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any, TypedDict
@@ -39,6 +38,11 @@ class Situation(Case):
     def exact(self) -> bool:
         """Whether no sum of these numbers is ever rounded: results are then compared bit for bit."""
         return False
+
+    @property
+    def plays_in_own_dtypes(self) -> bool:
+        """Whether numbers are exact in the dtypes of the situation, and perhaps in these alone."""
+        return self.exact and bool(self.policy)
 
     @property
     def data_ranks(self) -> int:
@@ -138,19 +142,31 @@ class Interrupted(Exception):
     """Raised in a forward on purpose."""
 
 
-@contextmanager
-def interrupted(module: nn.Module) -> Iterator[None]:
-    """In this block the module's forward raises, which ends the block."""
+def _raise_it(*_: Any) -> None:
+    raise Interrupted("this was interrupted on purpose")
 
-    def raise_it(*_: Any) -> None:
-        raise Interrupted("a forward was interrupted on purpose")
 
-    hook = module.register_forward_pre_hook(raise_it)
+#: What makes a module raise, by when.
+RAISING: dict[str, Callable[[nn.Module], Any]] = {
+    "before": lambda module: module.register_forward_pre_hook(_raise_it),
+    "after": lambda module: module.register_forward_hook(_raise_it),
+    "backward": lambda module: module.register_forward_hook(lambda *found: found[-1].register_hook(_raise_it) and None),
+}
+
+
+def interrupted(net: nn.Module, what: str, run: Callable[[], list[Tensor]]) -> dict[str, bool]:
+    """Whether it raises if ``run`` gives losses and these go backward, where a module and a moment have to raise."""
+    module, _, moment = what.partition(" ")
+    hook, raised = RAISING[moment or "before"](net.get_submodule(module)), False
     try:
-        with suppress(Interrupted):
-            yield
+        losses = run()
+        if moment == "backward":
+            losses[0].backward()
+    except Interrupted:
+        raised = True
     finally:
         hook.remove()
+    return {"raised": raised}
 
 
 class Trained:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,10 +92,14 @@ class Unsharded(Trained):
         """The outputs of one rank's next batch."""
         return self.case.run(self.copies[rank], self.batches, rank, self.dtype)
 
+    def one_pass(self, rank: int) -> list[Tensor]:
+        """The losses of it."""
+        losses: list[Tensor] = self.case.losses(self.run(rank), self.batches, rank)
+        return losses
+
     def forward(self, _: str) -> list[State]:
         """Every rank's losses, which wait for their backward."""
-        ranks = range(self.case.data_ranks)
-        self.pending.append([self.case.losses(self.run(rank), self.batches, rank) for rank in ranks])
+        self.pending.append([self.one_pass(rank) for rank in range(self.case.data_ranks)])
         self.batches += 1
         return [{"losses": [one.detach() for one in losses]} for losses in self.pending[-1]]
 
@@ -114,12 +119,13 @@ class Unsharded(Trained):
             net.train()
         return found
 
-    def fail(self, module: str) -> None:
-        """A forward that ends in a module."""
-        for rank, net in enumerate(self.copies):
-            with interrupted(net.get_submodule(module)):
-                self.run(rank)
+    def fail(self, what: str) -> list[State]:
+        """A pass that ends in a module."""
+        found = [interrupted(net, what, partial(self.one_pass, rank)) for rank, net in enumerate(self.copies)]
+        for net in self.copies:
+            net.zero_grad()
         self.batches += 1
+        return found
 
     def backward(self, which: str) -> None:
         """Through one forward's losses, or one of two, or all forwards'; then reduce, unless that is deferred."""

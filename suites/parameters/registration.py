@@ -18,7 +18,7 @@ from harness.collective_trace.torch_names import all_gather
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.registered import Facts, facts, forward, kept, layers, prepared, sharded_modules
-from suites.passes.passes import Found, Pass, Route
+from suites.passes.passes import Route
 
 # Explicit unsharding.
 
@@ -72,23 +72,9 @@ def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     return found
 
 
-def unwaited(p: Pass) -> Found:
+def unwaited(case: TrainingCase, step: int) -> tuple[str, ...]:
     """Forward and backward after gathers that were started and not waited for."""
-    for module in [p.net, *(p.net.blocks[place] for place in p.case.sharded)]:
-        p.tell(module, "unshard", async_op=True)
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
-
-
-def resharded_between(p: Pass) -> Found:
-    """Between forward and backward, everything is resharded, gathered again and resharded."""
-    loss = p.loss(p.net(p.inputs()))
-    p.reshard()
-    p.tell(p.net, "unshard")
-    p.reshard()
-    loss.backward()
-    yield {"loss": loss.detach()}
+    return ("begin", *(f"begin blocks.{place}" for place in case.sharded), "forward", "backward")
 
 
 # Which object is registered.
@@ -196,5 +182,5 @@ def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[s
     return {"before backward": before, "after": {name: kept(reference()) for name, reference in used.items()}}
 
 
-UNWAITED = Route(unwaited)
-RESHARDED_BETWEEN = Route(resharded_between)
+UNWAITED = Route(actions=unwaited)
+RESHARDED_BETWEEN = Route(actions=("forward", "reshard", "unshard", "reshard", "backward"))

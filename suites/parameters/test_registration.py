@@ -12,12 +12,14 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.registered import form, forms_of, owner
+from suites.oracle import judging
+from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
 from suites.parameters import edits, registration
 from suites.parameters.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import expected as expected_passes
+from suites.passes.passes import UnshardedWalk, Walk
 
 SHARDED = Feature.FULLY_SHARD
 
@@ -113,17 +115,14 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 @given(case=edit_cases(("parameter", "data", "local")))
 def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: EditCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
-    for number, got in enumerate(trial.run(edits.outputs_between_edits, case)):
-        trial.agree(f"rank {number}", got, edits.expected_between_edits(case, number))
+    follows(trial, case, edits.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
 @given(case=edit_cases(("load", "assign", "setattr")))
 def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: EditCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
-    want = edits.expected_after_replacing(case)
-    for number, got in enumerate(trial.run(edits.pass_after_replacing, case)):
-        trial.agree(f"rank {number}", got, want[number])
+    follows(trial, case, edits.REPLACED)
 
 
 @requirement("registration/converted-first", SHARDED, ranks=2)
@@ -151,11 +150,10 @@ def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> 
 @given(case=policy_cases())
 def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""
-    want: Any = expected_passes(case, edits.CONVERTED)
-    for number, got in enumerate(trial.run(edits.converted_under_policy, case)):
-        for step in want[number]:
-            step["points"][0][0]["outputs"] = f"torch.{case.computes}"
-        trial.agree(f"rank {number}", got, want[number])
+    want = Expected(Walk.of(case, edits.CONVERTED), UnshardedWalk)
+    for found in [found for seen in want.wide for found in seen["found"] if found]:
+        found["outputs"] = f"torch.{case.computes}"
+    judging.follows(trial, edits.converted_under_policy, want, case, edits.CONVERTED)
 
 
 @requirement("registration/layer-by-layer", SHARDED, ranks=2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import Stack, TrainingCase
+from suites.passes.autograd_routes import ALONE
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -93,11 +94,10 @@ class Boxes(Blocks):
 
 def boxes(p: Pass) -> Found:
     """Train on a container of two inputs that need gradients; the loss uses one output in even steps, both in odd."""
-    assert isinstance(p.case, BoxCase)
     kind, inputs = KINDS[p.case.kind], [p.inputs(salt).requires_grad_() for salt in (1, 2)]
     box = p.net(kind.pack(*inputs), p.case.kind)
     main, side = kind.unpack(box)
-    loss = p.loss(main) + (p.loss(side, 1) if p.step % 2 else 0)
+    loss = p.loss(main) + (p.loss(side, 1) if p.batch % 2 else 0)
     loss.backward()
     grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]
     yield {"type": type(box).__name__, "loss": loss.detach(), "input gradients": grads}
@@ -155,6 +155,6 @@ def mixed(p: Pass) -> Found:
     yield {"given": given, "needs gradients": given["first"].requires_grad, "loss": loss.detach()}
 
 
-BOXES = Route(boxes, net=Boxes)
-KEYWORDS = Route(keywords, net=Keywords)
-MIXED = Route(mixed, net=Mixed)
+BOXES = Route(boxes, net=Boxes, actions=ALONE)
+KEYWORDS = Route(keywords, net=Keywords, actions=ALONE)
+MIXED = Route(mixed, net=Mixed, actions=ALONE)

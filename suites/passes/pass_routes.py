@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
+from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
 
 
 class Twice(Blocks):
@@ -49,58 +50,24 @@ class Source(Blocks):
         return super().forward(self.start * 1)
 
 
-def one_pass(p: Pass) -> Found:
-    """Forward and backward."""
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
-
-
-def child_alone(p: Pass) -> Found:
+def child_alone(p: Pass) -> Any:
     """In every other step, the first block alone."""
-    runs = p.net.blocks[0] if p.step % 2 else p.net
-    loss = p.loss(runs(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
+    return (p.net.blocks[0] if p.batch % 2 else p.net)(p.inputs())
 
 
-def two_forwards(p: Pass) -> Found:
-    """Two forwards, then one backward through both."""
-    first, second = (p.loss(p.net(p.inputs(salt)), salt) for salt in (1, 2))
-    (first + second).backward()
-    yield {"losses": [first.detach(), second.detach()]}
+def by_methods(p: Pass) -> Any:
+    """By two methods, or by forward."""
+    return p.net(p.inputs()) if p.batch % 2 else p.net.decode(p.net.encode(p.inputs(), scale=2))
 
 
-def two_backwards(p: Pass) -> Found:
-    """Two forwards and backwards without zeroing gradients; whether the second adds to the first's very tensors."""
-    before: dict[str, Any] = {}
-    for salt in (1, 2):
-        loss = p.loss(p.net(p.inputs(salt)), salt)
-        loss.backward()
-        grads = {name: parameter.grad for name, parameter in p.net.named_parameters()}
-        same = {name: before.get(name, grad) is grad for name, grad in grads.items()}
-        yield {"loss": loss.detach(), "same objects": same}
-        before = grads
-
-
-def by_methods(p: Pass) -> Found:
-    """By two registered methods, or by forward; or by a method while forward has not ended its backward."""
-    if p.implementation is not None and p.step == 0:
-        for name in ("encode", "decode"):
-            assert p.implementation.register_forward_method is not None
-            p.implementation.register_forward_method(p.net, name)
-    outputs = p.net(p.inputs()) if p.step % 2 else p.net.decode(p.net.encode(p.inputs(), scale=2))
-    loss = p.loss(outputs)
-    loss.backward()
-    yield {"loss": loss.detach()}
-
-
-def from_nothing(p: Pass) -> Found:
+def from_nothing(p: Pass) -> Any:
     """Forward without arguments."""
-    outputs = p.net()
-    loss = p.loss(outputs)
-    loss.backward()
-    yield {"outputs": outputs.detach()}
+    return p.net()
+
+
+def last_dim(full: Tensor) -> int:
+    """The last of a parameter's dims."""
+    return full.dim() - 1
 
 
 @dataclass(frozen=True)
@@ -118,16 +85,28 @@ def ahead_cases(draw: st.DrawFn) -> AheadCase:
     return AheadCase(**vars(plain), forward=draw(st.integers(0, 3)), backward=draw(st.integers(0, 3)))
 
 
-def ahead(p: Pass) -> Found:
-    """With prefetching set, forward and backward."""
-    case, blocks = p.case, list(p.net.blocks)
-    assert isinstance(case, AheadCase)
-    for place, block in enumerate(blocks if p.step == 0 else []):
+def ahead(implementation: Implementation, case: AheadCase, net: Any, **options: Any) -> None:
+    """Sharding by plan, and then what to prefetch."""
+    shard_by_plan(implementation, case, net, **options)
+    blocks = list(net.blocks)
+    for place, block in enumerate(blocks):
         if case.forward:
-            p.tell(block, "set_modules_to_forward_prefetch", blocks[place + 1 : place + 1 + case.forward])
+            block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + case.forward])
         if case.backward:
-            p.tell(block, "set_modules_to_backward_prefetch", blocks[max(0, place - case.backward) : place][::-1])
-    return one_pass(p)
+            block.set_modules_to_backward_prefetch(blocks[max(0, place - case.backward) : place][::-1])
+
+
+def with_methods(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Sharding by plan, and methods that are registered."""
+    assert implementation.register_forward_method is not None
+    shard_by_plan(implementation, case, net, **options)
+    for name in ("encode", "decode"):
+        implementation.register_forward_method(net, name)
+
+
+def by_last_dim(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Sharding by plan, with every parameter cut along its last dim."""
+    shard_by_plan(implementation, case, net, shard_placement_fn=lambda p: Shard(last_dim(p)), **options)
 
 
 def roots_that_share(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -168,25 +147,27 @@ def algorithm_cases(draw: st.DrawFn) -> AlgorithmCase:
     return AlgorithmCase(**vars(plain), algorithm=algorithm, way=way)
 
 
-def told_optimizer(case: AlgorithmCase, net: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.optimizers``."""
+def told_optimizer(case: AlgorithmCase, parameters: Any) -> torch.optim.Optimizer:
+    """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.resumed``."""
     options: dict[str, Any] = {"foreach": case.way == "foreach"} if case.way != "fused" else {"fused": True}
     if case.algorithm != "SGD":
         options["eps"] = 1 / 16
     kind = getattr(torch.optim, case.algorithm)
-    made = kind(net.parameters(), lr=case.learning_rate, **options)
+    made = kind(parameters, lr=case.learning_rate, **options)
     assert isinstance(made, torch.optim.Optimizer)
     return made
 
 
-ONE_PASS = Route(one_pass)
-TWICE = Route(one_pass, net=Twice)
-CHILD_ALONE = Route(child_alone)
-TWO_FORWARDS = Route(two_forwards)
-TWO_FORWARDS_AGAIN = Route(two_forwards, spread=checkpointed)
-TWO_BACKWARDS = Route(two_backwards)
-METHODS = Route(by_methods, net=Methods)
-NO_INPUTS = Route(from_nothing, net=Source)
-AHEAD = Route(ahead)
-SHARING_ROOTS = Route(one_pass, spread=roots_that_share)
-OPTIMIZERS = Route(one_pass, optimizer=told_optimizer)
+TWO = ("forward", "forward", "backward all")
+
+TWICE = Route(net=Twice)
+CHILD_ALONE = Route(run=child_alone)
+TWO_FORWARDS = Route(actions=TWO)
+TWO_FORWARDS_AGAIN = Route(actions=TWO, spread=checkpointed)
+TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
+METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
+NO_INPUTS = Route(net=Source, run=from_nothing)
+AHEAD = Route(spread=ahead)
+SHARING_ROOTS = Route(spread=roots_that_share)
+OPTIMIZERS = Route(optimizer=told_optimizer, exact=False)
+LAST_DIM = Route(spread=by_last_dim, cut_dim=last_dim)

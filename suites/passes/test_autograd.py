@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from hypothesis import example, given
 from torch import Tensor
@@ -18,11 +16,12 @@ from suites.passes import autograd_routes as routes
 from suites.passes import containers
 from suites.passes.autograd_routes import BrokenCase, WatchedCase, broken_cases, watched_cases
 from suites.passes.containers import BoxCase, box_cases
-from suites.passes.pass_programs import follows
+from suites.passes.pass_programs import Walking, follows
 from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import Pass, Route, shard_by_plan
+from suites.passes.passes import Pass, Route
 
 SHARDED = Feature.FULLY_SHARD
+PLAIN = Route()
 #: In backward the first block comes last: by then the gradients of the others are being reduced.
 BROKEN_LATE = BrokenCase(2, Stack(2, ("linear",) * 3), (0, 1, 2), "float64", True, block=0, moment="backward")
 
@@ -120,8 +119,7 @@ def train_in_both_ways(rank: Rank, case: TrainingCase) -> dict[str, list[dict[st
 
 
 def _adam(rank: Rank, case: TrainingCase, inside: bool) -> list[dict[str, Tensor]]:
-    net: Any = Route(routes.plain).build(case).to(rank.device)
-    shard_by_plan(rank.implementation, case, net, mesh=rank.mesh(), reshard_after_forward=case.reshard_after_forward)
+    net = Walking(rank, case, PLAIN).net
     optimizers = [torch.optim.Adam([parameter], lr=case.learning_rate, foreach=False) for parameter in net.parameters()]
     schedules = [torch.optim.lr_scheduler.ExponentialLR(each, gamma=0.5) for each in optimizers]
 
@@ -133,7 +131,7 @@ def _adam(rank: Rank, case: TrainingCase, inside: bool) -> list[dict[str, Tensor
         parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: step(optimizer))
     trace = []
     for place in range(case.steps):
-        p = Pass(net, case, place, rank.number, rank.implementation)
+        p = Pass(net, case, place, rank.number)
         p.loss(net(p.inputs())).backward()
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             if not inside:
@@ -171,8 +169,7 @@ def test_a_backward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> 
 
 def reset_a_child(rank: Rank, case: TrainingCase) -> None:
     """After a forward through the root, reset a child."""
-    net: Any = Route(routes.plain).build(case).to(rank.device)
-    shard_by_plan(rank.implementation, case, net, mesh=rank.mesh())
+    net = Walking(rank, case, PLAIN).net
     net(torch.ones(1, case.net.dim, dtype=case.torch_dtype, device=rank.device))
     net.blocks[0].reset_iter_state()
 
