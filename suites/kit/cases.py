@@ -142,8 +142,8 @@ class TrainingCase(NetCase, Situation):
 
 
 def as_case(cls: type[Any], case: NetCase, **more: Any) -> Any:
-    """A case of a class derived from the case's, with the case's fields and more."""
-    return cls(**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more)
+    """A case of a class derived from the case's, or of the same, with the case's fields and others."""
+    return cls(**{**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more})
 
 
 def fill(net: nn.Module, seed: int, exact: bool) -> None:

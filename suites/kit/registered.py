@@ -230,6 +230,14 @@ def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
     """Of every full parameter that a layer ran with under ``no_grad``, how many bytes are held after forward."""
     net = prepared(rank, case)
+    used = used_by_layers(net)
+    with torch.no_grad():
+        forward(rank, case, net)
+    return bytes_of(used)
+
+
+def used_by_layers(net: nn.Module) -> dict[str, weakref.ref[Tensor]]:
+    """The parameters that layers run with, by name, from the next forward on."""
     used: dict[str, weakref.ref[Tensor]] = {}
     for name, layer in layers(net):
         layer.register_forward_pre_hook(
@@ -237,8 +245,11 @@ def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
                 {f"{name}.{key}": weakref.ref(p) for key, p in module.named_parameters()}
             )
         )
-    with torch.no_grad():
-        forward(rank, case, net)
+    return used
+
+
+def bytes_of(used: dict[str, weakref.ref[Tensor]]) -> dict[str, int]:
+    """How many bytes each of them still holds."""
     gc.collect()
     return {name: kept(reference()) for name, reference in used.items()}
 

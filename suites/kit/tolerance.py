@@ -35,17 +35,6 @@ from torch import Tensor
 from harness.data.comparison import Allowance
 
 
-def optimizers(path: str, want: Tensor) -> Tensor:
-    """What three steps of an optimizer in float64 may differ between its ways to go over parameters.
-
-    They round the same ten or so operations an element in another order or fused: some units of 2**-53 a step, which
-    later steps amplify. ``eps`` is large for the reason given in ``resumed``: with torch's own of 1e-8, a gradient that
-    is zero but for rounding moves a parameter by a billionth. A wrong operation is off by far more than the 2**-30 that
-    is allowed.
-    """
-    return 2.0**-30 * (1 + want.abs())
-
-
 def resumed(path: str, want: Tensor) -> Tensor:
     """What a few steps of Adam or SGD in float64 may differ between ranks and the unsharded net.
 

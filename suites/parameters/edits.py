@@ -16,9 +16,10 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import TrainingCase
+from suites.kit.strategies import cases_of
 from suites.oracle.layout import own, shard
-from suites.oracle.sharded import State, played_on
+from suites.oracle.sharded import Resting, State, played_on
 from suites.passes.autograd_routes import ALONE
 from suites.passes.pass_programs import Walking
 from suites.passes.pass_strategies import pass_cases
@@ -32,10 +33,9 @@ class EditCase(TrainingCase):
     how: str = ""
 
 
-@st.composite
-def edit_cases(draw: st.DrawFn, ways: tuple[str, ...]) -> EditCase:
+def edit_cases(*ways: str) -> st.SearchStrategy[EditCase]:
     """Any of the ways."""
-    return EditCase(**vars(draw(pass_cases())), how=draw(st.sampled_from(ways)))
+    return cases_of(EditCase, pass_cases(), how=st.sampled_from(ways))
 
 
 def edited(p: Pass) -> Found:
@@ -115,12 +115,6 @@ def dtype_cases(draw: st.DrawFn, moment: Literal["first", "and back", "for good"
     return DtypeCase(**{**plain, "dtype": start, "dtypes": dtypes}, by_way_of=later if moment == "and back" else "")
 
 
-@st.composite
-def policy_cases(draw: st.DrawFn) -> DtypeCase:
-    """A conversion before the first step, where a policy says what to compute in."""
-    return DtypeCase(**{**vars(draw(dtype_cases("first"))), "computes": draw(DTYPES)})
-
-
 def converted(p: Pass) -> Found:
     """Convert the net, then train; in which dtype parameters are, outputs come and gradients lie."""
     if p.case.by_way_of and p.batch > 0:
@@ -145,27 +139,20 @@ def converted_under_policy(rank: Rank, case: DtypeCase, route: Route) -> list[St
 # Sharding layer by layer.
 
 
-def shard_while_building(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Build and shard one layer after the other, so that later ones may lie where earlier ones lay; then a pass."""
-    fully_shard, layers = rank.implementation.fully_shard, []
-    assert fully_shard is not None
-    for place in range(len(case.net.blocks)):
-        layer = Stack(dim=case.net.dim, blocks=("linear",), bias=case.net.bias).build()[0].to(case.torch_dtype)
-        with torch.no_grad():
-            for each in layer.parameters():
-                each.copy_(case.numbers(tuple(each.shape), 9, place))
-        layers.append(fully_shard(layer.to(rank.device), mesh=rank.mesh()))
-    net = fully_shard(nn.Sequential(*layers), mesh=rank.mesh())
-    outputs = net(case.inputs(0, rank.number).to(rank.device))
-    outputs.sum().backward()
-    return {"outputs": outputs.detach().clone(), "with gradients": sum(p.grad is not None for p in net.parameters())}
+class BuiltInLayers(Resting):
+    """A net of which one layer after the other is built and sharded."""
+
+    def made(self) -> Any:
+        """Later layers may lie where earlier ones lay."""
+        fully_shard, mesh, layers = self.rank.implementation.fully_shard, self.rank.mesh(), []
+        assert fully_shard is not None
+        for full in self.case.build():
+            layer = nn.Linear(full.in_features, full.out_features, dtype=full.weight.dtype)
+            layer.load_state_dict(full.state_dict())
+            layers.append(fully_shard(layer.to(self.rank.device), mesh=mesh))
+        return fully_shard(nn.Sequential(*layers), mesh=mesh)
 
 
-def expected_while_building(case: TrainingCase, number: int) -> dict[str, Any]:
-    """The same of plain layers."""
-    outputs = case.inputs(0, number)
-    for place in range(len(case.net.blocks)):
-        weight = case.numbers((case.net.dim, case.net.dim), 9, place)
-        bias = case.numbers((case.net.dim,), 9, place) if case.net.bias else None
-        outputs = nn.functional.linear(outputs, weight, bias)
-    return {"outputs": outputs, "with gradients": len(case.net.blocks) * (2 if case.net.bias else 1)}
+def play_in_layers(rank: Rank, case: TrainingCase) -> list[State]:
+    """Build, shard and train; what each action gave."""
+    return played_on(BuiltInLayers(rank, case))

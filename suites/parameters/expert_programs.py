@@ -13,7 +13,7 @@ from suites.kit.programs import parameters, spread, steps
 from suites.oracle.layout import local
 from suites.oracle.sharded import Resting, State, played_on
 from suites.parameters.experts import ExpertCase, is_expert
-from suites.parameters.extension_programs import Counting
+from suites.parameters.registration import CountingGather
 
 
 def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
@@ -101,7 +101,7 @@ def by_hand(rank: Rank, case: ExpertCase) -> dict[str, Any]:
 
 def own_gather(rank: Rank, case: ExpertCase) -> str:
     """Give the root an all-gather of its own: whether it was refused, and how often one unshard calls it."""
-    net, counting = sharded(rank, case), Counting()
+    net, counting = sharded(rank, case), CountingGather()
     try:
         net.set_custom_all_gather(counting)  # type: ignore[operator]
     except ValueError:

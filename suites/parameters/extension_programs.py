@@ -7,7 +7,6 @@ from types import MethodType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from suites.oracle.layout import shard
 from suites.oracle.situation import Step, Trace
 from suites.parameters import coded
 from suites.parameters.coded import NOTES
+from suites.parameters.registration import CountingGather
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:
 def gathers(rank: Rank, case: CodedCase) -> list[int]:
     """How many times the root's collective is called, for each of two forwards without gradients."""
     net = apply(rank, case, case.coded(), reshard_after_forward=True)
-    counting = Counting()
+    counting = CountingGather()
     net.set_custom_all_gather(counting)  # type: ignore[operator]
     counts = []
     with torch.no_grad():
@@ -143,34 +143,7 @@ def gathers(rank: Rank, case: CodedCase) -> list[int]:
     return counts
 
 
-class Counting:
-    """An all-gather that counts its calls."""
-
-    calls = 0
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Ordinary memory."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
-        """Gather at once."""
-        self.calls += 1
-        gather_into(output_tensor, input_tensor, group)
-
-
-def gather_into(output: Tensor, input: Tensor, group: Any) -> None:
-    """Every rank's input, in their order."""
-    parts = list(output.view(dist.get_world_size(group), -1).unbind())
-    dist.all_gather(parts, input.clone(), group=group)
-
-
 # What is refused.
-
-
-def shard_coded(rank: Rank, case: CodedCase) -> None:
-    """Shard, and run one forward and backward."""
-    net = apply(rank, case, case.coded(), reshard_after_forward=case.reshard_after_forward)
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
 
 
 def shard_coded_to_groups(rank: Rank, case: CodedCase) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Block, NetCase, Stack, as_case
@@ -107,29 +106,9 @@ def is_plain(rank: Rank, case: ParameterCase) -> dict[str, bool]:
 
 
 def elements_reduced(rank: Rank, case: ParameterCase) -> int:
-    """How many elements each rank hands to reduce-scatters in one step."""
-    parameters, counter = ShardedParameters(rank, case), Counting()
-    for module in parameters.net.modules():
-        if hasattr(module, "set_custom_reduce_scatter"):
-            module.set_custom_reduce_scatter(counter)
-    parameters.forward("")
-    parameters.backward("")
-    return counter.elements
-
-
-class Counting:
-    """A reduce-scatter that counts the elements it is handed; for a step whose results are not used."""
-
-    def __init__(self) -> None:
-        self.elements = 0
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory of its own."""
-        return torch.zeros(*size, dtype=dtype, device=device)
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
-    ) -> None:
-        """Count, and leave the output zero."""
-        self.elements += input_tensor.numel()
-        output_tensor.zero_()
+    """How many elements each rank hands to reductions in one step."""
+    net = ShardedParameters(rank, case)
+    with rank.collectives() as entries:
+        net.forward("")
+        net.backward("")
+    return sum(entry["input"]["numel"] for entry in entries if entry["reduce"])

@@ -6,8 +6,6 @@ layer sees another, plain one with both rows, whose 8 bytes are gone once it is 
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from harness.collective_trace.torch_names import all_gather
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.registered import Facts, facts, forward, kept, layers, prepared, sharded_modules
+from suites.kit.registered import Facts, bytes_of, facts, forward, layers, prepared, sharded_modules, used_by_layers
 from suites.passes.passes import Route
 
 # Explicit unsharding.
@@ -166,20 +164,13 @@ def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
 def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[str, int]]:
     """Bytes held by the full parameters that layers ran with: before backward, when resharded, and after it."""
     net = prepared(rank, case)
-    used: dict[str, weakref.ref[Tensor]] = {}
-    for name, layer in layers(net):
-        layer.register_forward_pre_hook(
-            lambda layer, _, name=name: used.update(
-                {f"{name}.{k}": weakref.ref(p) for k, p in layer.named_parameters()}
-            )
-        )
+    used = used_by_layers(net)
     loss = forward(rank, case, net)
     for module in sharded_modules(net, case):
         module.reshard()
-    gc.collect()
-    before = {name: kept(reference()) for name, reference in used.items()}
+    before = bytes_of(used)
     loss.backward()
-    return {"before backward": before, "after": {name: kept(reference()) for name, reference in used.items()}}
+    return {"before backward": before, "after": bytes_of(used)}
 
 
 UNWAITED = Route(actions=unwaited)

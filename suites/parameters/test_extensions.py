@@ -22,7 +22,6 @@ from suites.parameters.extension_programs import (
     coded_cases,
     gathers,
     note_hooks,
-    shard_coded,
     shard_coded_to_groups,
     train_coded,
     train_patched,
@@ -135,7 +134,7 @@ def test_all_tensors_of_a_group_are_sent_in_one_collective(trial: Trial, case: C
 def test_hooks_that_do_not_fit_the_protocol_are_refused(trial: Trial, kind: str) -> None:
     """One hook without the other, and a pre-hook of three arguments, raise an error that names the hooks."""
     case = CodedCase(world_size=2, net=Stack(2, ("linear",)), kind=kind)
-    trial.refuses(shard_coded, case, error=("AssertionError", "ValueError", "TypeError"), match="fsdp_pre_all_gather")
+    trial.refuses(train_coded, case, error=("AssertionError", "ValueError", "TypeError"), match="fsdp_pre_all_gather")
 
 
 @requirement("extensions/refuses-unpadded", *OWN, ranks=2)

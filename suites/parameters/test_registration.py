@@ -12,11 +12,12 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.registered import form, forms_of, owner
+from suites.kit.strategies import cases_of
 from suites.oracle import judging
 from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
 from suites.parameters import edits, registration
-from suites.parameters.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
+from suites.parameters.edits import DTYPES, DtypeCase, EditCase, dtype_cases, edit_cases
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
@@ -112,14 +113,14 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 
 
 @requirement("registration/edits", SHARDED, ranks=2)
-@given(case=edit_cases(("parameter", "data", "local")))
+@given(case=edit_cases("parameter", "data", "local"))
 def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: EditCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
     follows(trial, case, edits.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
-@given(case=edit_cases(("load", "assign", "setattr")))
+@given(case=edit_cases("load", "assign", "setattr"))
 def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: EditCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
     follows(trial, case, edits.REPLACED)
@@ -147,7 +148,7 @@ def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> 
 
 
 @requirement("registration/converted-under-policy", SHARDED, Feature.MIXED_PRECISION, ranks=2)
-@given(case=policy_cases())
+@given(case=cases_of(DtypeCase, dtype_cases("first"), computes=DTYPES))
 def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""
     want = Expected(Walk.of(case, edits.CONVERTED), UnshardedWalk)
@@ -159,9 +160,8 @@ def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, ca
 @requirement("registration/layer-by-layer", SHARDED, ranks=2)
 def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
     """Layers that are built and sharded one by one, so that memory is used again, are not taken for shared ones."""
-    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True)
-    for number, got in enumerate(trial.run(edits.shard_while_building, case)):
-        trial.agree(f"rank {number}", got, edits.expected_while_building(case, number))
+    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True, steps=1)
+    judging.follows(trial, edits.play_in_layers, Expected(case))
 
 
 def named(case: TrainingCase) -> list[tuple[str, nn.Parameter]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import example, given
@@ -13,45 +14,44 @@ from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.parallel import ParallelCase, local_part, parallel_cases, placements, shard_in_two_ways
-from suites.kit.programs import mesh_of, parameters, shard_tree, size_and_stride, spread, train
+from suites.kit.programs import mesh_of, shard_tree, size_and_stride, spread, train
 from suites.kit.strategies import costly, trees
 from suites.kit.trees import TreeCase
-from suites.oracle.expected import expected
-from suites.oracle.layout import shard
+from suites.oracle.judging import trains
+from suites.oracle.layout import local, shard
 from suites.parameters.empties import EmptyCase, empty_cases
 
 
-def layouts(rank: Rank, case: TreeCase) -> dict[str, Any]:
-    """How every parameter lies on the mesh that was given."""
-    return {name: spread(p, mesh_of(rank, case)) for name, p in shard_tree(rank, case).named_parameters()}
+def seen(rank: Rank, case: TreeCase | ParallelCase) -> dict[str, dict[str, Any]]:
+    """Of every parameter how it lies on the mesh, its global size and stride, and what this rank holds."""
+    if isinstance(case, ParallelCase):
+        net, mesh = shard_in_two_ways(rank, case), case.mesh(rank)
+    else:
+        net, mesh = shard_tree(rank, case), mesh_of(rank, case)
+    return {name: {**spread(p, mesh), **size_and_stride(p), "local": local(p)} for name, p in net.named_parameters()}
 
 
-def shapes(rank: Rank, case: TreeCase) -> dict[str, Any]:
-    """Every parameter's global size and stride."""
-    return {name: size_and_stride(p) for name, p in shard_tree(rank, case).named_parameters()}
-
-
-def rows(rank: Rank, case: TreeCase) -> dict[str, Tensor]:
-    """Every parameter's local tensor."""
-    return parameters(shard_tree(rank, case))
+def is_seen(trial: Trial, case: TreeCase | ParallelCase, want: Callable[[int, str, Tensor], dict[str, Any]]) -> None:
+    """Compare some facts of every parameter with what they must be, given the rank and the parameter as it was."""
+    full = [(name, parameter.detach()) for name, parameter in case.build().named_parameters()]
+    for number, got in enumerate(trial.run(seen, case)):
+        due = {name: want(number, name, parameter) for name, parameter in full}
+        known = next(iter(due.values()))
+        trial.agree(f"rank {number}", {name: {fact: own[fact] for fact in known} for name, own in got.items()}, due)
 
 
 @requirement("sharding/layout", Feature.FULLY_SHARD, source="C8")
 @given(case=trees())
 def test_every_parameter_is_sharded_on_its_first_dim_over_the_given_mesh(trial: Trial, case: TreeCase) -> None:
     """Every parameter is registered as a DTensor on the mesh that was given, placed as (Shard(0),)."""
-    want = {"type": "DTensor", "on the mesh": True, "placements": ["Shard(0)"]}
-    for number, got in enumerate(trial.run(layouts, case)):
-        trial.agree(f"rank {number}", got, {name: want for name, _ in case.build().named_parameters()})
+    is_seen(trial, case, lambda *_: {"type": "DTensor", "on the mesh": True, "placements": ["Shard(0)"]})
 
 
 @requirement("sharding/size-and-stride", Feature.FULLY_SHARD, source="C8")
 @given(case=trees())
 def test_sharded_parameters_keep_their_global_size_and_stride(trial: Trial, case: TreeCase) -> None:
     """The size and stride of a sharded parameter are those of the original, also where ranks do not divide it."""
-    want = {name: size_and_stride(p) for name, p in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(shapes, case)):
-        trial.agree(f"rank {number}", got, want)
+    is_seen(trial, case, lambda _, __, full: size_and_stride(full))
 
 
 @requirement("sharding/rows", Feature.FULLY_SHARD, source="C8")
@@ -59,14 +59,14 @@ def test_sharded_parameters_keep_their_global_size_and_stride(trial: Trial, case
 @given(case=trees())
 def test_each_rank_holds_its_chunk_of_rows(trial: Trial, case: TreeCase) -> None:
     """A rank's local tensor is its part of the rows as torch.chunk cuts them; empty parts keep other dims."""
-    holds_its_rows(trial, case)
+    is_seen(trial, case, lambda number, _, full: {"local": shard(full, case.shards, number // case.copies)})
 
 
 @requirement("sharding/shared", Feature.FULLY_SHARD, source="C8")
 @given(case=trees(fewest_shared=1))
 def test_shared_parameters_are_sharded_once_under_their_first_name(trial: Trial, case: TreeCase) -> None:
     """Tied weights and shared submodules stay shared: named once, under the first name, with one chunk of rows."""
-    holds_its_rows(trial, case)
+    is_seen(trial, case, lambda number, _, full: {"local": shard(full, case.shards, number // case.copies)})
 
 
 #: Of the three blocks the last two are sharded by themselves, so that one group has nothing to communicate.
@@ -79,32 +79,7 @@ EMPTY = EmptyCase(2, Stack(3, ("linear", "linear")), (1, 2), "float64", exact=Tr
 @given(case=empty_cases())
 def test_a_parameter_without_elements_is_sharded_as_any_other(trial: Trial, case: EmptyCase) -> None:
     """A net with a parameter of no elements trains as unsharded: it and its gradient keep their other dims."""
-    full = expected(case)
-    for number, trace in enumerate(trial.run(train, case)):
-        trial.agree(f"rank {number}", trace, full.trace(number))
-
-
-def holds_its_rows(trial: Trial, case: TreeCase) -> None:
-    """Compare each rank's local tensors with their rows of the unsharded net's."""
-    full = {name: p.detach() for name, p in case.build().named_parameters()}
-    for number, got in enumerate(trial.run(rows, case)):
-        place = number // case.copies
-        trial.agree(f"rank {number}", got, {name: shard(p, case.shards, place) for name, p in full.items()})
-
-
-def layouts_2d(rank: Rank, case: ParallelCase) -> dict[str, Any]:
-    """How every parameter lies on the mesh of both axes."""
-    return {name: spread(p, case.mesh(rank)) for name, p in shard_in_two_ways(rank, case).named_parameters()}
-
-
-def shapes_2d(rank: Rank, case: ParallelCase) -> dict[str, Any]:
-    """Every parameter's global size and stride."""
-    return {name: size_and_stride(p) for name, p in shard_in_two_ways(rank, case).named_parameters()}
-
-
-def rows_2d(rank: Rank, case: ParallelCase) -> dict[str, Tensor]:
-    """Every parameter's local tensor."""
-    return parameters(shard_in_two_ways(rank, case))
+    trains(trial, train, case)
 
 
 def full_2d(rank: Rank, case: ParallelCase) -> dict[str, Any]:
@@ -118,9 +93,7 @@ def full_2d(rank: Rank, case: ParallelCase) -> dict[str, Any]:
 @given(case=parallel_cases())
 def test_tensor_parallel_parameters_lie_on_the_mesh_of_both_axes(trial: Trial, case: ParallelCase) -> None:
     """After tensor parallelism over tp and fully_shard over dp, every parameter is a DTensor on the (dp, tp) mesh."""
-    for number, got in enumerate(trial.run(layouts_2d, case)):
-        want = {name: {**got.get(name, {}), "type": "DTensor", "on the mesh": True} for name in case.full()}
-        trial.agree(f"rank {number}", got, want)
+    is_seen(trial, case, lambda *_: {"type": "DTensor", "on the mesh": True})
 
 
 @requirement("sharding/2d-placements", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
@@ -128,9 +101,7 @@ def test_tensor_parallel_parameters_lie_on_the_mesh_of_both_axes(trial: Trial, c
 @given(case=parallel_cases())
 def test_placements_say_how_both_axes_cut_a_parameter(trial: Trial, case: ParallelCase) -> None:
     """dp shards dim 0; tp shards dim 0 of column-wise, dim 1 of row-wise weights, and replicates row-wise biases."""
-    for number, got in enumerate(trial.run(layouts_2d, case)):
-        came = {name: facts["placements"] for name, facts in got.items()}
-        trial.agree(f"rank {number}", came, {name: placements(name) for name in case.full()})
+    is_seen(trial, case, lambda _, name, __: {"placements": placements(name)})
 
 
 @requirement("sharding/2d-size-and-stride", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
@@ -138,8 +109,7 @@ def test_placements_say_how_both_axes_cut_a_parameter(trial: Trial, case: Parall
 @given(case=parallel_cases())
 def test_parameters_cut_by_two_axes_keep_their_global_size_and_stride(trial: Trial, case: ParallelCase) -> None:
     """The size and stride of a parameter sharded over dp and tp are those of the original."""
-    for number, got in enumerate(trial.run(shapes_2d, case)):
-        trial.agree(f"rank {number}", got, {name: size_and_stride(p) for name, p in case.full().items()})
+    is_seen(trial, case, lambda _, __, full: size_and_stride(full))
 
 
 @requirement("sharding/2d-rows", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
@@ -147,8 +117,7 @@ def test_parameters_cut_by_two_axes_keep_their_global_size_and_stride(trial: Tri
 @given(case=parallel_cases())
 def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, case: ParallelCase) -> None:
     """A rank's local tensor is its dp chunk of the rows of its tp part, as torch.chunk cuts both."""
-    for number, got in enumerate(trial.run(rows_2d, case)):
-        trial.agree(f"rank {number}", got, {name: local_part(case, number, name, p) for name, p in case.full().items()})
+    is_seen(trial, case, lambda number, name, full: {"local": local_part(case, number, name, full)})
 
 
 @requirement("sharding/2d-full", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")

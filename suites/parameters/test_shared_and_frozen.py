@@ -68,9 +68,9 @@ def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: ParameterCase) -
     follows(trial, play, expected(replace(case, frozen=(tuple(names(case)),))))
 
 
-@requirement("parameters/frozen-not-reduced", Feature.FULLY_SHARD, Feature.CUSTOM_COLLECTIVES, ranks=2)
+@requirement("parameters/frozen-not-reduced", Feature.FULLY_SHARD, ranks=2)
 def test_frozen_parameters_are_not_reduced(trial: Trial) -> None:
-    """A step with frozen weights hands fewer elements to reduce-scatter than one of these weights has."""
+    """A step with frozen weights hands fewer elements to reductions than one of these weights has."""
     for number, elements in enumerate(trial.run(elements_reduced, FROZEN_WEIGHTS)):
         trial.holds(elements < 128, f"rank {number}: expected fewer than 128 elements to be reduced, got {elements}")
 

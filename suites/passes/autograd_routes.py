@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
+from suites.kit.strategies import cases_of
 from suites.oracle.layout import local
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route
@@ -107,12 +108,6 @@ class WatchedCase(TrainingCase):
     mode: str = "no_grad"
 
 
-@st.composite
-def watched_cases(draw: st.DrawFn, modes: tuple[str, ...]) -> WatchedCase:
-    """Any small net, watched in one of the modes."""
-    return WatchedCase(**vars(draw(pass_cases())), mode=draw(st.sampled_from(modes)))
-
-
 def watched(case: WatchedCase, step: int) -> tuple[str, ...]:
     """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
 
@@ -167,11 +162,9 @@ class BrokenCase(TrainingCase):
     moment: str = "before"
 
 
-@st.composite
-def broken_cases(draw: st.DrawFn, moments: tuple[str, ...]) -> BrokenCase:
+def broken_cases(*moments: str) -> st.SearchStrategy[BrokenCase]:
     """Any block of a net of three, at one of the moments."""
-    moment = st.sampled_from(moments)
-    return BrokenCase(**vars(draw(pass_cases(blocks=3))), block=draw(st.integers(0, 2)), moment=draw(moment))
+    return cases_of(BrokenCase, pass_cases(blocks=3), block=st.integers(0, 2), moment=st.sampled_from(moments))
 
 
 def broken(case: BrokenCase, step: int) -> tuple[str, ...]:

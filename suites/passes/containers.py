@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes.autograd_routes import ALONE
-from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route
 
 
@@ -57,12 +55,6 @@ class BoxCase(TrainingCase):
     """A net whose modules pass on containers of the kind."""
 
     kind: str = "list"
-
-
-@st.composite
-def box_cases(draw: st.DrawFn) -> BoxCase:
-    """Two blocks; each of them takes and gives containers, and so does the root."""
-    return BoxCase(**vars(draw(pass_cases())), kind=draw(st.sampled_from(list(KINDS))))
 
 
 class Boxed(nn.Module):

@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import cases_of
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
 
@@ -78,11 +79,10 @@ class AheadCase(TrainingCase):
     backward: int = 0
 
 
-@st.composite
-def ahead_cases(draw: st.DrawFn) -> AheadCase:
-    """Four blocks sharded by themselves."""
-    plain = draw(pass_cases(blocks=4, plan=(0, 1, 2, 3)))
-    return AheadCase(**vars(plain), forward=draw(st.integers(0, 3)), backward=draw(st.integers(0, 3)))
+#: Four blocks sharded by themselves.
+AHEAD_CASES = cases_of(
+    AheadCase, pass_cases(blocks=4, plan=(0, 1, 2, 3)), forward=st.integers(0, 3), backward=st.integers(0, 3)
+)
 
 
 def ahead(implementation: Implementation, case: AheadCase, net: Any, **options: Any) -> None:
@@ -129,7 +129,7 @@ def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, *
 
 @dataclass(frozen=True)
 class AlgorithmCase(TrainingCase):
-    """Training by an optimizer of ``torch.optim`` with one of its ways to go over parameters."""
+    """Training by an optimizer of ``torch.optim`` with one of its ways to go over parameters, if it has that."""
 
     algorithm: str = "SGD"
     way: str = ""
@@ -137,14 +137,11 @@ class AlgorithmCase(TrainingCase):
 
 WAYS = [("SGD", "foreach"), ("Adam", "foreach"), ("AdamW", "foreach"), ("AdamW", "fused")]
 WAYS += [("SGD", ""), ("Adam", ""), ("AdamW", "")]
-
-
-@st.composite
-def algorithm_cases(draw: st.DrawFn) -> AlgorithmCase:
-    """Small nets with any of the optimizers."""
-    plain = draw(pass_cases(plain=True, steps=3))
-    algorithm, way = draw(st.sampled_from(WAYS))
-    return AlgorithmCase(**vars(plain), algorithm=algorithm, way=way)
+ALGORITHM_CASES = st.sampled_from(WAYS).flatmap(
+    lambda ways: cases_of(
+        AlgorithmCase, pass_cases(plain=True, steps=3), algorithm=st.just(ways[0]), way=st.just(ways[1])
+    )
+)
 
 
 def told_optimizer(case: AlgorithmCase, parameters: Any) -> torch.optim.Optimizer:

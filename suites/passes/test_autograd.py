@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.requirement import requirement
@@ -12,10 +13,11 @@ from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.programs import parameters
+from suites.kit.strategies import cases_of
 from suites.passes import autograd_routes as routes
 from suites.passes import containers
-from suites.passes.autograd_routes import BrokenCase, WatchedCase, broken_cases, watched_cases
-from suites.passes.containers import BoxCase, box_cases
+from suites.passes.autograd_routes import BrokenCase, WatchedCase, broken_cases
+from suites.passes.containers import KINDS, BoxCase
 from suites.passes.pass_programs import Walking, follows
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Pass, Route
@@ -48,7 +50,7 @@ def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: Traini
 
 
 @requirement("autograd/containers", SHARDED, ranks=2)
-@given(case=box_cases())
+@given(case=cases_of(BoxCase, pass_cases(), kind=st.sampled_from(list(KINDS))))
 def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: BoxCase) -> None:
     """Lists, tuples, dicts, named tuples and dataclasses, also nested, pass through sharded modules with gradients."""
     follows(trial, case, containers.BOXES)
@@ -69,14 +71,14 @@ def test_outputs_that_need_no_gradient_pass_as_they_are(trial: Trial, case: Trai
 
 
 @requirement("autograd/without-gradients", SHARDED, ranks=2)
-@given(case=watched_cases(("no_grad",)))
+@given(case=cases_of(WatchedCase, pass_cases()))
 def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: WatchedCase) -> None:
     """Forwards under no_grad, the very first one too, give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
 
 @requirement("autograd/inference-mode", SHARDED, ranks=2)
-@given(case=watched_cases(("inference_mode",)))
+@given(case=cases_of(WatchedCase, pass_cases(), mode=st.just("inference_mode")))
 def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: WatchedCase) -> None:
     """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
@@ -153,7 +155,7 @@ def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> No
 
 
 @requirement("autograd/reset-after-forward", SHARDED, Feature.RESET, ranks=2)
-@given(case=broken_cases(("before", "after")))
+@given(case=broken_cases("before", "after"))
 def test_a_forward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> None:
     """After an exception in forward and reset_iter_state() on the root, training goes on as unsharded."""
     follows(trial, case, routes.BROKEN)
@@ -161,7 +163,7 @@ def test_a_forward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> N
 
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
 @example(case=BROKEN_LATE)
-@given(case=broken_cases(("backward",)))
+@given(case=broken_cases("backward"))
 def test_a_backward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> None:
     """After an exception in backward, reset_iter_state() on the root and zero_grad(), training goes on as unsharded."""
     follows(trial, case, routes.BROKEN)

@@ -13,7 +13,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes import pass_routes as routes
 from suites.passes.pass_programs import Walking, follows
-from suites.passes.pass_routes import AheadCase, AlgorithmCase, ahead_cases, algorithm_cases
+from suites.passes.pass_routes import AheadCase, AlgorithmCase
 from suites.passes.pass_strategies import pass_cases
 
 SHARDED = Feature.FULLY_SHARD
@@ -74,14 +74,14 @@ def test_the_root_needs_no_inputs(trial: Trial, case: TrainingCase) -> None:
 
 
 @requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
-@given(case=ahead_cases())
+@given(case=routes.AHEAD_CASES)
 def test_gathering_ahead_changes_no_result(trial: Trial, case: AheadCase) -> None:
     """Whatever modules prefetch in forward and backward, the results are the unsharded model's."""
     follows(trial, case, routes.AHEAD)
 
 
 @requirement("passes/optimizers", SHARDED, ranks=2)
-@given(case=algorithm_cases())
+@given(case=routes.ALGORITHM_CASES)
 def test_optimizers_step_on_sharded_parameters(trial: Trial, case: AlgorithmCase) -> None:
     """SGD, Adam and AdamW, one by one, foreach or fused, update sharded parameters as they update unsharded ones."""
     follows(trial, case, routes.OPTIMIZERS)
