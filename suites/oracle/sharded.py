@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from harness.worlds.rank import Rank
 from suites.oracle.layout import local
-from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in
+from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in, vary
 
 State = dict[str, Any]
 FORMS = {
@@ -38,9 +38,15 @@ class Sharded(Trained):
         self.rank, self.case = rank, case
         self.batches = 0
         self.saved: Any = {}
+        self.own: list[torch.optim.Optimizer] = []
         self.take(self.made())
         if case.steps_in_backward:
             self.step_in_backward()
+
+    @classmethod
+    def play(cls, rank: Rank, case: Any) -> list[State]:
+        """A program: do all actions; what could be seen after each."""
+        return played_on(cls(rank, case))
 
     @abstractmethod
     def made(self) -> Any:
@@ -58,6 +64,7 @@ class Sharded(Trained):
         """Have each parameter take its step as soon as its gradient is there."""
         for name, parameter in self.held.items():
             own = self.case.optimizer_of({name: parameter})
+            self.own.append(own)
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(partial(_step_and_forget, own))
 
@@ -164,6 +171,12 @@ class Sharded(Trained):
     def switch(self, what: str, value: bool) -> None:
         """Set what is named."""
         getattr(self.net, "set_is_last_backward" if what == "last" else f"set_requires_{what}")(value)
+
+    def vary(self, _: str) -> None:
+        """Change the settings of all optimizers."""
+        super().vary("")
+        for optimizer in self.own:
+            vary(optimizer)
 
     def clip(self, most: str) -> State:
         """Clip gradients; their norm."""

@@ -212,14 +212,19 @@ class Trained:
 
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""
-        for group in self.optimizer.param_groups:
-            group["lr"] /= 2
-            group.update({"note": group["note"] + ", later"} if "note" in group else {})
+        vary(self.optimizer)
 
     def see_settings(self) -> list[dict[str, Any]]:
         """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""
         keys = ("lr", "weight_decay", "momentum", "note")
         return [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+
+
+def vary(optimizer: torch.optim.Optimizer) -> None:
+    """Halve an optimizer's rates, and change entries of the user's own."""
+    for group in optimizer.param_groups:
+        group["lr"] /= 2
+        group.update({"note": group["note"] + ", later"} if "note" in group else {})
 
 
 def kept(optimizer: torch.optim.Optimizer, named: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:

@@ -17,25 +17,12 @@ from torch.distributed.tensor import DTensor
 from harness.vendor import Implementation
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.strategies import cases_of
 from suites.oracle.layout import own, shard
 from suites.oracle.sharded import Resting, State, played_on
 from suites.passes.autograd_routes import ALONE
 from suites.passes.pass_programs import Walking
-from suites.passes.pass_strategies import pass_cases
+from suites.passes.pass_strategies import HowCase, pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
-
-
-@dataclass(frozen=True)
-class EditCase(TrainingCase):
-    """The user changes all parameters in one of some ways."""
-
-    how: str = ""
-
-
-def edit_cases(*ways: str) -> st.SearchStrategy[EditCase]:
-    """Any of the ways."""
-    return cases_of(EditCase, pass_cases(), how=st.sampled_from(ways))
 
 
 def edited(p: Pass) -> Found:
@@ -53,7 +40,7 @@ def edited(p: Pass) -> Found:
 EDITED = Route(edited, actions=ALONE)
 
 
-def replaced(implementation: Implementation, case: EditCase, net: Any, **options: Any) -> None:
+def replaced(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
     """Shard a net of other numbers, and then give it those that it had: load them, assign them, or set each."""
     full = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     with torch.no_grad():
@@ -151,8 +138,3 @@ class BuiltInLayers(Resting):
             layer.load_state_dict(full.state_dict())
             layers.append(fully_shard(layer.to(self.rank.device), mesh=mesh))
         return fully_shard(nn.Sequential(*layers), mesh=mesh)
-
-
-def play_in_layers(rank: Rank, case: TrainingCase) -> list[State]:
-    """Build, shard and train; what each action gave."""
-    return played_on(BuiltInLayers(rank, case))

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.worlds.rank import Rank
 from suites.kit.programs import parameters, spread, steps
 from suites.oracle.layout import local
-from suites.oracle.sharded import Resting, State, played_on
+from suites.oracle.sharded import Resting
 from suites.parameters.experts import ExpertCase, is_expert
 from suites.parameters.registration import CountingGather
 
@@ -74,11 +74,6 @@ class ShardedExperts(Resting):
     def made(self) -> Any:
         """That with the rank's own expert."""
         return sharded(self.rank, self.case)
-
-
-def play(rank: Rank, case: ExpertCase) -> list[State]:
-    """Shard, then train; what each action gave."""
-    return played_on(ShardedExperts(rank, case))
 
 
 def train_with_two_descriptions(rank: Rank, case: ExpertCase) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase, as_case
@@ -16,7 +17,6 @@ from suites.kit.hsdp import write
 from suites.kit.programs import apply, steps
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import shard
-from suites.oracle.situation import Step, Trace
 from suites.parameters import coded
 from suites.parameters.coded import NOTES
 from suites.parameters.registration import CountingGather
@@ -71,7 +71,7 @@ def train_coded(rank: Rank, case: CodedCase) -> dict[str, Any]:
     """Shard a net of coded weights, and train it."""
     NOTES.begin()
     net = apply(rank, case, case.coded(), reshard_after_forward=case.reshard_after_forward)
-    return {"trace": plain(steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
+    return {"trace": tree_map_only(Tensor, coded.plain, steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
 
 
 def train_patched(rank: Rank, case: CodedCase) -> dict[str, Any]:
@@ -88,22 +88,13 @@ def train_patched(rank: Rank, case: CodedCase) -> dict[str, Any]:
     for parameter in net.parameters():
         if parameter.dim() == 2:
             patch(parameter._local_tensor, getattr(coded, case.kind))  # type: ignore[attr-defined]
-    return {"trace": plain(steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
+    return {"trace": tree_map_only(Tensor, coded.plain, steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
 
 
 def patch(tensor: Tensor, kind: Any) -> None:
     """Give one tensor the hooks of a class."""
     for name in ("fsdp_pre_all_gather", "fsdp_post_all_gather"):
         setattr(tensor, name, MethodType(getattr(kind, name), tensor))
-
-
-def plain(trace: Trace) -> Trace:
-    """The same with ordinary tensors."""
-
-    def each(tensors: dict[str, Any]) -> dict[str, Any]:
-        return {name: coded.plain(t) if isinstance(t, Tensor) else t for name, t in tensors.items()}
-
-    return [Step(loss=s["loss"], gradients=each(s["gradients"]), parameters=each(s["parameters"])) for s in trace]
 
 
 def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Block, NetCase, Stack, as_case
 from suites.kit.programs import apply, data_mesh
 from suites.kit.strategies import training_cases
-from suites.oracle.sharded import Resting, State, played_on
+from suites.oracle.sharded import Resting
 from suites.parameters.parameters import ParameterCase
 
 TWO: tuple[Block, ...] = ("linear", "linear")
@@ -75,11 +75,6 @@ class ShardedParameters(Resting):
             net.get_parameter(name).requires_grad_(False)
         shard(self.rank, self.case, net)
         return net  # type: ignore[no-any-return]
-
-
-def play(rank: Rank, case: ParameterCase) -> list[State]:
-    """Freeze, shard and train as the case says; what each action gave."""
-    return played_on(ShardedParameters(rank, case))
 
 
 def shard(rank: Rank, case: ParameterCase, net: nn.Sequential) -> None:

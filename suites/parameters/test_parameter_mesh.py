@@ -14,11 +14,11 @@ from harness.vendor import Feature
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
 from suites.parameters.expert_programs import (
+    ShardedExperts,
     by_hand,
     layouts,
     own_gather,
     own_hook,
-    play,
     train_with_two_descriptions,
 )
 from suites.parameters.experts import ExpertCase, expert_cases, is_expert
@@ -44,21 +44,21 @@ def test_stacks_of_experts_lie_on_both_axes(trial: Trial, case: ExpertCase) -> N
 @given(case=expert_cases())
 def test_gradients_are_averaged_over_the_mesh_of_each_parameter(trial: Trial, case: ExpertCase) -> None:
     """An expert's gradients are averaged over the ranks that have it and others over all: training is the unsharded."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedExperts.play, expected(case))
 
 
 @requirement("parameter-mesh/stacked-training", *OWN, Feature.TENSOR_PARALLEL, ranks=2)
 @given(case=expert_cases(stacked=True))
 def test_stacks_of_experts_train_as_the_unsharded_model(trial: Trial, case: ExpertCase) -> None:
     """Experts in one stack, cut over ep and over the ranks of each, train as the unsharded model, bit for bit."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedExperts.play, expected(case))
 
 
 @requirement("parameter-mesh/groups", *OWN, Feature.RESHARD_TO_GROUP, ranks=4)
 @given(case=expert_cases(ep=2, reshard_after_forward=2))
 def test_each_mesh_reshards_to_groups_of_its_own(trial: Trial, case: ExpertCase) -> None:
     """Shards over groups of two between forward and backward, on the mesh of each parameter, change no number."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedExperts.play, expected(case))
 
 
 @requirement("parameter-mesh/by-hand", *OWN, ranks=2)
@@ -76,7 +76,7 @@ def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: E
 @given(case=expert_cases(steps=1))
 def test_gradients_accumulate_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
     """Without synchronisation no parameter of any mesh has a gradient, and the next reduction gives the sum of both."""
-    follows(trial, play, expected(replace(case, accumulates=True)))
+    follows(trial, ShardedExperts.play, expected(replace(case, accumulates=True)))
 
 
 @requirement("parameter-mesh/descriptions", *OWN, ranks=2)

@@ -17,9 +17,9 @@ from suites.oracle import judging
 from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
 from suites.parameters import edits, registration
-from suites.parameters.edits import DTYPES, DtypeCase, EditCase, dtype_cases, edit_cases
+from suites.parameters.edits import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
-from suites.passes.pass_strategies import pass_cases
+from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
 
 SHARDED = Feature.FULLY_SHARD
@@ -113,15 +113,15 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 
 
 @requirement("registration/edits", SHARDED, ranks=2)
-@given(case=edit_cases("parameter", "data", "local"))
-def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: EditCase) -> None:
+@given(case=how_cases("parameter", "data", "local"))
+def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
     follows(trial, case, edits.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
-@given(case=edit_cases("load", "assign", "setattr"))
-def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: EditCase) -> None:
+@given(case=how_cases("load", "assign", "setattr"))
+def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
     follows(trial, case, edits.REPLACED)
 
@@ -161,7 +161,7 @@ def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, ca
 def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
     """Layers that are built and sharded one by one, so that memory is used again, are not taken for shared ones."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True, steps=1)
-    judging.follows(trial, edits.play_in_layers, Expected(case))
+    judging.follows(trial, edits.BuiltInLayers.play, Expected(case))
 
 
 def named(case: TrainingCase) -> list[tuple[str, nn.Parameter]]:

@@ -15,13 +15,13 @@ from suites.oracle.expected import expected
 from suites.oracle.judging import follows
 from suites.parameters.parameter_programs import (
     TWO,
+    ShardedParameters,
     elements_reduced,
     frozen_cases,
     ignored_cases,
     is_plain,
     names,
     parameter_cases,
-    play,
 )
 from suites.parameters.parameters import ParameterCase
 from suites.training.mixed_nets import TableCase, seen_with_table, table_cases
@@ -41,7 +41,7 @@ FROZEN_WEIGHTS = replace(
 @given(case=frozen_cases())
 def test_frozen_parameters_train_as_unsharded(trial: Trial, case: ParameterCase) -> None:
     """Parameters frozen before or after sharding, beside trainable ones, have no gradient; all others the right one."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedParameters.play, expected(case))
 
 
 @requirement("parameters/frozen-by-turns", Feature.FULLY_SHARD, ranks=2)
@@ -49,7 +49,7 @@ def test_frozen_parameters_train_as_unsharded(trial: Trial, case: ParameterCase)
 @given(case=frozen_cases(steps=3, changing=True))
 def test_freezing_can_change_between_steps(trial: Trial, case: ParameterCase) -> None:
     """What is frozen or unfrozen between steps is so from the next forward, whatever forward without gradients ran."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedParameters.play, expected(case))
 
 
 @requirement("parameters/called-again", Feature.FULLY_SHARD, ranks=2)
@@ -58,14 +58,14 @@ def test_freezing_can_change_between_steps(trial: Trial, case: ParameterCase) ->
 @given(case=st.sampled_from(CALLS).flatmap(lambda calls: frozen_cases(blocks=TWO, calls=calls)))
 def test_modules_may_run_several_times(trial: Trial, case: ParameterCase) -> None:
     """Modules with frozen parameters that run twice in a forward, with gradients once or twice, train as unsharded."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedParameters.play, expected(case))
 
 
 @requirement("parameters/all-frozen", Feature.FULLY_SHARD, ranks=2)
 @given(case=parameter_cases(steps=1))
 def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: ParameterCase) -> None:
     """A net of frozen parameters alone runs forward as the unsharded one does."""
-    follows(trial, play, expected(replace(case, frozen=(tuple(names(case)),))))
+    follows(trial, ShardedParameters.play, expected(replace(case, frozen=(tuple(names(case)),))))
 
 
 @requirement("parameters/frozen-not-reduced", Feature.FULLY_SHARD, ranks=2)
@@ -79,28 +79,28 @@ def test_frozen_parameters_are_not_reduced(trial: Trial) -> None:
 @given(case=parameter_cases(blocks=TWO, tied=WEIGHTS, sharded=()))
 def test_tied_weights_in_one_group_stay_tied(trial: Trial, case: ParameterCase) -> None:
     """A weight that two modules of a group share has the sum of both gradients, and both modules see its updates."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedParameters.play, expected(case))
 
 
 @requirement("parameters/tied-in-a-list", Feature.FULLY_SHARD, ranks=2)
 @given(case=parameter_cases(blocks=TWO, tied=WEIGHTS, sharded=(), grouped=True))
 def test_tied_weights_in_a_list_of_modules_stay_tied(trial: Trial, case: ParameterCase) -> None:
     """A weight that modules of one list share trains as unsharded: every row on every rank, uneven ones too."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedParameters.play, expected(case))
 
 
 @requirement("parameters/tied-across-groups", Feature.FULLY_SHARD, ranks=2)
 @given(case=parameter_cases(steps=1, blocks=TWO, tied=WEIGHTS, sharded=(0, 1)))
 def test_weights_tied_across_groups_are_refused(trial: Trial, case: ParameterCase) -> None:
     """A weight that two modules share which are sharded separately raises ValueError by the first forward."""
-    trial.refuses(play, case, "ValueError", "another")
+    trial.refuses(ShardedParameters.play, case, "ValueError", "another")
 
 
 @requirement("parameters/ignored", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, ranks=2)
 @given(case=ignored_cases())
 def test_ignored_parameters_are_left_alone(trial: Trial, case: ParameterCase) -> None:
     """Ignored parameters stay what they were, in full, with each rank's own gradient; all others train as unsharded."""
-    follows(trial, play, expected(case))
+    follows(trial, ShardedParameters.play, expected(case))
 
 
 @requirement("parameters/ignored-stay", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
-from suites.kit.strategies import cases_of
 from suites.oracle.layout import local
-from suites.passes.pass_strategies import pass_cases
+from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Found, Pass, Route
 
 
@@ -51,18 +49,8 @@ class ForkInside(Blocks):
         return [self.blocks[1](each) for each in self.blocks[0](x)]
 
 
-class Skips(Blocks):
-    """Never uses its last block."""
-
-    def forward(self, x: Tensor) -> Any:
-        """``(batch, dim)`` to the same."""
-        for block in list(self.blocks)[:-1]:
-            x = block(x)
-        return x
-
-
 class Cut(Blocks):
-    """Forward ends before the last block, which is a head that is called by itself."""
+    """Forward ends before the last block, which is never used, or a head that is called by itself."""
 
     def forward(self, x: Tensor) -> Any:
         """Inputs to what the head takes."""
@@ -101,25 +89,18 @@ def hooked(p: Pass) -> Found:
     }
 
 
-@dataclass(frozen=True)
-class WatchedCase(TrainingCase):
-    """Between steps of training there are forwards without gradients, in ``mode``."""
-
-    mode: str = "no_grad"
-
-
-def watched(case: WatchedCase, step: int) -> tuple[str, ...]:
+def watched(case: HowCase, step: int) -> tuple[str, ...]:
     """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
 
     What such a forward leaves unsharded is resharded before the optimizer steps, as no backward will do it.
     """
-    before = ("look",) if step > 0 or case.mode == "no_grad" else ()
+    before = ("look",) if step > 0 or case.how == "no_grad" else ()
     return (*before, "forward", "backward", "look", "reshard")
 
 
 def in_mode(p: Pass) -> Any:
     """Run the net; in the case's mode, where gradients are switched off."""
-    with nullcontext() if torch.is_grad_enabled() else getattr(torch, p.case.mode)():
+    with nullcontext() if torch.is_grad_enabled() else getattr(torch, p.case.how)():
         return p.net(p.inputs())
 
 
@@ -154,22 +135,19 @@ def backward_hooks(p: Pass) -> Found:
     yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
 
 
-@dataclass(frozen=True)
-class BrokenCase(TrainingCase):
-    """In the first step something raises: before or after the ``block`` ran in forward, or in its backward."""
-
-    block: int = 0
-    moment: str = "before"
-
-
-def broken_cases(*moments: str) -> st.SearchStrategy[BrokenCase]:
-    """Any block of a net of three, at one of the moments."""
-    return cases_of(BrokenCase, pass_cases(blocks=3), block=st.integers(0, 2), moment=st.sampled_from(moments))
-
-
-def broken(case: BrokenCase, step: int) -> tuple[str, ...]:
+def broken(case: HowCase, step: int) -> tuple[str, ...]:
     """A pass that fails and is reset, and then one that does not."""
-    return (f"fail blocks.{case.block} {case.moment}", "drop", "forward", "backward")
+    return (f"fail blocks.{case.how}", "drop", "forward", "backward")
+
+
+def scheduled(case: TrainingCase, step: int) -> tuple[str, ...]:
+    """A forward and a backward, at half the rate of the step before."""
+    return (*(("vary",) if step else ()), "forward", "backward")
+
+
+def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
+    """Adam that goes over parameters one by one."""
+    return torch.optim.Adam(parameters, lr=case.learning_rate, foreach=False)
 
 
 ALONE, ON = ("walk first",), "walk on"
@@ -178,10 +156,12 @@ APART = ("forward", "defer last", "backward first", "resume last", "backward sec
 
 FORK = Route(net=Fork, losses=one_output)
 FORK_INSIDE = Route(net=ForkInside, losses=one_output)
-SKIPS = Route(net=Skips)
+SKIPS = Route(net=Cut)
 HOOKED = Route(hooked, actions=ALONE)
 WATCHED = Route(actions=watched, run=in_mode)
 DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
 BROKEN = Route(actions=broken)
+ADAM = Route(actions=scheduled, optimizer=adam)
+ADAM_IN_BACKWARD = replace(ADAM, in_backward=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import Stack
 from suites.passes.autograd_routes import ALONE
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -50,13 +50,6 @@ KINDS: dict[str, Kind] = {
 }
 
 
-@dataclass(frozen=True)
-class BoxCase(TrainingCase):
-    """A net whose modules pass on containers of the kind."""
-
-    kind: str = "list"
-
-
 class Boxed(nn.Module):
     """Applies its module to both tensors of a container."""
 
@@ -86,8 +79,8 @@ class Boxes(Blocks):
 
 def boxes(p: Pass) -> Found:
     """Train on a container of two inputs that need gradients; the loss uses one output in even steps, both in odd."""
-    kind, inputs = KINDS[p.case.kind], [p.inputs(salt).requires_grad_() for salt in (1, 2)]
-    box = p.net(kind.pack(*inputs), p.case.kind)
+    kind, inputs = KINDS[p.case.how], [p.inputs(salt).requires_grad_() for salt in (1, 2)]
+    box = p.net(kind.pack(*inputs), p.case.how)
     main, side = kind.unpack(box)
     loss = p.loss(main) + (p.loss(side, 1) if p.batch % 2 else 0)
     loss.backward()

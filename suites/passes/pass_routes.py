@@ -13,7 +13,7 @@ from torch.distributed.tensor.placement_types import Shard
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import cases_of
-from suites.passes.pass_strategies import pass_cases
+from suites.passes.pass_strategies import HowCase, pass_cases
 from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
 
 
@@ -66,11 +66,6 @@ def from_nothing(p: Pass) -> Any:
     return p.net()
 
 
-def last_dim(full: Tensor) -> int:
-    """The last of a parameter's dims."""
-    return full.dim() - 1
-
-
 @dataclass(frozen=True)
 class AheadCase(TrainingCase):
     """Every sharded block gathers so many blocks ahead in forward and in backward; 0 leaves it to the subject."""
@@ -106,7 +101,7 @@ def with_methods(implementation: Implementation, case: TrainingCase, net: Any, *
 
 def by_last_dim(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
     """Sharding by plan, with every parameter cut along its last dim."""
-    shard_by_plan(implementation, case, net, shard_placement_fn=lambda p: Shard(last_dim(p)), **options)
+    shard_by_plan(implementation, case, net, shard_placement_fn=lambda p: Shard(p.dim() - 1), **options)
 
 
 def roots_that_share(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -127,30 +122,17 @@ def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, *
     shard_by_plan(implementation, case, net, **options)
 
 
-@dataclass(frozen=True)
-class AlgorithmCase(TrainingCase):
-    """Training by an optimizer of ``torch.optim`` with one of its ways to go over parameters, if it has that."""
-
-    algorithm: str = "SGD"
-    way: str = ""
+#: Optimizers of ``torch.optim``, each with one of its ways to go over parameters, or left to itself.
+WAYS = ("SGD foreach", "Adam foreach", "AdamW foreach", "AdamW fused", "SGD", "Adam", "AdamW")
 
 
-WAYS = [("SGD", "foreach"), ("Adam", "foreach"), ("AdamW", "foreach"), ("AdamW", "fused")]
-WAYS += [("SGD", ""), ("Adam", ""), ("AdamW", "")]
-ALGORITHM_CASES = st.sampled_from(WAYS).flatmap(
-    lambda ways: cases_of(
-        AlgorithmCase, pass_cases(plain=True, steps=3), algorithm=st.just(ways[0]), way=st.just(ways[1])
-    )
-)
-
-
-def told_optimizer(case: AlgorithmCase, parameters: Any) -> torch.optim.Optimizer:
+def told_optimizer(case: HowCase, parameters: Any) -> torch.optim.Optimizer:
     """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.resumed``."""
-    options: dict[str, Any] = {"foreach": case.way == "foreach"} if case.way != "fused" else {"fused": True}
-    if case.algorithm != "SGD":
+    algorithm, _, way = case.how.partition(" ")
+    options: dict[str, Any] = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
+    if algorithm != "SGD":
         options["eps"] = 1 / 16
-    kind = getattr(torch.optim, case.algorithm)
-    made = kind(parameters, lr=case.learning_rate, **options)
+    made = getattr(torch.optim, algorithm)(parameters, lr=case.learning_rate, **options)
     assert isinstance(made, torch.optim.Optimizer)
     return made
 
@@ -167,4 +149,4 @@ NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
 SHARING_ROOTS = Route(spread=roots_that_share)
 OPTIMIZERS = Route(optimizer=told_optimizer, exact=False)
-LAST_DIM = Route(spread=by_last_dim, cut_dim=last_dim)
+LAST_DIM = Route(spread=by_last_dim, dim=-1)

@@ -104,11 +104,6 @@ def plain_sgd(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
     return OwnSGD(parameters, case.learning_rate)
 
 
-def first_dim(full: Tensor) -> int:
-    """Rows are cut."""
-    return 0
-
-
 @dataclass(frozen=True)
 class Route:
     """What is done: to which net, how it is sharded and run, and how it learns. Travels to ranks by name."""
@@ -121,7 +116,9 @@ class Route:
     spread: Callable[..., None] = shard_by_plan
     optimizer: Callable[[Any, Any], torch.optim.Optimizer] = plain_sgd
     exact: bool = True
-    cut_dim: Callable[[Tensor], int] = first_dim
+    in_backward: bool = False
+    #: The dim along which parameters are cut.
+    dim: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,6 +138,11 @@ class Walk(TrainingCase):
     def plays_in_own_dtypes(self) -> bool:
         """Wherever all is exact."""
         return self.exact
+
+    @property
+    def steps_in_backward(self) -> bool:
+        """Whether parameters step in backward."""
+        return self.route.in_backward
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -174,7 +176,7 @@ class Walk(TrainingCase):
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """A rank's rows, or other dims."""
-        return shard(full, self.world_size, rank, self.route.cut_dim(full))
+        return shard(full, self.world_size, rank, self.route.dim % full.dim())
 
 
 class UnshardedWalk(Unsharded):

@@ -13,8 +13,8 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes import pass_routes as routes
 from suites.passes.pass_programs import Walking, follows
-from suites.passes.pass_routes import AheadCase, AlgorithmCase
-from suites.passes.pass_strategies import pass_cases
+from suites.passes.pass_routes import AheadCase
+from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
 
 SHARDED = Feature.FULLY_SHARD
 
@@ -81,8 +81,8 @@ def test_gathering_ahead_changes_no_result(trial: Trial, case: AheadCase) -> Non
 
 
 @requirement("passes/optimizers", SHARDED, ranks=2)
-@given(case=routes.ALGORITHM_CASES)
-def test_optimizers_step_on_sharded_parameters(trial: Trial, case: AlgorithmCase) -> None:
+@given(case=how_cases(*routes.WAYS, plain=True, steps=3))
+def test_optimizers_step_on_sharded_parameters(trial: Trial, case: HowCase) -> None:
     """SGD, Adam and AdamW, one by one, foreach or fused, update sharded parameters as they update unsharded ones."""
     follows(trial, case, routes.OPTIMIZERS)
 
