@@ -222,7 +222,7 @@ class OnlyAfter(Coded):
     fsdp_post_all_gather = PartedByMesh.fsdp_post_all_gather
 
 
-def coded(net: nn.Module, kind: type[Coded]) -> nn.Module:
+def coded(net: nn.Sequential, kind: type[Coded]) -> nn.Sequential:
     """Make every weight of two dims one of ``kind``, in place."""
     for module in net.modules():
         for name, parameter in module.named_parameters(recurse=False):

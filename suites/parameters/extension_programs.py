@@ -31,9 +31,7 @@ class CodedCase(TrainingCase):
 
     def coded(self) -> nn.Sequential:
         """The net with coded weights."""
-        net = self.build()
-        coded.coded(net, getattr(coded, self.kind))
-        return net
+        return coded.coded(self.build(), getattr(coded, self.kind))
 
 
 @st.composite

@@ -113,7 +113,7 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 
 
 @requirement("registration/edits", SHARDED, ranks=2)
-@given(case=how_cases("parameter", "data", "local"))
+@given(case=how_cases("parameter", "data", "local", steps=3))
 def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
     follows(trial, case, edits.EDITED)

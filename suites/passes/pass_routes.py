@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.strategies import cases_of
-from suites.passes.pass_strategies import HowCase, pass_cases
+from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
 
 
@@ -66,29 +63,19 @@ def from_nothing(p: Pass) -> Any:
     return p.net()
 
 
-@dataclass(frozen=True)
-class AheadCase(TrainingCase):
-    """Every sharded block gathers so many blocks ahead in forward and in backward; 0 leaves it to the subject."""
-
-    forward: int = 0
-    backward: int = 0
+#: How many blocks are gathered ahead, in forward and in backward; 0 leaves it to the subject.
+AHEADS = [f"{forward} {backward}" for forward in range(4) for backward in range(4)]
 
 
-#: Four blocks sharded by themselves.
-AHEAD_CASES = cases_of(
-    AheadCase, pass_cases(blocks=4, plan=(0, 1, 2, 3)), forward=st.integers(0, 3), backward=st.integers(0, 3)
-)
-
-
-def ahead(implementation: Implementation, case: AheadCase, net: Any, **options: Any) -> None:
+def ahead(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
     """Sharding by plan, and then what to prefetch."""
     shard_by_plan(implementation, case, net, **options)
-    blocks = list(net.blocks)
+    blocks, forward, backward = list(net.blocks), *map(int, case.how.split())
     for place, block in enumerate(blocks):
-        if case.forward:
-            block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + case.forward])
-        if case.backward:
-            block.set_modules_to_backward_prefetch(blocks[max(0, place - case.backward) : place][::-1])
+        if forward:
+            block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + forward])
+        if backward:
+            block.set_modules_to_backward_prefetch(blocks[max(0, place - backward) : place][::-1])
 
 
 def with_methods(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -126,7 +113,7 @@ def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, *
 WAYS = ("SGD foreach", "Adam foreach", "AdamW foreach", "AdamW fused", "SGD", "Adam", "AdamW")
 
 
-def told_optimizer(case: HowCase, parameters: Any) -> torch.optim.Optimizer:
+def named_optimizer(case: HowCase, parameters: Any) -> torch.optim.Optimizer:
     """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.resumed``."""
     algorithm, _, way = case.how.partition(" ")
     options: dict[str, Any] = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
@@ -148,5 +135,5 @@ METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
 SHARING_ROOTS = Route(spread=roots_that_share)
-OPTIMIZERS = Route(optimizer=told_optimizer, exact=False)
+OPTIMIZERS = Route(optimizer=named_optimizer, exact=False)
 LAST_DIM = Route(spread=by_last_dim, dim=-1)
