@@ -29,6 +29,11 @@ class ApartCase(TrainingCase):
         """How many there are."""
         return self.world_size
 
+    @property
+    def plays_in_own_dtypes(self) -> bool:
+        """Wherever all is exact."""
+        return self.exact
+
     def is_apart(self, name: str) -> bool:
         """Whether a parameter has several values."""
         raise NotImplementedError

@@ -13,15 +13,17 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
-from suites.parameters.expert_programs import (
+from suites.parameters.experts import (
+    ExpertCase,
     ShardedExperts,
     by_hand,
+    expert_cases,
+    is_expert,
     layouts,
     own_gather,
     own_hook,
     train_with_two_descriptions,
 )
-from suites.parameters.experts import ExpertCase, expert_cases, is_expert
 
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
 

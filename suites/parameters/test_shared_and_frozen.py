@@ -13,8 +13,9 @@ from harness.vendor import Feature
 from suites.kit.cases import Stack
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
-from suites.parameters.parameter_programs import (
+from suites.parameters.parameters import (
     TWO,
+    ParameterCase,
     ShardedParameters,
     elements_reduced,
     frozen_cases,
@@ -23,7 +24,6 @@ from suites.parameters.parameter_programs import (
     names,
     parameter_cases,
 )
-from suites.parameters.parameters import ParameterCase
 from suites.training.mixed_nets import TableCase, seen_with_table, table_cases
 from suites.training.mixed_nets import on_rank as with_table
 
