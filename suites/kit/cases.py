@@ -89,6 +89,11 @@ class NetCase(CaseOnMesh):
         fill(net, self.seed, self.exact)
         return net
 
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of the net's parameters."""
+        return [name for name, _ in self.build().named_parameters()]
+
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Data of ``shape`` that depends on the seed and on ``salt`` (a step, a rank) and on nothing else."""
         return draw(shape, mixed(self.seed, *salt), self.exact).to(self.torch_dtype)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import Block, NetCase, Stack, as_case, fill
+from suites.kit.cases import Block, Stack, as_case, fill
 from suites.kit.programs import apply, data_mesh
 from suites.kit.strategies import training_cases
 from suites.kit.trees import share
@@ -89,7 +89,7 @@ class ParameterCase(ApartCase):
         yield from (f"freeze {name}" for name in sorted(frozen - before))
         if step in self.silent:
             yield from ("look", "reshard")
-        trains = any(name not in frozen for name, _ in self.build().named_parameters())
+        trains = set(self.parameter_names) - frozen
         yield from ("forward", "backward" if trains else "reshard", "step", "drop")
 
 
@@ -128,17 +128,13 @@ def parameter_cases(draw: st.DrawFn, /, steps: int = 2, **fixed: Any) -> Paramet
     return found
 
 
-def names(case: NetCase) -> list[str]:
-    """The names of the net's parameters."""
-    return [name for name, _ in case.build().named_parameters()]
-
-
 @st.composite
 def frozen_cases(draw: st.DrawFn, /, steps: int = 2, changing: bool = False, **fixed: Any) -> ParameterCase:
     """Some parameters frozen, never all; others in every step if ``changing``, with silent forwards between."""
     case = draw(parameter_cases(steps=steps, **fixed))
-    some = st.sets(st.sampled_from(names(case)), max_size=len(names(case)) - 1).map(lambda drawn: tuple(sorted(drawn)))
-    first = draw(some.filter(bool) if len(names(case)) > 1 else some)
+    names = case.parameter_names
+    some = st.sets(st.sampled_from(names), max_size=len(names) - 1).map(lambda drawn: tuple(sorted(drawn)))
+    first = draw(some.filter(bool) if len(names) > 1 else some)
     frozen = (first, *(draw(some) for _ in range(steps - 1))) if changing else (first,) * steps
     silent = tuple(sorted(draw(st.sets(st.integers(0, steps - 1))))) if changing else ()
     return replace(case, frozen=frozen, silent=silent, late=draw(st.booleans()))
@@ -150,7 +146,7 @@ def ignored_cases(draw: st.DrawFn) -> ParameterCase:
     case = draw(parameter_cases())
     tied = case.net.blocks == TWO and draw(st.booleans())
     case = replace(case, tied=(("1.weight", "0.weight"),)) if tied else case
-    some = st.sets(st.sampled_from(names(case)), min_size=1, max_size=max(1, len(names(case)) - 1))
+    some = st.sets(st.sampled_from(case.parameter_names), min_size=1, max_size=max(1, len(case.parameter_names) - 1))
     ignored = {*draw(some), *(["0.weight"] if tied else [])}
     return replace(case, ignored=tuple(sorted(ignored)))
 

@@ -11,7 +11,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.registered import form, forms_of, owner
+from suites.kit.registered import form, forms_of
 from suites.kit.strategies import cases_of
 from suites.oracle import judging
 from suites.oracle.expected import Expected
@@ -49,7 +49,7 @@ def test_forward_waits_for_gathers_that_nobody_waited_for(trial: Trial, case: Tr
 @given(case=pass_cases())
 def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: TrainingCase) -> None:
     """unshard() while gathering or gathered starts no new gather, and a second wait() or reshard() changes nothing."""
-    gathers = [int(bool(names)) for names in own_parameters(case)]
+    gathers = [int(len(case.sharded) < len(case.net.blocks)), *[1] * len(case.sharded)]
     for number, got in enumerate(trial.run(registration.repeated, case)):
         full, rows = (forms_of(case, number, root=sharded, children=sharded) for sharded in (False, True))
         want = {"unsharded": {"gathers": gathers, "facts": full}, "resharded": {"gathers": gathers, "facts": rows}}
@@ -71,7 +71,7 @@ def test_resharding_between_forward_and_backward_changes_no_result(trial: Trial,
 def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, case: TrainingCase) -> None:
     """The registered sharded parameters are the same objects after every forward, backward and optimizer step."""
     for number, got in enumerate(trial.run(registration.same_objects, case)):
-        trial.agree(f"rank {number}", got, {when: dict.fromkeys(names(case), True) for when in got})
+        trial.agree(f"rank {number}", got, {when: dict.fromkeys(case.parameter_names, True) for when in got})
 
 
 @requirement("registration/gradient-layouts", SHARDED, ranks=2)
@@ -97,7 +97,7 @@ def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
 def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: TrainingCase) -> None:
     """What a layer runs with are nn.Parameters, leaves of autograd, that need gradients as the original ones did."""
     for number, got in enumerate(trial.run(registration.seen_by_layers, case)):
-        trial.agree(f"rank {number}", got, {name: [True, True, True] for name in names(case)})
+        trial.agree(f"rank {number}", got, {name: [True, True, True] for name in case.parameter_names})
 
 
 @requirement("registration/frees-what-autograd-saved", SHARDED, ranks=2)
@@ -105,7 +105,7 @@ def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: Training
 def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: TrainingCase) -> None:
     """When resharded, full parameters hold no memory, even while autograd has saved them for a backward to come."""
     for number, got in enumerate(trial.run(registration.memory_saved_by_autograd, case)):
-        nothing = dict.fromkeys(names(case), 0)
+        nothing = dict.fromkeys(case.parameter_names, 0)
         trial.agree(f"rank {number}", got, {"before backward": nothing, "after": nothing})
 
 
@@ -167,17 +167,6 @@ def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
 def named(case: TrainingCase) -> list[tuple[str, nn.Parameter]]:
     """The unsharded net's parameters by name."""
     return list(case.build().named_parameters())
-
-
-def names(case: TrainingCase) -> list[str]:
-    """Their names."""
-    return [name for name, _ in named(case)]
-
-
-def own_parameters(case: TrainingCase) -> list[list[str]]:
-    """The parameters of the root and of each block that is sharded by itself."""
-    owners = [(owner(name) if owner(name) in case.sharded else None, name) for name in names(case)]
-    return [[name for place, name in owners if place == module] for module in (None, *case.sharded)]
 
 
 def layout(parameter: nn.Parameter, case: TrainingCase, number: int) -> dict[str, Any]:

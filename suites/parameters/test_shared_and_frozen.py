@@ -21,7 +21,6 @@ from suites.parameters.parameters import (
     frozen_cases,
     ignored_cases,
     is_plain,
-    names,
     parameter_cases,
 )
 from suites.training.mixed_nets import TableCase, seen_with_table, table_cases
@@ -65,7 +64,7 @@ def test_modules_may_run_several_times(trial: Trial, case: ParameterCase) -> Non
 @given(case=parameter_cases(steps=1))
 def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: ParameterCase) -> None:
     """A net of frozen parameters alone runs forward as the unsharded one does."""
-    follows(trial, ShardedParameters.play, expected(replace(case, frozen=(tuple(names(case)),))))
+    follows(trial, ShardedParameters.play, expected(replace(case, frozen=(tuple(case.parameter_names),))))
 
 
 @requirement("parameters/frozen-not-reduced", Feature.FULLY_SHARD, ranks=2)
@@ -108,7 +107,7 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: ParameterCase) ->
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: ParameterCase) -> None:
     """Sharding replaces every parameter but those ignored, wherever these are used."""
     for number, got in enumerate(trial.run(is_plain, case)):
-        trial.agree(f"rank {number}, kept", got, {name: name in case.ignored for name in names(case)})
+        trial.agree(f"rank {number}, kept", got, {name: name in case.ignored for name in case.parameter_names})
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)
