@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.oracle.sharded import Sharded, State, played_on
+from suites.oracle.sharded import Sharded
 
 
 def mesh_of(rank: Rank, case: GeneratedCase) -> DeviceMesh:
@@ -50,8 +50,3 @@ class ShardedNet(Sharded):
     def made(self) -> Any:
         """Build the net and do all that the case says."""
         return spread_net(self.rank, self.case, self.case.build().to(self.rank.device))
-
-
-def play(rank: Rank, case: GeneratedCase) -> list[State]:
-    """Shard, then train; what each action gave."""
-    return played_on(ShardedNet(rank, case))

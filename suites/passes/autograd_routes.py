@@ -140,11 +140,6 @@ def broken(case: HowCase, step: int) -> tuple[str, ...]:
     return (f"fail blocks.{case.how}", "drop", "forward", "backward")
 
 
-def scheduled(case: TrainingCase, step: int) -> tuple[str, ...]:
-    """A forward and a backward, at half the rate of the step before."""
-    return (*(("vary",) if step else ()), "forward", "backward")
-
-
 def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
     """Adam that goes over parameters one by one."""
     return torch.optim.Adam(parameters, lr=case.learning_rate, foreach=False)
@@ -163,5 +158,6 @@ DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
 BROKEN = Route(actions=broken)
-ADAM = Route(actions=scheduled, optimizer=adam)
+#: Every step is at half the rate of the one before.
+ADAM = Route(actions=("vary", "forward", "backward"), optimizer=adam)
 ADAM_IN_BACKWARD = replace(ADAM, in_backward=True)
