@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.oracle.sharded import Sharded
+from suites.oracle.sharded import Resting
 
 
 def mesh_of(rank: Rank, case: GeneratedCase) -> DeviceMesh:
@@ -44,7 +44,7 @@ def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group, **option
     rank.implementation.fully_shard(modules if len(modules) > 1 else modules[0], **options)
 
 
-class ShardedNet(Sharded):
+class ShardedNet(Resting):
     """The net of a case, on one rank."""
 
     def made(self) -> Any:
