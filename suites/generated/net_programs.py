@@ -9,8 +9,8 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.kit.programs import data_mesh, parameters
-from suites.oracle.sharded import Sharded, State, played_on
+from suites.kit.programs import data_mesh
+from suites.oracle.sharded import Resting
 
 
 def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any:
@@ -39,18 +39,9 @@ def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group, **option
     rank.implementation.fully_shard(modules if len(modules) > 1 else modules[0], **options)
 
 
-class ShardedNet(Sharded):
+class ShardedNet(Resting):
     """The net of a case, on one rank."""
 
     def made(self) -> Any:
         """Build the net and do all that the case says."""
         return spread_net(self.rank, self.case, self.case.build().to(self.rank.device))
-
-    def see_parameters(self) -> State:
-        """This rank's parts of what is registered: after backward, sharded parameters."""
-        return parameters(self.net)
-
-
-def play(rank: Rank, case: GeneratedCase) -> list[State]:
-    """Shard, then train; what each action gave."""
-    return played_on(ShardedNet(rank, case))

@@ -16,7 +16,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.generated.net_programs import play
+from suites.generated.net_programs import ShardedNet
 from suites.generated.net_strategies import (
     PURE,
     ahead_cases,
@@ -41,7 +41,7 @@ ROOT = Group()
 
 def follows(trial: Trial, case: GeneratedCase) -> None:
     """Train on ranks, and compare action by action."""
-    judging.follows(trial, play, expected(case))
+    judging.follows(trial, ShardedNet.play, expected(case))
 
 
 def groups(*calls: Any) -> tuple[Group, ...]:

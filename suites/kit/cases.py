@@ -103,6 +103,11 @@ class NetCase(CaseOnMesh):
         """The net's parameters by name."""
         return {name: parameter.detach() for name, parameter in self.build().named_parameters()}
 
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of the net's parameters."""
+        return [name for name, _ in self.build().named_parameters()]
+
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Data of ``shape`` that depends on the seed and on ``salt`` (a step, a rank) and on nothing else."""
         return draw(shape, mixed(self.seed, *salt), self.exact).to(self.torch_dtype)
@@ -160,8 +165,8 @@ class TrainingCase(NetCase, Situation):
 
 
 def as_case(cls: type[Any], case: NetCase, **more: Any) -> Any:
-    """A case of a class derived from the case's, with the case's fields and more."""
-    return cls(**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more)
+    """A case of a class derived from the case's, or of the same, with the case's fields and others."""
+    return cls(**{**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more})
 
 
 def fill(net: nn.Module, seed: int, exact: bool) -> None:

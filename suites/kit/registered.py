@@ -188,6 +188,11 @@ def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
     used = when_run(net, weakref.ref)
     with torch.no_grad():
         forward(rank, case, net)
+    return bytes_of(used)
+
+
+def bytes_of(used: dict[str, weakref.ref[Tensor]]) -> dict[str, int]:
+    """How many bytes each of them still holds."""
     gc.collect()
     return {name: kept(reference()) for name, reference in used.items()}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from harness.trial import most_ranks
-from suites.kit.cases import NetCase, Stack, TrainingCase
+from suites.kit.cases import NetCase, Stack, TrainingCase, as_case
 from suites.kit.trees import TreeCase, is_closed, share
 
 #: How many Linears each block has.
@@ -51,6 +52,13 @@ def stacks(most_blocks: int = 3, smallest: int = 1, largest: int = 9, buffers: b
         multiplier=st.integers(1, 3),
         bias=st.booleans(),
     )
+
+
+def cases_of(
+    cls: type[Any], cases: st.SearchStrategy[Any], /, **more: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Any]:
+    """Cases of a class derived from that of ``cases``, with more drawn fields."""
+    return st.builds(partial(as_case, cls), cases, **more)
 
 
 @st.composite

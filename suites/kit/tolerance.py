@@ -38,18 +38,6 @@ from torch import Tensor
 from harness.data.comparison import Allowance
 
 
-def optimizers(path: str, want: Tensor) -> Tensor:
-    """What three steps of an optimizer in float64 may differ between its ways to go over parameters.
-
-    They round the same ten or so operations an element in another order or fused: some units of 2**-53 a step, which
-    later steps amplify. Adam divides by the root of a mean of squares: where a gradient is zero but for rounding, with
-    torch's own ``eps`` of 1e-8 it moves a parameter by a billionth. Hence an ``eps`` as large as the rate: a step then
-    passes a gradient's difference on to parameters at most once over. A wrong operation is off by far more than the
-    2**-30 that is allowed.
-    """
-    return 2.0**-30 * (1 + want.abs())
-
-
 def norms(path: str, want: Tensor) -> Tensor:
     """What a norm in float64 of less than a thousand numbers, and a product with it, may differ: some roundings each.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase, RecomputedMemo
 from suites.lifetimes.tally import Tally
 from suites.oracle.layout import own
 from suites.oracle.sharded import Sharded
-from suites.oracle.situation import STEP, Interrupted
+from suites.oracle.situation import STEP
 
 Bytes = dict[str, int]
 #: Rounds after which nothing may grow.
@@ -41,21 +40,6 @@ class Held(Sharded):
         """The net, sharded."""
         device = "cpu" if "offload_policy" in self.options else self.rank.device
         return spread(self.rank, self.case, self.case.build().to(device), **self.options)
-
-    def fail_backward(self, module: str) -> None:
-        """A backward that ends in a module, and what puts the net in order again."""
-
-        def interrupt(*_: Any) -> None:
-            raise Interrupted
-
-        def in_backward(_: nn.Module, __: Any, output: torch.Tensor) -> None:
-            output.register_hook(interrupt)
-
-        handle = self.net.get_submodule(module).register_forward_hook(in_backward)
-        with suppress(Interrupted):
-            self.do_all(("forward", "backward"))
-        handle.remove()
-        self.net.reset_iter_state()
 
 
 def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> Any:

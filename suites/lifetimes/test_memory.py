@@ -154,7 +154,7 @@ def test_steps_on_several_meshes_leave_nothing_behind(trial: Trial) -> None:
 @requirement("memory/failures", SHARDED, Feature.RESET, ranks=2)
 def test_failed_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps interrupted by an exception and followed by reset_iter_state() leave nothing in memory."""
-    does_not_grow(trial, SMALL, ("fail 1", *STEP, "fail_backward 1", "drop", *STEP), collecting=True)
+    does_not_grow(trial, SMALL, ("fail 1", *STEP, "fail 1 backward", "drop", *STEP), collecting=True)
 
 
 @requirement("memory/deleted", SHARDED, ranks=2)

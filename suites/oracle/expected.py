@@ -44,8 +44,7 @@ class Expected:
 
     def __init__(self, case: Any, model: type[Unsharded] = Unsharded) -> None:
         self.case, self.model = case, model
-        low = case.exact and bool(case.policy)  # numbers that are exact in the dtypes of the policy, and in these alone
-        self.wide, self.magnitudes = played_with_sizes(case, working=low, model=model)
+        self.wide, self.magnitudes = played_with_sizes(case, working=case.plays_in_own_dtypes, model=model)
 
     @cached_property
     def within(self) -> Allowance:

@@ -10,9 +10,12 @@ from harness.worlds.base import Program
 from suites.oracle.expected import Expected, expected
 
 
-def follows(trial: Trial, program: Program, want: Expected) -> None:
-    """Play a situation on ranks, and compare action by action, so that the first that goes wrong is named."""
-    traces = trial.run(program, want.case)
+def follows(trial: Trial, program: Program, want: Expected, *given: Any) -> None:
+    """Play a situation on ranks, and compare action by action, so that the first that goes wrong is named.
+
+    ``given`` is what the program is given if not the situation alone.
+    """
+    traces = trial.run(program, *(given or (want.case,)))
     for place, action in enumerate(want.case.actions):
         for number, trace in enumerate(traces):
             due: dict[str, Any] = want.on_rank(place, number)

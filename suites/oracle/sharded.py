@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from harness.worlds.rank import Rank
 from suites.oracle.layout import local
-from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in
+from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in, vary
 
 State = dict[str, Any]
 FORMS = {
@@ -39,9 +39,15 @@ class Sharded(Trained):
         self.place: int = case.data_rank(rank.number)
         self.batches = 0
         self.saved: Any = {}
+        self.own: list[torch.optim.Optimizer] = []
         self.take(self.made())
         if case.steps_in_backward:
             self.step_in_backward()
+
+    @classmethod
+    def play(cls, rank: Rank, case: Any) -> list[State]:
+        """A program: do all actions; what could be seen after each."""
+        return played_on(cls(rank, case))
 
     @abstractmethod
     def made(self) -> Any:
@@ -59,6 +65,7 @@ class Sharded(Trained):
         """Have each parameter take its step as soon as its gradient is there."""
         for name, parameter in self.held.items():
             own = self.case.optimizer_of({name: parameter})
+            self.own.append(own)
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(partial(_step_and_forget, own))
 
@@ -75,13 +82,17 @@ class Sharded(Trained):
 
     # What can be seen at any time.
 
+    def looked_up(self) -> dict[str, Any]:
+        """The parameters whose values and gradients are looked at."""
+        return self.held
+
     def see_parameters(self) -> State:
         """This rank's parts of all parameters."""
-        return {name: local(p) for name, p in self.held.items()}
+        return {name: local(p) for name, p in self.looked_up().items()}
 
     def see_gradients(self) -> State:
         """Those of gradients, None where there is none."""
-        return {name: None if p.grad is None else local(p.grad) for name, p in self.held.items()}
+        return {name: None if p.grad is None else local(p.grad) for name, p in self.looked_up().items()}
 
     def see_optimizer(self) -> State:
         """Those of what the optimizer keeps."""
@@ -142,17 +153,11 @@ class Sharded(Trained):
         self.net.train()
         return found
 
-    def fail(self, module: str) -> None:
-        """A forward that ends in a module, and what puts the net in order again."""
-        with interrupted(self.net.get_submodule(module)):
-            self.run()
+    def fail(self, what: str) -> State:
+        """A pass that ends in a module, and what puts the net in order again."""
+        found = interrupted(self.net, what, self.losses)
         self.net.reset_iter_state()
-
-    def fail_back(self, module: str) -> None:
-        """A backward that ends in a module, and what puts the net in order again."""
-        with interrupted(self.net.get_submodule(module), in_backward=True):
-            self.losses()[0].backward()
-        self.net.reset_iter_state()
+        return found
 
     def backward(self, which: str) -> None:
         """Through one forward's losses, or one of two, or all forwards' at once."""
@@ -177,6 +182,12 @@ class Sharded(Trained):
         """Call a setter of a module, and of those below unless it is the "root" alone."""
         alone = {"recurse": False} if where == "root" else {}
         getattr(self.net.get_submodule("" if alone else where), setter)(value, **alone)
+
+    def vary(self, _: str) -> None:
+        """Change the settings of all optimizers."""
+        super().vary("")
+        for optimizer in self.own:
+            vary(optimizer)
 
     def clip(self, most: str) -> State:
         """Clip gradients; their norm."""
@@ -235,6 +246,14 @@ class Sharded(Trained):
             lenient = replace(TO_LOAD[form], strict=False)  # what had no gradient yet has no state
             states = self.rank.implementation.state_dicts
             states.set_optimizer_state_dict(self.net, self.optimizer, self.saved[1], options=lenient)
+
+
+class Resting(Sharded):
+    """A net that is sharded whenever it is looked at: what is registered then must be what the optimizer holds."""
+
+    def looked_up(self) -> dict[str, Any]:
+        """What is registered."""
+        return dict(self.net.named_parameters())
 
 
 def load_net(rank: Rank, net: nn.Module, state: State, given: StateDictOptions) -> None:

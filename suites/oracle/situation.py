@@ -9,9 +9,9 @@ Imports no ``torch.distributed``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any, TypedDict
 
 import torch
@@ -42,6 +42,11 @@ class Situation(Case):
         return False
 
     @property
+    def plays_in_own_dtypes(self) -> bool:
+        """Whether numbers are exact in the dtypes of the situation, and perhaps in these alone."""
+        return self.exact and bool(self.policy)
+
+    @property
     def data_ranks(self) -> int:
         """How many ranks have a batch of their own."""
         return self.world_size
@@ -54,6 +59,10 @@ class Situation(Case):
     def divisor(self) -> float:
         """What the sum of their gradients is divided by."""
         return self.data_ranks
+
+    def divisor_of(self, name: str) -> float:
+        """The same of one parameter; another where ranks have values of their own of it."""
+        return self.divisor
 
     @property
     def zeros_for_unused(self) -> bool:
@@ -135,27 +144,36 @@ class Interrupted(Exception):
     """Raised in a forward on purpose."""
 
 
-def raise_it(*_: Any) -> None:
-    """Raises Interrupted."""
-    raise Interrupted("interrupted on purpose")
+def _raise_it(*_: Any) -> None:
+    raise Interrupted("this was interrupted on purpose")
 
 
-def raise_in_backward(*found: Any) -> None:
-    """A forward hook: have backward raise Interrupted when it comes to the output."""
+def _raise_in_backward(*found: Any) -> None:
     if found[-1].requires_grad:
-        found[-1].register_hook(raise_it)
+        found[-1].register_hook(_raise_it)
 
 
-@contextmanager
-def interrupted(module: nn.Module, in_backward: bool = False) -> Iterator[None]:
-    """In this block the module's forward raises, or its backward, which ends the block."""
-    register: Any = module.register_forward_hook if in_backward else module.register_forward_pre_hook
-    hook = register(raise_in_backward if in_backward else raise_it)
+#: What makes a module raise, by when.
+RAISING: dict[str, Callable[[nn.Module], Any]] = {
+    "before": lambda module: module.register_forward_pre_hook(_raise_it),
+    "after": lambda module: module.register_forward_hook(_raise_it),
+    "backward": lambda module: module.register_forward_hook(_raise_in_backward),
+}
+
+
+def interrupted(net: nn.Module, what: str, run: Callable[[], list[Tensor]]) -> dict[str, bool]:
+    """Whether it raises if ``run`` gives losses and these go backward, where a module and a moment have to raise."""
+    module, _, moment = what.partition(" ")
+    hook, raised = RAISING[moment or "before"](net.get_submodule(module)), False
     try:
-        with suppress(Interrupted):
-            yield
+        losses = run()
+        if moment == "backward":
+            losses[0].backward()
+    except Interrupted:
+        raised = True
     finally:
         hook.remove()
+    return {"raised": raised}
 
 
 class Trained:
@@ -189,26 +207,31 @@ class Trained:
         """Another learning rate."""
         self.optimizer.param_groups[0]["lr"] = float(rate)
 
-    def freeze(self, module: str) -> None:
-        """What is in a module trains no more."""
+    def freeze(self, place: str) -> None:
+        """A parameter, or what is in a module, trains no more."""
         for net in self.nets():
-            net.get_submodule(module).requires_grad_(False)
+            attrgetter(place)(net).requires_grad_(False)
 
-    def thaw(self, module: str) -> None:
-        """All that is in a module trains."""
+    def thaw(self, place: str) -> None:
+        """A parameter, or all that is in a module, trains."""
         for net in self.nets():
-            net.get_submodule(module).requires_grad_(True)
+            attrgetter(place)(net).requires_grad_(True)
 
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""
-        for group in self.optimizer.param_groups:
-            group["lr"] /= 2
-            group.update({"note": group["note"] + ", later"} if "note" in group else {})
+        vary(self.optimizer)
 
     def see_settings(self) -> list[dict[str, Any]]:
         """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""
         keys = ("lr", "weight_decay", "momentum", "note")
         return [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+
+
+def vary(optimizer: torch.optim.Optimizer) -> None:
+    """Halve an optimizer's rates, and change entries of the user's own."""
+    for group in optimizer.param_groups:
+        group["lr"] /= 2
+        group.update({"note": group["note"] + ", later"} if "note" in group else {})
 
 
 def kept(optimizer: torch.optim.Optimizer, named: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,10 +92,14 @@ class Unsharded(Trained):
         """The outputs of one rank's next batch."""
         return self.case.run(self.copies[rank], self.batches, rank, self.dtype)
 
+    def one_pass(self, rank: int) -> list[Tensor]:
+        """The losses of it."""
+        losses: list[Tensor] = self.case.losses(self.run(rank), self.batches, rank)
+        return losses
+
     def forward(self, _: str) -> list[State]:
         """Every rank's losses, which wait for their backward."""
-        ranks = range(self.case.data_ranks)
-        self.pending.append([self.case.losses(self.run(rank), self.batches, rank) for rank in ranks])
+        self.pending.append([self.one_pass(rank) for rank in range(self.case.data_ranks)])
         self.batches += 1
         return [{"losses": [one.detach() for one in losses]} for losses in self.pending[-1]]
 
@@ -114,20 +119,13 @@ class Unsharded(Trained):
             net.train()
         return found
 
-    def fail(self, module: str) -> None:
-        """A forward that ends in a module."""
-        for rank, net in enumerate(self.copies):
-            with interrupted(net.get_submodule(module)):
-                self.run(rank)
-        self.batches += 1
-
-    def fail_back(self, module: str) -> None:
-        """A backward that ends in a module, of which nothing is left but what was done to buffers."""
-        for rank, net in enumerate(self.copies):
-            with interrupted(net.get_submodule(module), in_backward=True):
-                self.case.losses(self.run(rank), self.batches, rank)[0].backward()
+    def fail(self, what: str) -> list[State]:
+        """A pass that ends in a module."""
+        found = [interrupted(net, what, partial(self.one_pass, rank)) for rank, net in enumerate(self.copies)]
+        for net in self.copies:
             net.zero_grad()
         self.batches += 1
+        return found
 
     def backward(self, which: str) -> None:
         """Through one forward's losses, or one of two, or all forwards'; then reduce, unless that is deferred."""
@@ -152,7 +150,7 @@ class Unsharded(Trained):
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""
         of_ranks = [dict(net.named_parameters()) for net in self.copies]
         for name, parameter in self.named.items():
-            parts = self.parts(parameter, [named[name].grad for named in of_ranks])
+            parts = self.parts(parameter, [named[name].grad for named in of_ranks], self.case.divisor_of(name))
             if parts:
                 total = torch.stack(parts).sum(0).to(parameter.dtype)
                 parameter.grad = total if parameter.grad is None else parameter.grad + total
@@ -160,9 +158,9 @@ class Unsharded(Trained):
         for net in self.copies:
             net.zero_grad()
 
-    def parts(self, parameter: Tensor, gradients: list[Tensor | None]) -> list[Tensor]:
+    def parts(self, parameter: Tensor, gradients: list[Tensor | None], divisor: float) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
-        parts = [gradient.to(self.reduced_in) / self.case.divisor for gradient in gradients if gradient is not None]
+        parts = [gradient.to(self.reduced_in) / divisor for gradient in gradients if gradient is not None]
         wanted = self.case.zeros_for_unused and parameter.requires_grad
         return [torch.zeros_like(parameter)] if wanted and not parts else parts
 

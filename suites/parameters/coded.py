@@ -146,6 +146,18 @@ class Parted(Coded):
         return hand_over(full, out, spare)
 
 
+class Padded(Parted):
+    """Leaves it to the implementation to cut off the rows that pad."""
+
+    def fsdp_post_all_gather(
+        self, outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Tensor | None = None
+    ) -> Any:
+        """At first, hand over as many rows as came."""
+        rows, note = metadata
+        rows = outputs[0].size(0) if out is None else rows
+        return super().fsdp_post_all_gather(outputs, (rows, note), param_dtype, out=out)
+
+
 class PartedByMesh(Coded):
     """The same with the older hook, of one argument; for rows that ranks divide."""
 
@@ -210,7 +222,7 @@ class OnlyAfter(Coded):
     fsdp_post_all_gather = PartedByMesh.fsdp_post_all_gather
 
 
-def coded(net: nn.Module, kind: type[Coded]) -> nn.Module:
+def coded(net: nn.Sequential, kind: type[Coded]) -> nn.Sequential:
     """Make every weight of two dims one of ``kind``, in place."""
     for module in net.modules():
         for name, parameter in module.named_parameters(recurse=False):

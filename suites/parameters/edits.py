@@ -14,105 +14,57 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from harness.vendor import Implementation
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack, TrainingCase
-from suites.kit.programs import gradients
-from suites.kit.registered import prepared, sharded_modules
-from suites.oracle.layout import shard
-from suites.passes.pass_programs import walk
-from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import Blocks, Found, Pass, Route
+from suites.kit.cases import TrainingCase
+from suites.oracle.layout import own, shard
+from suites.oracle.sharded import Resting, State, played_on
+from suites.passes.autograd_routes import ALONE
+from suites.passes.pass_programs import Walking
+from suites.passes.pass_strategies import HowCase, pass_cases
+from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
 
 
-@dataclass(frozen=True)
-class EditCase(TrainingCase):
-    """The user changes all parameters in one of some ways."""
-
-    how: str = ""
-
-
-@st.composite
-def edit_cases(draw: st.DrawFn, ways: tuple[str, ...]) -> EditCase:
-    """Any of the ways."""
-    return EditCase(**vars(draw(pass_cases())), how=draw(st.sampled_from(ways)))
-
-
-def outputs_between_edits(rank: Rank, case: EditCase) -> list[Tensor]:
-    """Outputs of forwards between which sharded parameters are changed in place."""
-    net = prepared(rank, case)
-    return [_output_then_edit(rank, case, net) for _ in range(3)]
-
-
-def _output_then_edit(rank: Rank, case: EditCase, net: Any) -> Tensor:
+def edited(p: Pass) -> Found:
+    """A forward, after which all parameters are changed in place: by themselves, their data or their local parts."""
     with torch.no_grad():
-        outputs: Tensor = net(case.inputs(0, rank.number).to(rank.device)).clone()
-    for module in sharded_modules(net, case):
-        module.reshard()
-    for parameter in net.parameters():
-        edit(parameter, case.how)
-    return outputs
+        outputs = p.net(p.inputs()).clone()
+        for module in p.net.modules():
+            p.tell(module, "reshard")
+        for parameter in p.net.parameters():
+            tensor = own(parameter) if p.case.how == "local" else parameter
+            (tensor.data if p.case.how == "data" else tensor).mul_(2).sub_(1)
+    yield {"outputs": outputs}
 
 
-@torch.no_grad()
-def edit(parameter: Any, how: str) -> None:
-    """Change a parameter in place: by itself, its data or its local part."""
-    tensor = parameter.to_local() if how == "local" and isinstance(parameter, DTensor) else parameter
-    (tensor.data if how == "data" else tensor).mul_(2).sub_(1)
+EDITED = Route(edited, actions=ALONE)
 
 
-def expected_between_edits(case: EditCase, number: int) -> list[Tensor]:
-    """The same outputs of the unsharded net."""
-    net, found = case.build(), []
-    for _ in range(3):
-        with torch.no_grad():
-            found.append(net(case.inputs(0, number)).clone())
+def replaced(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
+    """Shard a net of other numbers, and then give it those that it had: load them, assign them, or set each."""
+    full = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    with torch.no_grad():
         for parameter in net.parameters():
-            edit(parameter, "")
-    return found
-
-
-def pass_after_replacing(rank: Rank, case: EditCase) -> dict[str, Any]:
-    """Outputs and gradients of the first pass, before which all sharded parameters were given other numbers."""
-    net = prepared(rank, case)
-    new = {name: _like(p, new_numbers(case, place)) for place, (name, p) in enumerate(net.named_parameters())}
-    if case.how == "setattr":
-        for name, tensor in new.items():
-            owner, _, key = name.rpartition(".")
-            setattr(net.get_submodule(owner), key, nn.Parameter(tensor))
-    else:
+            parameter.mul_(2).sub_(1)
+    shard_by_plan(implementation, case, net, **options)
+    new = {name: _like(parameter, full[name]) for name, parameter in net.named_parameters()}
+    if case.how != "setattr":
         net.load_state_dict(new, assign=case.how == "assign")
-    outputs = net(case.inputs(0, rank.number).to(rank.device))
-    case.loss(outputs, 0, rank.number).backward()
-    return {"outputs": outputs.detach().clone(), "gradients": gradients(net)}
+        return
+    for name, tensor in new.items():
+        owner, _, key = name.rpartition(".")
+        setattr(net.get_submodule(owner), key, nn.Parameter(tensor))
+
+
+REPLACED = Route(spread=replaced)
 
 
 def _like(parameter: Any, full: Tensor) -> Tensor:
     """The rows of ``full`` that this rank holds, as a DTensor that lies as ``parameter`` does."""
     mesh = parameter.device_mesh
-    rows = shard(full, mesh.size(), mesh.get_local_rank()).clone().to(parameter.device)
+    rows = shard(full, mesh.size(), mesh.get_local_rank()).clone()
     placed = parameter.placements
     return DTensor.from_local(rows, mesh, placed, run_check=False, shape=full.shape, stride=full.stride())
-
-
-def new_numbers(case: EditCase, place: int) -> Tensor:
-    """What a parameter is replaced by, from its place among all."""
-    full = list(case.build().parameters())[place]
-    return case.numbers(tuple(full.shape), 9, place)
-
-
-def expected_after_replacing(case: EditCase) -> list[dict[str, Any]]:
-    """The same pass of the unsharded net, as each rank must see it."""
-    net = case.build()
-    with torch.no_grad():
-        for place, parameter in enumerate(net.parameters()):
-            parameter.copy_(new_numbers(case, place))
-    outputs = [net(case.inputs(0, number)) for number in range(case.world_size)]
-    torch.stack([case.loss(each, 0, number) for number, each in enumerate(outputs)]).sum().backward()
-    means = {name: p.grad / case.world_size for name, p in net.named_parameters() if p.grad is not None}
-    return [
-        {"outputs": each.detach(), "gradients": {n: shard(g, case.world_size, number) for n, g in means.items()}}
-        for number, each in enumerate(outputs)
-    ]
 
 
 # Conversions.
@@ -150,59 +102,39 @@ def dtype_cases(draw: st.DrawFn, moment: Literal["first", "and back", "for good"
     return DtypeCase(**{**plain, "dtype": start, "dtypes": dtypes}, by_way_of=later if moment == "and back" else "")
 
 
-@st.composite
-def policy_cases(draw: st.DrawFn) -> DtypeCase:
-    """A conversion before the first step, where a policy says what to compute in."""
-    return DtypeCase(**{**vars(draw(dtype_cases("first"))), "computes": draw(DTYPES)})
-
-
 def converted(p: Pass) -> Found:
     """Convert the net, then train; in which dtype parameters are, outputs come and gradients lie."""
-    assert isinstance(p.case, DtypeCase)
-    dtype = getattr(torch, p.case.dtypes[p.step])
-    if p.case.by_way_of and p.step > 0:
+    if p.case.by_way_of and p.batch > 0:
         p.net.to(getattr(torch, p.case.by_way_of))
-    p.net.to(dtype)
+    p.net.to(getattr(torch, p.case.dtypes[p.batch]))
     at_rest = {name: str(q.dtype) for name, q in p.net.named_parameters()}
-    outputs = p.net(p.inputs().to(dtype))
+    outputs = p.net(p.inputs())
     p.loss(outputs).backward()
     yield {"at rest": at_rest, "outputs": str(outputs.dtype)}
 
 
-CONVERTED = Route(converted, net=Sum)
+CONVERTED = Route(converted, net=Sum, actions=ALONE)
 
 
-def converted_under_policy(rank: Rank, case: DtypeCase) -> list[Any]:
+def converted_under_policy(rank: Rank, case: DtypeCase, route: Route) -> list[State]:
     """The same under a policy."""
     policy, dtype = rank.implementation.mixed_precision_policy, getattr(torch, case.computes)
     assert policy is not None
-    return walk(rank, case, CONVERTED, mp_policy=policy(param_dtype=dtype))
+    return played_on(Walking(rank, case, route, mp_policy=policy(param_dtype=dtype)))
 
 
 # Sharding layer by layer.
 
 
-def shard_while_building(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Build and shard one layer after the other, so that later ones may lie where earlier ones lay; then a pass."""
-    fully_shard, layers = rank.implementation.fully_shard, []
-    assert fully_shard is not None
-    for place in range(len(case.net.blocks)):
-        layer = Stack(dim=case.net.dim, blocks=("linear",), bias=case.net.bias).build()[0].to(case.torch_dtype)
-        with torch.no_grad():
-            for each in layer.parameters():
-                each.copy_(case.numbers(tuple(each.shape), 9, place))
-        layers.append(fully_shard(layer.to(rank.device), mesh=rank.mesh()))
-    net = fully_shard(nn.Sequential(*layers), mesh=rank.mesh())
-    outputs = net(case.inputs(0, rank.number).to(rank.device))
-    outputs.sum().backward()
-    return {"outputs": outputs.detach().clone(), "with gradients": sum(p.grad is not None for p in net.parameters())}
+class BuiltInLayers(Resting):
+    """A net of which one layer after the other is built and sharded."""
 
-
-def expected_while_building(case: TrainingCase, number: int) -> dict[str, Any]:
-    """The same of plain layers."""
-    outputs = case.inputs(0, number)
-    for place in range(len(case.net.blocks)):
-        weight = case.numbers((case.net.dim, case.net.dim), 9, place)
-        bias = case.numbers((case.net.dim,), 9, place) if case.net.bias else None
-        outputs = nn.functional.linear(outputs, weight, bias)
-    return {"outputs": outputs, "with gradients": len(case.net.blocks) * (2 if case.net.bias else 1)}
+    def made(self) -> Any:
+        """Later layers may lie where earlier ones lay."""
+        fully_shard, mesh, layers = self.rank.implementation.fully_shard, self.rank.mesh(), []
+        assert fully_shard is not None
+        for full in self.case.build():
+            layer = nn.Linear(full.in_features, full.out_features, dtype=full.weight.dtype)
+            layer.load_state_dict(full.state_dict())
+            layers.append(fully_shard(layer.to(self.rank.device), mesh=mesh))
+        return fully_shard(nn.Sequential(*layers), mesh=mesh)

@@ -1,4 +1,4 @@
-"""Nets with experts, and what training them gives without any ranks. Imports no ``torch.distributed``.
+"""Nets with experts: every parameter is sharded over the mesh that its placement names.
 
 Dense layers are the same everywhere; of ``ep`` experts, rank ``r`` has expert ``r % ep`` and no other. On four ranks
 with two experts, dense rows are cut over all four ranks, and an expert's over the two ranks that have it::
@@ -14,11 +14,18 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
+from harness.worlds.rank import Rank
 from reference_models.nets import MLP
-from suites.kit.cases import Stack, TrainingCase, fill
+from suites.kit.cases import Stack, as_case, fill
+from suites.kit.programs import parameters, spread, steps
 from suites.kit.strategies import training_cases
-from suites.oracle.layout import shard
+from suites.oracle.layout import local
+from suites.oracle.sharded import Resting
+from suites.parameters.apart import ApartCase
+from suites.parameters.registration import CountingGather
 
 
 class Stacked(nn.Module):
@@ -49,7 +56,7 @@ class ExpertBlock(nn.Module):
 
 
 @dataclass(frozen=True)
-class ExpertCase(TrainingCase):
+class ExpertCase(ApartCase):
     """``net`` says the sizes, and by its blocks how many there are.
 
     ``cut`` is the dim along which weights of experts are cut; ``says`` is what the placement function answers for dense
@@ -60,30 +67,36 @@ class ExpertCase(TrainingCase):
     cut: int = 0
     says: str = "nothing"
     stacked: bool = False
+    accumulates: bool = False
 
     @property
-    def copies(self) -> int:
-        """How many ranks have the same expert."""
-        return self.world_size // self.ep
+    def values(self) -> int:
+        """As many as experts."""
+        return self.ep
 
-    def build(self, expert: int = 0) -> nn.Sequential:
-        """The net of the ranks that have ``expert``."""
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Steps; or two backwards, of which the second reduces."""
+        passes = ("forward", "backward")
+        apart = ("defer gradient_sync", *passes, "resume gradient_sync", *passes)
+        return apart if self.accumulates else super().actions
+
+    def build_value(self, value: int) -> nn.Sequential:
+        """The net of the ranks that have this expert."""
         sizes = (self.net.dim, self.net.multiplier, self.net.bias, self.stacked)
         net = nn.Sequential(*(ExpertBlock(*sizes) for _ in self.net.blocks)).to(self.torch_dtype)
         fill(net, self.seed, self.exact)
         for place, block in enumerate(net):
-            fill(block.expert, self.seed + 1 + place * self.ep + expert, self.exact)  # type: ignore[arg-type]
+            fill(block.expert, self.seed + 1 + place * self.ep + value, self.exact)  # type: ignore[arg-type]
         return net
+
+    def is_apart(self, name: str) -> bool:
+        """Experts are."""
+        return is_expert(name)
 
     def cut_of(self, name: str) -> int:
         """The dim along which a parameter is cut."""
         return self.cut if is_expert(name) and name.endswith("weight") else 0
-
-    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
-        """What rank ``rank`` holds of a parameter, ``full`` being that of its own expert."""
-        if is_expert(name):
-            return shard(full, self.copies, rank // self.ep, self.cut_of(name))
-        return shard(full, self.world_size, rank)
 
 
 def is_expert(name: str) -> bool:
@@ -106,59 +119,106 @@ def expert_cases(draw: st.DrawFn, /, stacked: bool = False, **fixed: Any) -> Exp
     reshard = draw(st.sampled_from([True, None, False]))
     fixed = {"net": net, "world_size": world_size, "reshard_after_forward": reshard, **fixed}
     extra = {"ep": fixed.pop("ep", ep), "cut": cut, "stacked": stacked}
-    case = draw(training_cases(exact=True, **fixed))
-    own = {name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}
-    return ExpertCase(**own, **extra, says=draw(st.sampled_from(["nothing", "placement", "mesh"])))
+    case, says = draw(training_cases(exact=True, **fixed)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
+    found: ExpertCase = as_case(ExpertCase, case, **extra, says=says)
+    return found
 
 
-def train_all(case: ExpertCase, microbatches: int = 1) -> list[list[dict[str, Any]]]:
-    """For each expert, what the ranks that have it see; dense gradients are means over all, an expert's over its own.
+def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
+    """The mesh of two axes: ranks that have the same expert, and experts."""
+    return rank.mesh((case.world_size // case.ep, case.ep), ("copies", "ep"))
 
-    With more than one microbatch a step's gradients are sums over them, and its losses those of the last.
+
+def sharded(rank: Rank, case: ExpertCase, same_object: bool = True, **options: Any) -> nn.Sequential:
+    """Shard the case's blocks, then the root: dense parameters over all ranks, an expert's over those that have it.
+
+    Unless ``same_object``, each of an expert's parameters is given a description of its own of one and the same mesh.
     """
-    nets = [case.build(expert) for expert in range(case.ep)]
-    steps = [_step(nets, case, step, microbatches) for step in range(case.steps)]
-    return [[step[expert] for step in steps] for expert in range(case.ep)]
+    net, subject = case.build_value(rank.number % case.ep), rank.implementation
+    assert subject.fully_shard is not None
+    assert subject.shard_mesh_info is not None
+    make, mesh = subject.shard_mesh_info, expert_mesh(rank, case)["copies"]
+    dense, expert = make(rank.mesh()), make(mesh)
+    if case.stacked:
+        stack(net, expert_mesh(rank, case)["ep"])
+    cuts = {p: case.cut_of(name) for name, p in net.named_parameters() if is_expert(name)}
+
+    def place(parameter: nn.Parameter) -> Any:
+        assert subject.shard_placement_result is not None
+        if parameter in cuts:
+            return subject.shard_placement_result(Shard(cuts[parameter]), expert if same_object else make(mesh))
+        placed = subject.shard_placement_result(Shard(0), dense) if case.says == "mesh" else Shard(0)
+        return None if case.says == "nothing" else placed
+
+    options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place, **options}
+    for module in [*(net[place] for place in case.sharded), net]:
+        subject.fully_shard(module, mesh=rank.mesh(), **options)
+    return net
 
 
-def _step(nets: list[nn.Sequential], case: ExpertCase, step: int, microbatches: int) -> list[dict[str, Any]]:
-    totals = [{name: torch.zeros_like(p) for name, p in net.named_parameters()} for net in nets]
-    losses: list[Tensor] = []
-    for place in range(microbatches):
-        losses = [_add(nets, totals, case, step * microbatches + place, rank) for rank in range(case.world_size)]
-    full = []
-    for net, total in zip(nets, totals, strict=True):
-        with torch.no_grad():
-            for name, parameter in net.named_parameters():
-                parameter.sub_(case.learning_rate * total[name])
-        after = {name: p.detach().clone() for name, p in net.named_parameters()}
-        full.append(
-            {"losses": losses, "gradients": {name: t.detach() for name, t in total.items()}, "parameters": after}
-        )
-    return full
+def stack(net: nn.Module, mesh: DeviceMesh) -> None:
+    """Make every stacked weight a DTensor of all experts, of which this rank has its own."""
+    for module in net.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() == 3:
+                whole = DTensor.from_local(parameter.detach(), mesh, [Shard(0)], run_check=False)
+                setattr(module, name, nn.Parameter(whole))
 
 
-def _add(nets: list[nn.Sequential], totals: list[dict[str, Tensor]], case: ExpertCase, step: int, rank: int) -> Tensor:
-    """Add one rank's gradients to the means; its loss."""
-    own = nets[rank % case.ep]
-    loss = case.loss(own(case.inputs(step, rank)), step, rank)
-    grads = torch.autograd.grad(loss, list(own.parameters()))
-    for name, grad in zip(totals[0], grads, strict=True):
-        if is_expert(name):
-            totals[rank % case.ep][name] = totals[rank % case.ep][name] + grad / case.copies
-        else:
-            for total in totals:
-                total[name] = total[name] + grad / case.world_size
-    return loss.detach()
+def layouts(rank: Rank, case: ExpertCase) -> dict[str, Any]:
+    """How every parameter lies on its mesh, what this rank holds, and what the ranks of that mesh put together."""
+    two = expert_mesh(rank, case)
+    found = {}
+    for name, p in sharded(rank, case).named_parameters():
+        mesh = two if is_expert(name) and case.stacked else two["copies"] if is_expert(name) else rank.mesh()
+        assert isinstance(p, DTensor)
+        found[name] = {**spread(p, mesh), "local": local(p), "full": p.full_tensor().detach()}
+    return found
 
 
-def on_rank(case: ExpertCase, steps: list[list[dict[str, Any]]], number: int) -> list[dict[str, Any]]:
-    """What rank ``number`` must see."""
+class ShardedExperts(Resting):
+    """The net of a case, on one rank."""
 
-    def own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: case.part(number, name, tensor) for name, tensor in tensors.items()}
+    def made(self) -> Any:
+        """That with the rank's own expert."""
+        return sharded(self.rank, self.case)
 
-    return [
-        {"loss": s["losses"][number], "gradients": own(s["gradients"]), "parameters": own(s["parameters"])}
-        for s in steps[number % case.ep]
-    ]
+
+def train_with_two_descriptions(rank: Rank, case: ExpertCase) -> dict[str, Any]:
+    """Shard with several descriptions of one mesh, then train; or how that was refused."""
+    try:
+        net = sharded(rank, case, same_object=False)
+    except ValueError as error:
+        return {"refused": str(error)}
+    return {"trace": steps(rank, case, net)}
+
+
+def by_hand(rank: Rank, case: ExpertCase) -> dict[str, Any]:
+    """The root's parameters after ``unshard``, and after ``reshard``: the numbers here."""
+    net = sharded(rank, case)
+    net.unshard()  # type: ignore[operator]
+    full = parameters(net)
+    net.reshard()  # type: ignore[operator]
+    return {"unsharded": full, "resharded": parameters(net)}
+
+
+def own_gather(rank: Rank, case: ExpertCase) -> str:
+    """Give the root an all-gather of its own: whether it was refused, and how often one unshard calls it."""
+    net, counting = sharded(rank, case), CountingGather()
+    try:
+        net.set_custom_all_gather(counting)  # type: ignore[operator]
+    except ValueError:
+        return "refused"
+    net.unshard()  # type: ignore[operator]
+    return f"called {counting.calls} times"
+
+
+def own_hook(rank: Rank, case: ExpertCase) -> str:
+    """Give the root a hook of its own after reduction: whether it was refused, and how often one backward calls it."""
+    net, calls = sharded(rank, case), []
+    try:
+        net.set_all_reduce_hook(lambda gradient: calls.append(gradient.shape))  # type: ignore[operator]
+    except ValueError:
+        return "refused"
+    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    return f"called {len(calls)} times"

@@ -7,17 +7,17 @@ from types import MethodType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.programs import apply, steps, write
 from suites.kit.strategies import stacks, training_cases
-from suites.oracle.situation import Step, Trace
 from suites.parameters import coded
 from suites.parameters.coded import NOTES
+from suites.parameters.registration import CountingGather
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ class CodedCase(TrainingCase):
 
     def coded(self) -> nn.Sequential:
         """The net with coded weights."""
-        net = self.build()
-        coded.coded(net, getattr(coded, self.kind))
-        return net
+        return coded.coded(self.build(), getattr(coded, self.kind))
 
 
 @st.composite
@@ -69,7 +67,7 @@ def train_coded(rank: Rank, case: CodedCase) -> dict[str, Any]:
     """Shard a net of coded weights, and train it."""
     NOTES.begin()
     net = apply(rank, case, case.coded(), reshard_after_forward=case.reshard_after_forward)
-    return {"trace": plain(steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
+    return {"trace": tree_map_only(Tensor, coded.plain, steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
 
 
 def train_patched(rank: Rank, case: CodedCase) -> dict[str, Any]:
@@ -86,22 +84,13 @@ def train_patched(rank: Rank, case: CodedCase) -> dict[str, Any]:
     for parameter in net.parameters():
         if parameter.dim() == 2:
             patch(parameter._local_tensor, getattr(coded, case.kind))  # type: ignore[attr-defined]
-    return {"trace": plain(steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
+    return {"trace": tree_map_only(Tensor, coded.plain, steps(rank, case, net)), "hooks ran": bool(NOTES.calls)}
 
 
 def patch(tensor: Tensor, kind: Any) -> None:
     """Give one tensor the hooks of a class."""
     for name in ("fsdp_pre_all_gather", "fsdp_post_all_gather"):
         setattr(tensor, name, MethodType(getattr(kind, name), tensor))
-
-
-def plain(trace: Trace) -> Trace:
-    """The same with ordinary tensors."""
-
-    def each(tensors: dict[str, Any]) -> dict[str, Any]:
-        return {name: coded.plain(t) if isinstance(t, Tensor) else t for name, t in tensors.items()}
-
-    return [Step(loss=s["loss"], gradients=each(s["gradients"]), parameters=each(s["parameters"])) for s in trace]
 
 
 def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:
@@ -130,7 +119,7 @@ def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:
 def gathers(rank: Rank, case: CodedCase) -> list[int]:
     """How many times the root's collective is called, for each of two forwards without gradients."""
     net = apply(rank, case, case.coded(), reshard_after_forward=True)
-    counting = Counting()
+    counting = CountingGather()
     net.set_custom_all_gather(counting)  # type: ignore[operator]
     counts = []
     with torch.no_grad():
@@ -141,34 +130,7 @@ def gathers(rank: Rank, case: CodedCase) -> list[int]:
     return counts
 
 
-class Counting:
-    """An all-gather that counts its calls."""
-
-    calls = 0
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Ordinary memory."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
-        """Gather at once."""
-        self.calls += 1
-        gather_into(output_tensor, input_tensor, group)
-
-
-def gather_into(output: Tensor, input: Tensor, group: Any) -> None:
-    """Every rank's input, in their order."""
-    parts = list(output.view(dist.get_world_size(group), -1).unbind())
-    dist.all_gather(parts, input.clone(), group=group)
-
-
 # What is refused.
-
-
-def shard_coded(rank: Rank, case: CodedCase) -> None:
-    """Shard, and run one forward and backward."""
-    net = apply(rank, case, case.coded(), reshard_after_forward=case.reshard_after_forward)
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
 
 
 def shard_coded_to_groups(rank: Rank, case: CodedCase) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Training where not all parameters are alike: frozen, tied or ignored ones; and its explicit results without ranks.
+"""Training where not all parameters are alike: frozen, tied or ignored ones.
 
 On two ranks with gradients 1 and 3 a trainable parameter's gradient is 2 on both; a frozen one has none; an ignored one
 has 1 on rank 0 and 3 on rank 1, full on both, so that from the second step ranks compute with different values of it.
+With ``frozen=(("0.bias",), ())`` the bias of the first layer has no gradient in the first step and one in the second.
 
 [Note: exact steps]
 In float64 two linear layers, or one MLP, of dim at most 5 and multiplier at most 3 are exact for three steps: weights
@@ -12,21 +13,30 @@ the first note of ``tolerance.py`` says; and so they are with tied weights, whos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from suites.kit.cases import Stack, TrainingCase, fill
+from harness.worlds.rank import Rank
+from suites.kit.cases import Block, Stack, as_case, fill
+from suites.kit.programs import apply, data_mesh
+from suites.kit.strategies import training_cases
 from suites.kit.trees import share
-from suites.oracle.layout import shard
-from suites.oracle.situation import Step, Trace
+from suites.oracle.sharded import Resting
+from suites.parameters.apart import ApartCase
+
+TWO: tuple[Block, ...] = ("linear", "linear")
+#: What stays exact for three steps: see the note.
+BLOCKS: list[tuple[Block, ...]] = [TWO, ("mlp",)]
 
 
 @dataclass(frozen=True)
-class ParameterCase(TrainingCase):
+class ParameterCase(ApartCase):
     """Training with parameters that are frozen, tied or ignored.
 
     ``frozen`` are the names that have no gradient, step by step; before sharding those of the first step, unless
@@ -52,11 +62,35 @@ class ParameterCase(TrainingCase):
         fill(net, self.seed, self.exact)
         return net
 
-    def freeze(self, named: dict[str, nn.Parameter], step: int) -> None:
-        """Freeze what is to be frozen in a step, and nothing else."""
-        frozen = self.frozen[step] if self.frozen else ()
-        for name, parameter in named.items():
-            parameter.requires_grad_(name not in frozen)
+    def build_value(self, value: int) -> nn.Sequential:
+        """What is ignored starts alike on all ranks."""
+        return self.build()
+
+    def is_apart(self, name: str) -> bool:
+        """What is ignored is every rank's own."""
+        return name in self.ignored
+
+    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
+        """The unsharded net recomputes nothing."""
+        vars(net)["recomputed"] = False
+        return net
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Steps, before each of which something may be frozen or thawed, and run without gradients."""
+        return tuple(action for step in range(self.steps) for action in self.step(step))
+
+    def step(self, step: int) -> Iterator[str]:
+        """One of them; where all is frozen there is no backward, so that nothing reshards by itself."""
+        before, frozen = (
+            set(self.frozen[place]) if self.frozen and place >= 0 else set() for place in (step - 1, step)
+        )
+        yield from (f"thaw {name}" for name in sorted(before - frozen))
+        yield from (f"freeze {name}" for name in sorted(frozen - before))
+        if step in self.silent:
+            yield from ("look", "reshard")
+        trains = set(self.parameter_names) - frozen
+        yield from ("forward", "backward" if trains else "reshard", "step", "drop")
 
 
 class Calling(nn.Sequential):
@@ -79,60 +113,83 @@ class Calling(nn.Sequential):
         return x
 
 
-def train(case: ParameterCase) -> list[Trace]:
-    """What every rank must see: its losses, and its rows of gradients and parameters; ignored ones in full."""
-    nets = [case.build() for _ in range(case.world_size)]
-    traces: list[Trace] = [[] for _ in nets]
-    for step in range(case.steps):
-        losses, gradients = _backward(case, nets, step)
-        means = _means(case, gradients)
-        for rank, net in enumerate(nets):
-            own = {name: gradients[rank][name] if name in case.ignored else means[name] for name in means}
-            _update(net, own, case.learning_rate)
-            traces[rank].append(Step(
-                loss=losses[rank], gradients=rows(case, rank, own), parameters=rows(case, rank, dict(held(net)))
-            ))  # fmt: skip
-    return traces
+@st.composite
+def parameter_cases(draw: st.DrawFn, /, steps: int = 2, **fixed: Any) -> ParameterCase:
+    """Exact training of two linear layers, or of one MLP."""
+    own = {name: fixed.pop(name) for name in ("calls", "tied", "grouped") if name in fixed}
+    net = Stack(
+        draw(st.integers(1, 5)),
+        fixed.pop("blocks", None) or draw(st.sampled_from(BLOCKS)),
+        draw(st.integers(1, 3)),
+        draw(st.booleans()),
+    )
+    case = draw(training_cases(**{"exact": True, "dtype": "float64", "net": net, "steps": steps, **fixed}))
+    found: ParameterCase = as_case(ParameterCase, case, recomputed=draw(st.booleans()), **own)
+    return found
 
 
-def _backward(case: ParameterCase, nets: list[Any], step: int) -> tuple[list[Tensor], list[dict[str, Tensor | None]]]:
-    losses, gradients = [], []
-    for rank, net in enumerate(nets):
-        named = dict(net.named_parameters())
-        case.freeze(named, step)
-        loss = case.loss(net(case.inputs(step, rank)), step, rank)
-        live = [parameter for parameter in named.values() if parameter.requires_grad]
-        found = dict(zip(live, torch.autograd.grad(loss, live) if live else (), strict=True))
-        losses.append(loss.detach())
-        gradients.append({name: found.get(parameter) for name, parameter in named.items()})
-    return losses, gradients
+@st.composite
+def frozen_cases(draw: st.DrawFn, /, steps: int = 2, changing: bool = False, **fixed: Any) -> ParameterCase:
+    """Some parameters frozen, never all; others in every step if ``changing``, with silent forwards between."""
+    case = draw(parameter_cases(steps=steps, **fixed))
+    names = case.parameter_names
+    some = st.sets(st.sampled_from(names), max_size=len(names) - 1).map(lambda drawn: tuple(sorted(drawn)))
+    first = draw(some.filter(bool) if len(names) > 1 else some)
+    frozen = (first, *(draw(some) for _ in range(steps - 1))) if changing else (first,) * steps
+    silent = tuple(sorted(draw(st.sets(st.integers(0, steps - 1))))) if changing else ()
+    return replace(case, frozen=frozen, silent=silent, late=draw(st.booleans()))
 
 
-def _means(case: ParameterCase, gradients: list[dict[str, Tensor | None]]) -> dict[str, Tensor | None]:
-    means: dict[str, Tensor | None] = {}
-    for name in gradients[0]:
-        parts = [each[name] for each in gradients]
-        there = [part for part in parts if part is not None]
-        means[name] = torch.stack(there).sum(0) / case.world_size if there else None
-    return means
+@st.composite
+def ignored_cases(draw: st.DrawFn) -> ParameterCase:
+    """One or more parameters ignored, never all; some of them are tied across groups, which is allowed only so."""
+    case = draw(parameter_cases())
+    tied = case.net.blocks == TWO and draw(st.booleans())
+    case = replace(case, tied=(("1.weight", "0.weight"),)) if tied else case
+    some = st.sets(st.sampled_from(case.parameter_names), min_size=1, max_size=max(1, len(case.parameter_names) - 1))
+    ignored = {*draw(some), *(["0.weight"] if tied else [])}
+    return replace(case, ignored=tuple(sorted(ignored)))
 
 
-def _update(net: nn.Module, gradients: dict[str, Tensor | None], rate: float) -> None:
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            gradient = gradients[name]
-            if gradient is not None:
-                parameter.sub_(rate * gradient)
+class ShardedParameters(Resting):
+    """The net of a case, on one rank."""
+
+    def made(self) -> nn.Sequential:
+        """What is frozen first is so before sharding, unless it is to be late."""
+        net = self.case.build().to(self.rank.device)
+        for name in self.case.frozen[0] if self.case.frozen and not self.case.late else ():
+            net.get_parameter(name).requires_grad_(False)
+        shard(self.rank, self.case, net)
+        return net  # type: ignore[no-any-return]
 
 
-def held(net: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter."""
-    return {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+def shard(rank: Rank, case: ParameterCase, net: nn.Sequential) -> None:
+    """Shard the case's blocks, one by one or as one list, then the root; leave out what is ignored."""
+    named = dict(net.named_parameters(remove_duplicate=False))
+    options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
+    if case.ignored:
+        options["ignored_params"] = {named[name] for name in case.ignored}
+    if not case.grouped:
+        apply(rank, case, net, **options)
+        return
+    fully_shard, mesh = rank.implementation.fully_shard, data_mesh(rank, case)
+    assert fully_shard is not None
+    fully_shard(list(net), mesh=mesh, **options)
+    fully_shard(net, mesh=mesh, **options)
 
 
-def rows(case: ParameterCase, rank: int, tensors: dict[str, Any]) -> dict[str, Any]:
-    """What one rank holds of these: its rows; of ignored ones all."""
-    return {
-        name: tensor if tensor is None or name in case.ignored else shard(tensor, case.shards, rank % case.shards)
-        for name, tensor in tensors.items()
-    }
+def is_plain(rank: Rank, case: ParameterCase) -> dict[str, bool]:
+    """Of every parameter, whether it is the very one that the net had before it was sharded."""
+    net = case.build().to(rank.device)
+    before = dict(net.named_parameters())
+    shard(rank, case, net)
+    return {name: parameter is before[name] for name, parameter in net.named_parameters()}
+
+
+def elements_reduced(rank: Rank, case: ParameterCase) -> int:
+    """How many elements each rank hands to reductions in one step."""
+    net = ShardedParameters(rank, case)
+    with rank.collectives() as entries:
+        net.forward("")
+        net.backward("")
+    return sum(entry["input"]["numel"] for entry in entries if entry["reduce"])

@@ -6,7 +6,6 @@ layer sees another, plain one with both rows, whose 8 bytes are gone once it is 
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from harness.collective_trace.torch_names import all_gather
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.registered import Facts, facts, forward, kept, layers, prepared, sharded_modules
-from suites.passes.passes import Found, Pass, Route
+from suites.kit.registered import Facts, bytes_of, facts, forward, layers, prepared, sharded_modules, when_run
+from suites.passes.passes import Route
 
 # Explicit unsharding.
 
@@ -72,23 +71,9 @@ def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     return found
 
 
-def unwaited(p: Pass) -> Found:
+def unwaited(case: TrainingCase, step: int) -> tuple[str, ...]:
     """Forward and backward after gathers that were started and not waited for."""
-    for module in [p.net, *(p.net.blocks[place] for place in p.case.sharded)]:
-        p.tell(module, "unshard", async_op=True)
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
-
-
-def resharded_between(p: Pass) -> Found:
-    """Between forward and backward, everything is resharded, gathered again and resharded."""
-    loss = p.loss(p.net(p.inputs()))
-    p.reshard()
-    p.tell(p.net, "unshard")
-    p.reshard()
-    loss.backward()
-    yield {"loss": loss.detach()}
+    return ("begin", *(f"begin blocks.{place}" for place in case.sharded), "forward", "backward")
 
 
 # Which object is registered.
@@ -180,21 +165,14 @@ def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
 def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[str, int]]:
     """Bytes held by the full parameters that layers ran with: before backward, when resharded, and after it."""
     net = prepared(rank, case)
-    used: dict[str, weakref.ref[Tensor]] = {}
-    for name, layer in layers(net):
-        layer.register_forward_pre_hook(
-            lambda layer, _, name=name: used.update(
-                {f"{name}.{k}": weakref.ref(p) for k, p in layer.named_parameters()}
-            )
-        )
+    used = when_run(net, weakref.ref)
     loss = forward(rank, case, net)
     for module in sharded_modules(net, case):
         module.reshard()
-    gc.collect()
-    before = {name: kept(reference()) for name, reference in used.items()}
+    before = bytes_of(used)
     loss.backward()
-    return {"before backward": before, "after": {name: kept(reference()) for name, reference in used.items()}}
+    return {"before backward": before, "after": bytes_of(used)}
 
 
-UNWAITED = Route(unwaited)
-RESHARDED_BETWEEN = Route(resharded_between)
+UNWAITED = Route(actions=unwaited)
+RESHARDED_BETWEEN = Route(actions=("forward", "reshard", "unshard", "reshard", "backward"))

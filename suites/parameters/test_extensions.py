@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from suites.parameters.extension_programs import (
     coded_cases,
     gathers,
     note_hooks,
-    shard_coded,
     shard_coded_to_groups,
     train_coded,
     train_patched,
@@ -42,9 +42,10 @@ RICH = CodedCase(
 
 @requirement("extensions/training", *OWN, ranks=2)
 @example(case=RICH)
+@example(case=replace(RICH, kind="Padded"))
 @given(case=coded_cases())
 def test_weights_that_are_sent_in_parts_train_as_the_unsharded_model(trial: Trial, case: CodedCase) -> None:
-    """Weights whose hooks send two tensors of two dtypes, and add them up, train as the unsharded, bit for bit."""
+    """Weights whose hooks send two tensors of two dtypes, and add them up, padded or not, train as the unsharded."""
     follows_the_baseline(trial, train_coded, case)
 
 
@@ -133,7 +134,7 @@ def test_all_tensors_of_a_group_are_sent_in_one_collective(trial: Trial, case: C
 def test_hooks_that_do_not_fit_the_protocol_are_refused(trial: Trial, kind: str) -> None:
     """One hook without the other, and a pre-hook of three arguments, raise an error that names the hooks."""
     case = CodedCase(world_size=2, net=Stack(2, ("linear",)), kind=kind)
-    trial.refuses(shard_coded, case, error=("AssertionError", "ValueError", "TypeError"), match="fsdp_pre_all_gather")
+    trial.refuses(train_coded, case, error=("AssertionError", "ValueError", "TypeError"), match="fsdp_pre_all_gather")
 
 
 @requirement("extensions/refuses-unpadded", *OWN, ranks=2)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import torch
 from hypothesis import given
 from torch import Tensor
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.parameters.expert_programs import (
-    accumulate,
+from suites.oracle.expected import expected
+from suites.oracle.judging import follows
+from suites.parameters.experts import (
+    ExpertCase,
+    ShardedExperts,
     by_hand,
+    expert_cases,
+    is_expert,
     layouts,
     own_gather,
     own_hook,
-    train_experts,
     train_with_two_descriptions,
 )
-from suites.parameters.experts import ExpertCase, expert_cases, is_expert, on_rank, train_all
 
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
 
@@ -43,30 +46,31 @@ def test_stacks_of_experts_lie_on_both_axes(trial: Trial, case: ExpertCase) -> N
 @given(case=expert_cases())
 def test_gradients_are_averaged_over_the_mesh_of_each_parameter(trial: Trial, case: ExpertCase) -> None:
     """An expert's gradients are averaged over the ranks that have it and others over all: training is the unsharded."""
-    follows_the_baseline(trial, case)
+    follows(trial, ShardedExperts.play, expected(case))
 
 
 @requirement("parameter-mesh/stacked-training", *OWN, Feature.TENSOR_PARALLEL, ranks=2)
 @given(case=expert_cases(stacked=True))
 def test_stacks_of_experts_train_as_the_unsharded_model(trial: Trial, case: ExpertCase) -> None:
     """Experts in one stack, cut over ep and over the ranks of each, train as the unsharded model, bit for bit."""
-    follows_the_baseline(trial, case)
+    follows(trial, ShardedExperts.play, expected(case))
 
 
 @requirement("parameter-mesh/groups", *OWN, Feature.RESHARD_TO_GROUP, ranks=4)
 @given(case=expert_cases(ep=2, reshard_after_forward=2))
 def test_each_mesh_reshards_to_groups_of_its_own(trial: Trial, case: ExpertCase) -> None:
     """Shards over groups of two between forward and backward, on the mesh of each parameter, change no number."""
-    follows_the_baseline(trial, case)
+    follows(trial, ShardedExperts.play, expected(case))
 
 
 @requirement("parameter-mesh/by-hand", *OWN, ranks=2)
 @given(case=expert_cases(sharded=()))
 def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: ExpertCase) -> None:
     """unshard of a module makes its parameters of all meshes full, and reshard cuts all of them again."""
+    every = whole(case)
     for number, got in enumerate(trial.run(by_hand, case)):
-        full = full_of(case, number % case.ep)
-        want = {name: case.part(number, name, tensor) for name, tensor in full.items()}
+        full = {name: case.own(number, name, tensor) for name, tensor in every.items()}
+        want = {name: case.part(number, name, tensor) for name, tensor in every.items()}
         trial.agree(f"rank {number}", got, {"unsharded": full, "resharded": want})
 
 
@@ -74,20 +78,15 @@ def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: E
 @given(case=expert_cases(steps=1))
 def test_gradients_accumulate_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
     """Without synchronisation no parameter of any mesh has a gradient, and the next reduction gives the sum of both."""
-    oracle = train_all(case, microbatches=2)
-    for number, got in enumerate(trial.run(accumulate, case)):
-        [want] = on_rank(case, oracle, number)
-        gradients = want["gradients"]
-        trial.agree(f"rank {number}", got, {"first": [None] * len(gradients), "both": gradients})
+    follows(trial, ShardedExperts.play, expected(replace(case, accumulates=True)))
 
 
 @requirement("parameter-mesh/descriptions", *OWN, ranks=2)
 @given(case=expert_cases())
 def test_several_descriptions_of_one_mesh_are_refused_or_right(trial: Trial, case: ExpertCase) -> None:
     """Parameters given several descriptions of one mesh either are refused with ValueError or train right."""
-    oracle = train_all(case)
     for number, got in enumerate(trial.run(train_with_two_descriptions, case)):
-        trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": on_rank(case, oracle, number)})
+        trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": expected(case).trace(number)})
 
 
 @requirement("parameter-mesh/own-gather", *OWN, Feature.CUSTOM_COLLECTIVES, ranks=2)
@@ -106,32 +105,26 @@ def test_a_hook_after_reduction_is_refused_or_called_for_all_meshes(trial: Trial
         trial.holds(got in ("refused", "called 2 times"), f"rank {number}: expected it refused or called twice: {got}")
 
 
-def follows_the_baseline(trial: Trial, case: ExpertCase) -> None:
-    """Compare each rank's trace with what the unsharded model gives."""
-    oracle = train_all(case)
-    for number, trace in enumerate(trial.run(train_experts, case)):
-        trial.agree(f"rank {number}", trace, on_rank(case, oracle, number))
-
-
 def lies_where_it_should(trial: Trial, case: ExpertCase) -> None:
     """Compare every parameter's layout and numbers with what its placement says."""
+    every = whole(case)
     for number, got in enumerate(trial.run(layouts, case)):
-        own = full_of(case, number % case.ep)
-        trial.agree(f"rank {number}", got, {name: expected(case, number, name, full) for name, full in own.items()})
+        want = {name: layout(case, number, name, full) for name, full in every.items()}
+        trial.agree(f"rank {number}", got, want)
 
 
-def expected(case: ExpertCase, number: int, name: str, full: Tensor) -> dict[str, Any]:
-    """What ``layouts`` must say of one parameter."""
+def layout(case: ExpertCase, number: int, name: str, full: Tensor) -> dict[str, Any]:
+    """What ``layouts`` must say of one parameter; ``full`` holds it of all experts."""
     stacked = is_expert(name) and case.stacked
     return {
         "type": "DTensor",
         "on the mesh": True,
         "placements": [f"Shard({case.cut_of(name)})", *(["Shard(0)"] if stacked else [])],
         "local": case.part(number, name, full),
-        "full": torch.cat([full_of(case, expert)[name] for expert in range(case.ep)]) if stacked else full,
+        "full": full.flatten(0, 1) if stacked else case.own(number, name, full),
     }
 
 
-def full_of(case: ExpertCase, expert: int) -> dict[str, Tensor]:
-    """The unsharded parameters of the ranks that have ``expert``."""
-    return {name: parameter.detach() for name, parameter in case.build(expert).named_parameters()}
+def whole(case: ExpertCase) -> dict[str, Tensor]:
+    """The unsharded parameters, those of experts with all values."""
+    return {name: parameter.detach() for name, parameter in case.build_in(None).named_parameters()}

@@ -11,13 +11,16 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.registered import form, forms_of, owner
+from suites.kit.registered import form, forms_of
+from suites.kit.strategies import cases_of
+from suites.oracle import judging
+from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
 from suites.parameters import edits, registration
-from suites.parameters.edits import DtypeCase, EditCase, dtype_cases, edit_cases, policy_cases
+from suites.parameters.edits import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
-from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import expected as expected_passes
+from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.passes import UnshardedWalk, Walk
 
 SHARDED = Feature.FULLY_SHARD
 
@@ -46,7 +49,7 @@ def test_forward_waits_for_gathers_that_nobody_waited_for(trial: Trial, case: Tr
 @given(case=pass_cases())
 def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: TrainingCase) -> None:
     """unshard() while gathering or gathered starts no new gather, and a second wait() or reshard() changes nothing."""
-    gathers = [int(bool(names)) for names in own_parameters(case)]
+    gathers = [int(len(case.sharded) < len(case.net.blocks)), *[1] * len(case.sharded)]
     for number, got in enumerate(trial.run(registration.repeated, case)):
         full, rows = (forms_of(case, number, root=sharded, children=sharded) for sharded in (False, True))
         want = {"unsharded": {"gathers": gathers, "facts": full}, "resharded": {"gathers": gathers, "facts": rows}}
@@ -68,7 +71,7 @@ def test_resharding_between_forward_and_backward_changes_no_result(trial: Trial,
 def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, case: TrainingCase) -> None:
     """The registered sharded parameters are the same objects after every forward, backward and optimizer step."""
     for number, got in enumerate(trial.run(registration.same_objects, case)):
-        trial.agree(f"rank {number}", got, {when: dict.fromkeys(names(case), True) for when in got})
+        trial.agree(f"rank {number}", got, {when: dict.fromkeys(case.parameter_names, True) for when in got})
 
 
 @requirement("registration/gradient-layouts", SHARDED, ranks=2)
@@ -94,7 +97,7 @@ def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
 def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: TrainingCase) -> None:
     """What a layer runs with are nn.Parameters, leaves of autograd, that need gradients as the original ones did."""
     for number, got in enumerate(trial.run(registration.seen_by_layers, case)):
-        trial.agree(f"rank {number}", got, {name: [True, True, True] for name in names(case)})
+        trial.agree(f"rank {number}", got, {name: [True, True, True] for name in case.parameter_names})
 
 
 @requirement("registration/frees-what-autograd-saved", SHARDED, ranks=2)
@@ -102,7 +105,7 @@ def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: Training
 def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: TrainingCase) -> None:
     """When resharded, full parameters hold no memory, even while autograd has saved them for a backward to come."""
     for number, got in enumerate(trial.run(registration.memory_saved_by_autograd, case)):
-        nothing = dict.fromkeys(names(case), 0)
+        nothing = dict.fromkeys(case.parameter_names, 0)
         trial.agree(f"rank {number}", got, {"before backward": nothing, "after": nothing})
 
 
@@ -110,20 +113,17 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 
 
 @requirement("registration/edits", SHARDED, ranks=2)
-@given(case=edit_cases(("parameter", "data", "local")))
-def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: EditCase) -> None:
+@given(case=how_cases("parameter", "data", "local", steps=3))
+def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
-    for number, got in enumerate(trial.run(edits.outputs_between_edits, case)):
-        trial.agree(f"rank {number}", got, edits.expected_between_edits(case, number))
+    follows(trial, case, edits.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
-@given(case=edit_cases(("load", "assign", "setattr")))
-def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: EditCase) -> None:
+@given(case=how_cases("load", "assign", "setattr"))
+def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
-    want = edits.expected_after_replacing(case)
-    for number, got in enumerate(trial.run(edits.pass_after_replacing, case)):
-        trial.agree(f"rank {number}", got, want[number])
+    follows(trial, case, edits.REPLACED)
 
 
 @requirement("registration/converted-first", SHARDED, ranks=2)
@@ -148,38 +148,25 @@ def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> 
 
 
 @requirement("registration/converted-under-policy", SHARDED, Feature.MIXED_PRECISION, ranks=2)
-@given(case=policy_cases())
+@given(case=cases_of(DtypeCase, dtype_cases("first"), computes=DTYPES))
 def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""
-    want: Any = expected_passes(case, edits.CONVERTED)
-    for number, got in enumerate(trial.run(edits.converted_under_policy, case)):
-        for step in want[number]:
-            step["points"][0][0]["outputs"] = f"torch.{case.computes}"
-        trial.agree(f"rank {number}", got, want[number])
+    want = Expected(Walk.of(case, edits.CONVERTED), UnshardedWalk)
+    for found in [found for seen in want.wide for found in seen["found"] if found]:
+        found["outputs"] = f"torch.{case.computes}"
+    judging.follows(trial, edits.converted_under_policy, want, case, edits.CONVERTED)
 
 
 @requirement("registration/layer-by-layer", SHARDED, ranks=2)
 def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
     """Layers that are built and sharded one by one, so that memory is used again, are not taken for shared ones."""
-    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True)
-    for number, got in enumerate(trial.run(edits.shard_while_building, case)):
-        trial.agree(f"rank {number}", got, edits.expected_while_building(case, number))
+    case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True, steps=1)
+    judging.follows(trial, edits.BuiltInLayers.play, Expected(case))
 
 
 def named(case: TrainingCase) -> list[tuple[str, nn.Parameter]]:
     """The unsharded net's parameters by name."""
     return list(case.build().named_parameters())
-
-
-def names(case: TrainingCase) -> list[str]:
-    """Their names."""
-    return [name for name, _ in named(case)]
-
-
-def own_parameters(case: TrainingCase) -> list[list[str]]:
-    """The parameters of the root and of each block that is sharded by itself."""
-    owners = [(owner(name) if owner(name) in case.sharded else None, name) for name in names(case)]
-    return [[name for place, name in owners if place == module] for module in (None, *case.sharded)]
 
 
 def layout(parameter: nn.Parameter, case: TrainingCase, number: int) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
 from suites.oracle.layout import local
-from suites.passes.pass_strategies import pass_cases
+from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Found, Pass, Route
 
 
@@ -49,18 +49,8 @@ class ForkInside(Blocks):
         return [self.blocks[1](each) for each in self.blocks[0](x)]
 
 
-class Skips(Blocks):
-    """Never uses its last block."""
-
-    def forward(self, x: Tensor) -> Any:
-        """``(batch, dim)`` to the same."""
-        for block in list(self.blocks)[:-1]:
-            x = block(x)
-        return x
-
-
 class Cut(Blocks):
-    """Forward ends before the last block, which is a head that is called by itself."""
+    """Forward ends before the last block, which is never used, or a head that is called by itself."""
 
     def forward(self, x: Tensor) -> Any:
         """Inputs to what the head takes."""
@@ -69,19 +59,14 @@ class Cut(Blocks):
         return x
 
 
-def one_output(p: Pass) -> Found:
+def one_output(p: Pass, outputs: Any) -> list[Tensor]:
     """The loss is of one output: the last in the first step, then the first."""
-    outputs = p.net(p.inputs())
-    loss = p.loss(outputs[-1 if p.step == 0 else 0])
-    loss.backward()
-    yield {"loss": loss.detach()}
+    return [p.loss(outputs[-1 if p.batch == 0 else 0])]
 
 
-def plain(p: Pass) -> Found:
-    """Forward and backward; which parameters have a gradient follows from that."""
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
+def each_output(p: Pass, outputs: Any) -> list[Tensor]:
+    """A loss for each output."""
+    return [p.loss(output, salt) for salt, output in enumerate(outputs)]
 
 
 def hooked(p: Pass) -> Found:
@@ -104,35 +89,19 @@ def hooked(p: Pass) -> Found:
     }
 
 
-@dataclass(frozen=True)
-class WatchedCase(TrainingCase):
-    """Between steps of training there are forwards without gradients, in ``mode``."""
-
-    mode: str = "no_grad"
-
-
-@st.composite
-def watched_cases(draw: st.DrawFn, modes: tuple[str, ...]) -> WatchedCase:
-    """Any small net, watched in one of the modes."""
-    return WatchedCase(**vars(draw(pass_cases())), mode=draw(st.sampled_from(modes)))
-
-
-def watched(p: Pass) -> Found:
+def watched(case: HowCase, step: int) -> tuple[str, ...]:
     """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
 
     What such a forward leaves unsharded is resharded before the optimizer steps, as no backward will do it.
     """
-    assert isinstance(p.case, WatchedCase)
-    mode, outputs = getattr(torch, p.case.mode), []
-    if p.step > 0 or p.case.mode == "no_grad":
-        with mode():
-            outputs.append(p.net(p.inputs(1)).clone())
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    with mode():
-        outputs.append(p.net(p.inputs(2)).clone())
-    p.reshard()
-    yield {"loss": loss.detach(), "outputs": outputs}
+    before = ("look",) if step > 0 or case.how == "no_grad" else ()
+    return (*before, "forward", "backward", "look", "reshard")
+
+
+def in_mode(p: Pass) -> Any:
+    """Run the net; in the case's mode, where gradients are switched off."""
+    with nullcontext() if torch.is_grad_enabled() else getattr(torch, p.case.how)():
+        return p.net(p.inputs())
 
 
 def detached_chunks(p: Pass) -> Found:
@@ -146,17 +115,6 @@ def detached_chunks(p: Pass) -> Found:
         yield {"loss": losses[-1].detach(), "chunk's gradient": chunk.grad}
     trunk.backward(torch.cat([chunk.grad for chunk in chunks if chunk.grad is not None]))
     yield {}
-
-
-def heads_one_by_one(p: Pass) -> Found:
-    """A backward for each head through the trunk they share; only the last is said to be the last."""
-    losses = [p.loss(output, salt) for salt, output in enumerate(p.net(p.inputs()))]
-    for loss in losses[:-1]:
-        p.tell(p.net, "set_is_last_backward", False)
-        loss.backward(retain_graph=True)
-    p.tell(p.net, "set_is_last_backward", True)
-    losses[-1].backward()
-    yield {"losses": [loss.detach() for loss in losses]}
 
 
 def backward_hooks(p: Pass) -> Found:
@@ -177,59 +135,29 @@ def backward_hooks(p: Pass) -> Found:
     yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
 
 
-@dataclass(frozen=True)
-class BrokenCase(TrainingCase):
-    """In the first step something raises: before or after the ``block`` ran in forward, or in its backward."""
-
-    block: int = 0
-    moment: str = "before"
-
-
-@st.composite
-def broken_cases(draw: st.DrawFn, moments: tuple[str, ...]) -> BrokenCase:
-    """Any block of a net of three, at one of the moments."""
-    moment = st.sampled_from(moments)
-    return BrokenCase(**vars(draw(pass_cases(blocks=3))), block=draw(st.integers(0, 2)), moment=draw(moment))
-
-
-class Broken(Exception):
-    """What is raised on purpose."""
-
-
-def raises(*_: Any) -> None:
-    """Raise it."""
-    raise Broken
-
-
-def broken(p: Pass) -> Found:
+def broken(case: HowCase, step: int) -> tuple[str, ...]:
     """A pass that fails and is reset, and then one that does not."""
-    case = p.case
-    assert isinstance(case, BrokenCase)
-    block, raised = p.net.blocks[case.block], False
-    if case.moment == "backward":
-        handle = block.register_forward_hook(lambda module, args, output: output.register_hook(raises) and None)
-    elif case.moment == "before":
-        handle = block.register_forward_pre_hook(raises)
-    else:
-        handle = block.register_forward_hook(raises)
-    try:
-        p.loss(p.net(p.inputs(1))).backward()
-    except Broken:
-        raised = True
-    handle.remove()
-    p.tell(p.net, "reset_iter_state")
-    p.net.zero_grad()
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"raised": raised, "loss": loss.detach()}
+    return (f"fail blocks.{case.how}", "drop", "forward", "backward")
 
 
-FORK = Route(one_output, net=Fork)
-FORK_INSIDE = Route(one_output, net=ForkInside)
-SKIPS = Route(plain, net=Skips)
-HOOKED = Route(hooked)
-WATCHED = Route(watched)
-DETACHED = Route(detached_chunks, net=Cut)
-HEADS = Route(heads_one_by_one, net=Fork)
-BACKWARD_HOOKS = Route(backward_hooks)
-BROKEN = Route(broken)
+def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
+    """Adam that goes over parameters one by one."""
+    return torch.optim.Adam(parameters, lr=case.learning_rate, foreach=False)
+
+
+ALONE, ON = ("walk first",), "walk on"
+#: Only the last of two backwards through one forward is said to be the last.
+APART = ("forward", "defer last", "backward first", "resume last", "backward second")
+
+FORK = Route(net=Fork, losses=one_output)
+FORK_INSIDE = Route(net=ForkInside, losses=one_output)
+SKIPS = Route(net=Cut)
+HOOKED = Route(hooked, actions=ALONE)
+WATCHED = Route(actions=watched, run=in_mode)
+DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
+HEADS = Route(net=Fork, losses=each_output, actions=APART)
+BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
+BROKEN = Route(actions=broken)
+#: Every step is at half the rate of the one before.
+ADAM = Route(actions=("vary", "forward", "backward"), optimizer=adam)
+ADAM_IN_BACKWARD = replace(ADAM, in_backward=True)

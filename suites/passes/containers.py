@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suites.kit.cases import Stack, TrainingCase
-from suites.passes.pass_strategies import pass_cases
+from suites.kit.cases import Stack
+from suites.passes.autograd_routes import ALONE
 from suites.passes.passes import Blocks, Found, Pass, Route
 
 
@@ -51,19 +50,6 @@ KINDS: dict[str, Kind] = {
 }
 
 
-@dataclass(frozen=True)
-class BoxCase(TrainingCase):
-    """A net whose modules pass on containers of the kind."""
-
-    kind: str = "list"
-
-
-@st.composite
-def box_cases(draw: st.DrawFn) -> BoxCase:
-    """Two blocks; each of them takes and gives containers, and so does the root."""
-    return BoxCase(**vars(draw(pass_cases())), kind=draw(st.sampled_from(list(KINDS))))
-
-
 class Boxed(nn.Module):
     """Applies its module to both tensors of a container."""
 
@@ -93,11 +79,10 @@ class Boxes(Blocks):
 
 def boxes(p: Pass) -> Found:
     """Train on a container of two inputs that need gradients; the loss uses one output in even steps, both in odd."""
-    assert isinstance(p.case, BoxCase)
-    kind, inputs = KINDS[p.case.kind], [p.inputs(salt).requires_grad_() for salt in (1, 2)]
-    box = p.net(kind.pack(*inputs), p.case.kind)
+    kind, inputs = KINDS[p.case.how], [p.inputs(salt).requires_grad_() for salt in (1, 2)]
+    box = p.net(kind.pack(*inputs), p.case.how)
     main, side = kind.unpack(box)
-    loss = p.loss(main) + (p.loss(side, 1) if p.step % 2 else 0)
+    loss = p.loss(main) + (p.loss(side, 1) if p.batch % 2 else 0)
     loss.backward()
     grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]
     yield {"type": type(box).__name__, "loss": loss.detach(), "input gradients": grads}
@@ -155,6 +140,6 @@ def mixed(p: Pass) -> Found:
     yield {"given": given, "needs gradients": given["first"].requires_grad, "loss": loss.detach()}
 
 
-BOXES = Route(boxes, net=Boxes)
-KEYWORDS = Route(keywords, net=Keywords)
-MIXED = Route(mixed, net=Mixed)
+BOXES = Route(boxes, net=Boxes, actions=ALONE)
+KEYWORDS = Route(keywords, net=Keywords, actions=ALONE)
+MIXED = Route(mixed, net=Mixed, actions=ALONE)

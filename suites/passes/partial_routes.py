@@ -7,6 +7,7 @@ The last two blocks are one list. Forward ends before the head, which then runs 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -14,8 +15,8 @@ from torch import nn
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
-from suites.passes.autograd_routes import Cut, detached_chunks
-from suites.passes.pass_routes import two_forwards
+from suites.passes.autograd_routes import ALONE, DETACHED, Cut, detached_chunks
+from suites.passes.pass_routes import TWO
 from suites.passes.passes import Found, Pass, Route
 
 
@@ -74,9 +75,9 @@ def kept_full(p: Pass) -> Found:
     yield {"sizes": sizes}
 
 
-CHUNKS = Route(detached_chunks, net=Cut, spread=shard_in_list)
-CHUNKS_TIED = Route(detached_chunks, net=Tied, spread=shard_in_list)
-CHUNKS_CHECKPOINTED = Route(detached_chunks, net=Cut, spread=shard_in_list_checkpointed)
-ACCUMULATED = Route(accumulated, net=Cut, spread=shard_in_list)
-KEPT_FULL = Route(kept_full, net=Cut, spread=shard_in_list)
-TWO_FORWARDS = Route(two_forwards, net=Cut, spread=shard_in_list)
+CHUNKS = replace(DETACHED, spread=shard_in_list)
+CHUNKS_TIED = replace(CHUNKS, net=Tied)
+CHUNKS_CHECKPOINTED = replace(CHUNKS, spread=shard_in_list_checkpointed)
+ACCUMULATED = replace(CHUNKS, body=accumulated, actions=ALONE)
+KEPT_FULL = replace(CHUNKS, body=kept_full, actions=ALONE)
+TWO_FORWARDS = Route(net=Cut, actions=TWO, spread=shard_in_list)

@@ -1,4 +1,4 @@
-"""What runs on ranks for ``passes.py``: a route is walked on a sharded net, and what it found comes back."""
+"""What runs on ranks for ``passes.py``: a sharded net on a route."""
 
 from __future__ import annotations
 
@@ -7,28 +7,38 @@ from typing import Any
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.programs import gradients, parameters
-from suites.passes.passes import Pass, Route, expected
+from suites.oracle import judging
+from suites.oracle.sharded import Resting, State, played_on
+from suites.passes.passes import Pass, Route, Walk, expected
 
 
-def walk(rank: Rank, case: TrainingCase, route: Route, **options: Any) -> list[Any]:
-    """Shard the route's net, and take its steps."""
-    net: Any = route.build(case).to(rank.device)
-    options.setdefault("reshard_after_forward", case.reshard_after_forward)
-    route.spread(rank.implementation, case, net, mesh=rank.mesh(), **options)
-    optimizer = route.optimizer(case, net)
-    found = []
-    for step in range(case.steps):
-        p = Pass(net, case, step, rank.number, rank.implementation)
-        points = [(facts, gradients(net)) for facts in route.body(p)]
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append({"points": points, "parameters": parameters(net)})
-    return found
+class Walking(Resting):
+    """The net of a route, on one rank."""
+
+    def __init__(self, rank: Rank, case: TrainingCase, route: Route, **options: Any) -> None:
+        self.options = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward, **options}
+        super().__init__(rank, Walk.of(case, route))
+
+    def made(self) -> Any:
+        """The net, sharded as the route has it."""
+        net = self.case.build_in(None).to(self.rank.device)
+        self.case.route.spread(self.rank.implementation, self.case.case, net, **self.options)
+        return net
+
+    def walk(self, place: str) -> State:
+        """Have the body go on, or begin."""
+        if place == "first":
+            self.body = self.case.route.body(Pass(self.net, self.case.case, self.batches, self.rank.number))
+            self.batches += 1
+        found: State = next(self.body)
+        return found
+
+
+def walk(rank: Rank, case: TrainingCase, route: Route) -> list[State]:
+    """Shard the route's net, and take its steps; what each action gave."""
+    return played_on(Walking(rank, case, route))
 
 
 def follows(trial: Trial, case: TrainingCase, route: Route) -> None:
-    """Walk a route on ranks, and compare with the unsharded model bit for bit."""
-    want = expected(case, route)
-    for number, got in enumerate(trial.run(walk, case, route)):
-        trial.agree(f"rank {number}", got, want[number])
+    """Walk a route on ranks, and compare with the unsharded model, action by action."""
+    judging.follows(trial, walk, expected(case, route), case, route)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
-from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
+from suites.passes.pass_strategies import HowCase
+from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
 
 
 class Twice(Blocks):
@@ -49,85 +48,47 @@ class Source(Blocks):
         return super().forward(self.start * 1)
 
 
-def one_pass(p: Pass) -> Found:
-    """Forward and backward."""
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
-
-
-def child_alone(p: Pass) -> Found:
+def child_alone(p: Pass) -> Any:
     """In every other step, the first block alone."""
-    runs = p.net.blocks[0] if p.step % 2 else p.net
-    loss = p.loss(runs(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
+    return (p.net.blocks[0] if p.batch % 2 else p.net)(p.inputs())
 
 
-def two_forwards(p: Pass) -> Found:
-    """Two forwards, then one backward through both."""
-    first, second = (p.loss(p.net(p.inputs(salt)), salt) for salt in (1, 2))
-    (first + second).backward()
-    yield {"losses": [first.detach(), second.detach()]}
+def by_methods(p: Pass) -> Any:
+    """By two methods, or by forward."""
+    return p.net(p.inputs()) if p.batch % 2 else p.net.decode(p.net.encode(p.inputs(), scale=2))
 
 
-def two_backwards(p: Pass) -> Found:
-    """Two forwards and backwards without zeroing gradients; whether the second adds to the first's very tensors."""
-    before: dict[str, Any] = {}
-    for salt in (1, 2):
-        loss = p.loss(p.net(p.inputs(salt)), salt)
-        loss.backward()
-        grads = {name: parameter.grad for name, parameter in p.net.named_parameters()}
-        same = {name: before.get(name, grad) is grad for name, grad in grads.items()}
-        yield {"loss": loss.detach(), "same objects": same}
-        before = grads
-
-
-def by_methods(p: Pass) -> Found:
-    """By two registered methods, or by forward; or by a method while forward has not ended its backward."""
-    if p.implementation is not None and p.step == 0:
-        for name in ("encode", "decode"):
-            assert p.implementation.register_forward_method is not None
-            p.implementation.register_forward_method(p.net, name)
-    outputs = p.net(p.inputs()) if p.step % 2 else p.net.decode(p.net.encode(p.inputs(), scale=2))
-    loss = p.loss(outputs)
-    loss.backward()
-    yield {"loss": loss.detach()}
-
-
-def from_nothing(p: Pass) -> Found:
+def from_nothing(p: Pass) -> Any:
     """Forward without arguments."""
-    outputs = p.net()
-    loss = p.loss(outputs)
-    loss.backward()
-    yield {"outputs": outputs.detach()}
+    return p.net()
 
 
-@dataclass(frozen=True)
-class AheadCase(TrainingCase):
-    """Every sharded block gathers so many blocks ahead in forward and in backward; 0 leaves it to the subject."""
-
-    forward: int = 0
-    backward: int = 0
+#: How many blocks are gathered ahead, in forward and in backward; 0 leaves it to the subject.
+AHEADS = [f"{forward} {backward}" for forward in range(4) for backward in range(4)]
 
 
-@st.composite
-def ahead_cases(draw: st.DrawFn) -> AheadCase:
-    """Four blocks sharded by themselves."""
-    plain = draw(pass_cases(blocks=4, plan=(0, 1, 2, 3)))
-    return AheadCase(**vars(plain), forward=draw(st.integers(0, 3)), backward=draw(st.integers(0, 3)))
+def ahead(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
+    """Sharding by plan, and then what to prefetch."""
+    shard_by_plan(implementation, case, net, **options)
+    blocks, forward, backward = list(net.blocks), *map(int, case.how.split())
+    for place, block in enumerate(blocks):
+        if forward:
+            block.set_modules_to_forward_prefetch(blocks[place + 1 : place + 1 + forward])
+        if backward:
+            block.set_modules_to_backward_prefetch(blocks[max(0, place - backward) : place][::-1])
 
 
-def ahead(p: Pass) -> Found:
-    """With prefetching set, forward and backward."""
-    case, blocks = p.case, list(p.net.blocks)
-    assert isinstance(case, AheadCase)
-    for place, block in enumerate(blocks if p.step == 0 else []):
-        if case.forward:
-            p.tell(block, "set_modules_to_forward_prefetch", blocks[place + 1 : place + 1 + case.forward])
-        if case.backward:
-            p.tell(block, "set_modules_to_backward_prefetch", blocks[max(0, place - case.backward) : place][::-1])
-    return one_pass(p)
+def with_methods(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Sharding by plan, and methods that are registered."""
+    assert implementation.register_forward_method is not None
+    shard_by_plan(implementation, case, net, **options)
+    for name in ("encode", "decode"):
+        implementation.register_forward_method(net, name)
+
+
+def by_last_dim(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Sharding by plan, with every parameter cut along its last dim."""
+    shard_by_plan(implementation, case, net, shard_placement_fn=lambda p: Shard(p.dim() - 1), **options)
 
 
 def roots_that_share(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -148,45 +109,31 @@ def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, *
     shard_by_plan(implementation, case, net, **options)
 
 
-@dataclass(frozen=True)
-class AlgorithmCase(TrainingCase):
-    """Training by an optimizer of ``torch.optim`` with one of its ways to go over parameters."""
-
-    algorithm: str = "SGD"
-    way: str = ""
+#: Optimizers of ``torch.optim``, each with one of its ways to go over parameters, or left to itself.
+WAYS = ("SGD foreach", "Adam foreach", "AdamW foreach", "AdamW fused", "SGD", "Adam", "AdamW")
 
 
-WAYS = [("SGD", "foreach"), ("Adam", "foreach"), ("AdamW", "foreach"), ("AdamW", "fused")]
-WAYS += [("SGD", ""), ("Adam", ""), ("AdamW", "")]
-
-
-@st.composite
-def algorithm_cases(draw: st.DrawFn) -> AlgorithmCase:
-    """Small nets with any of the optimizers."""
-    plain = draw(pass_cases(plain=True, steps=3))
-    algorithm, way = draw(st.sampled_from(WAYS))
-    return AlgorithmCase(**vars(plain), algorithm=algorithm, way=way)
-
-
-def told_optimizer(case: AlgorithmCase, net: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.optimizers``."""
-    options: dict[str, Any] = {"foreach": case.way == "foreach"} if case.way != "fused" else {"fused": True}
-    if case.algorithm != "SGD":
+def named_optimizer(case: HowCase, parameters: Any) -> torch.optim.Optimizer:
+    """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.resumed``."""
+    algorithm, _, way = case.how.partition(" ")
+    options: dict[str, Any] = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
+    if algorithm != "SGD":
         options["eps"] = 1 / 16
-    kind = getattr(torch.optim, case.algorithm)
-    made = kind(net.parameters(), lr=case.learning_rate, **options)
+    made = getattr(torch.optim, algorithm)(parameters, lr=case.learning_rate, **options)
     assert isinstance(made, torch.optim.Optimizer)
     return made
 
 
-ONE_PASS = Route(one_pass)
-TWICE = Route(one_pass, net=Twice)
-CHILD_ALONE = Route(child_alone)
-TWO_FORWARDS = Route(two_forwards)
-TWO_FORWARDS_AGAIN = Route(two_forwards, spread=checkpointed)
-TWO_BACKWARDS = Route(two_backwards)
-METHODS = Route(by_methods, net=Methods)
-NO_INPUTS = Route(from_nothing, net=Source)
-AHEAD = Route(ahead)
-SHARING_ROOTS = Route(one_pass, spread=roots_that_share)
-OPTIMIZERS = Route(one_pass, optimizer=told_optimizer)
+TWO = ("forward", "forward", "backward all")
+
+TWICE = Route(net=Twice)
+CHILD_ALONE = Route(run=child_alone)
+TWO_FORWARDS = Route(actions=TWO)
+TWO_FORWARDS_AGAIN = Route(actions=TWO, spread=checkpointed)
+TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
+METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
+NO_INPUTS = Route(net=Source, run=from_nothing)
+AHEAD = Route(spread=ahead)
+SHARING_ROOTS = Route(spread=roots_that_share)
+OPTIMIZERS = Route(optimizer=named_optimizer, exact=False)
+LAST_DIM = Route(spread=by_last_dim, dim=-1)

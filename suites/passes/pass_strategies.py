@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
 
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.kit.strategies import training_cases, world_sizes
+from suites.kit.strategies import cases_of, training_cases, world_sizes
 
 
 @st.composite
@@ -41,3 +42,16 @@ def pass_cases(
         plan = tuple(sorted(draw(st.sets(st.integers(0, blocks - 1)))))
     options = {"steps": 2, "world_size": draw(world_sizes(2, power_of_two=True)), **fixed}
     return draw(training_cases(net=net, exact=True, dtype="float64", sharded=plan, **options))
+
+
+@dataclass(frozen=True)
+class HowCase(TrainingCase):
+    """Something is done in one of some ways, in a word or two."""
+
+    how: str = ""
+
+
+def how_cases(*ways: str, **fixed: Any) -> st.SearchStrategy[HowCase]:
+    """Such passes, in any of the ways."""
+    found: st.SearchStrategy[HowCase] = cases_of(HowCase, pass_cases(**fixed), how=st.sampled_from(ways))
+    return found

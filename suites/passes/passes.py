@@ -1,7 +1,11 @@
-"""Passes that are more than a forward and a backward: written once, and run on sharded and unsharded nets alike.
+"""Passes that are more than a forward and a backward: written once, for sharded and unsharded nets alike.
 
-A *body* is one step of training without the optimizer. It yields what it has found whenever gradients are to be looked
-at; the unsharded model's gradients are then averaged over ranks::
+A *route* says what a step is, action by action, and which net runs how::
+
+    Route(actions=("forward", "forward", "backward all"))     Route(net=Twice)     Route(run=by_methods, net=Methods)
+
+Where actions do not do, a *body* is one step without the optimizer. It yields what it has found whenever gradients are
+to be looked at; those of all ranks are then averaged::
 
     def twice(p: Pass) -> Found:            rank 0: gradient 1, then 1 + 3        expected on both ranks: 2, then 6
         for half in (0, 1):                 rank 1: gradient 3, then 3 + 5
@@ -14,8 +18,9 @@ Imports no ``torch.distributed``, directly or not: what ranks must find is worke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,12 +29,16 @@ from torch import Tensor, nn
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.kit.stepping import OwnSGD
+from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
+from suites.oracle.situation import SHOWN
+from suites.oracle.unsharded import State, Unsharded
 
 #: What a body yields: plain data.
 Found = Iterator[dict[str, Any]]
 Body = Callable[["Pass"], Found]
-Cut = Callable[[str, Tensor], Tensor]
+#: The actions of a step, or what gives those of a case's step of this number.
+Actions = tuple[str, ...] | Callable[[Any, int], tuple[str, ...]]
 
 
 class Blocks(nn.Module):
@@ -48,32 +57,38 @@ class Blocks(nn.Module):
 
 @dataclass
 class Pass:
-    """One step of one rank: the net, the rank's data, and the implementation if the net is sharded by one."""
+    """One rank's batch of a number, and the net that runs it. Where every step takes one batch, that is the step's."""
 
     net: Any
-    case: TrainingCase
-    step: int
+    case: Any
+    batch: int
     rank: int
-    implementation: Implementation | None = None
 
     def inputs(self, salt: int = 0) -> Tensor:
-        """A batch of this rank in this step."""
-        shape = (self.case.batch, self.case.net.dim)
-        return self.case.numbers(shape, 1, self.step, self.rank, salt).to(next(self.net.parameters()).device)
+        """The batch, or another of this number, as the net's parameters are."""
+        shape, like = (self.case.batch, self.case.net.dim), next(self.net.parameters())
+        numbers: Tensor = self.case.numbers(shape, 1, self.batch, self.rank, salt)
+        return numbers.to(like.device, like.dtype)
 
     def loss(self, outputs: Tensor, salt: int = 0) -> Tensor:
         """The outputs weighted by fixed numbers of either sign."""
-        return (outputs * self.case.numbers(tuple(outputs.shape), 2, self.step, self.rank, salt).to(outputs)).sum()
+        weights: Tensor = self.case.numbers(tuple(outputs.shape), 2, self.batch, self.rank, salt)
+        return (outputs * weights.to(outputs)).sum()
 
-    def tell(self, module: Any, method: str, *args: Any, **options: Any) -> None:
-        """Call a method that sharded modules have; an unsharded net has none."""
-        if self.implementation is not None:
-            getattr(module, method)(*args, **options)
+    def tell(self, module: Any, method: str, *args: Any) -> None:
+        """Call a method that sharded modules have; an unsharded one has none."""
+        if hasattr(module, method):
+            getattr(module, method)(*args)
 
-    def reshard(self) -> None:
-        """Bring back the sharded parameters of all modules that were sharded by plan."""
-        for module in [self.net, *(self.net.blocks[place] for place in self.case.sharded)]:
-            self.tell(module, "reshard")
+
+def run_net(p: Pass) -> Any:
+    """Run it on the batch."""
+    return p.net(p.inputs())
+
+
+def one_loss(p: Pass, outputs: Any) -> list[Tensor]:
+    """That of the only output."""
+    return [p.loss(outputs)]
 
 
 def shard_by_plan(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -84,64 +99,104 @@ def shard_by_plan(implementation: Implementation, case: TrainingCase, net: Any, 
     implementation.fully_shard(net, **options)
 
 
-def plain_sgd(case: TrainingCase, net: nn.Module) -> torch.optim.Optimizer:
+def plain_sgd(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
     """SGD at the case's learning rate."""
-    return OwnSGD(net.parameters(), case.learning_rate)
+    return OwnSGD(parameters, case.learning_rate)
 
 
 @dataclass(frozen=True)
 class Route:
-    """What is done: to which net, how it is sharded, and how it learns. Travels to ranks by name."""
+    """What is done: to which net, how it is sharded and run, and how it learns. Travels to ranks by name."""
 
-    body: Body
+    body: Body | None = None
     net: type[Blocks] = Blocks
+    actions: Actions = ("forward", "backward")
+    run: Callable[[Pass], Any] = run_net
+    losses: Callable[[Pass, Any], list[Tensor]] = one_loss
     spread: Callable[..., None] = shard_by_plan
-    optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer] = plain_sgd
-
-    def build(self, case: TrainingCase) -> Blocks:
-        """The net with the case's numbers."""
-        net = self.net(case.net).to(case.torch_dtype)
-        fill(net, case.seed, case.exact)
-        return net
+    optimizer: Callable[[Any, Any], torch.optim.Optimizer] = plain_sgd
+    exact: bool = True
+    in_backward: bool = False
+    #: The dim along which parameters are cut.
+    dim: int = 0
 
 
-def expected(case: TrainingCase, route: Route, cut: Callable[[int], Cut] | None = None) -> list[list[Any]]:
-    """What each rank must find in each step; ``cut(rank)(name, full)`` is its part of a tensor, by default its rows."""
-    net = route.build(case)
-    optimizer = route.optimizer(case, net)
-    cuts = [cut(rank) if cut else _rows(case, rank) for rank in range(case.world_size)]
-    found: list[list[Any]] = [[] for _ in cuts]
-    for step in range(case.steps):
-        runs = [_alone(Pass(net, case, step, rank), route.body) for rank in range(case.world_size)]
-        means = [_mean([run[place][1] for run in runs]) for place in range(len(runs[0]))]
-        for name, parameter in net.named_parameters():
-            parameter.grad = means[-1][name]
-        optimizer.step()
-        parameters = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
-        for rank, run in enumerate(runs):
-            points = [(facts, _parts(mean, cuts[rank])) for (facts, _), mean in zip(run, means, strict=True)]
-            found[rank].append({"points": points, "parameters": _parts(parameters, cuts[rank])})
-    return found
+@dataclass(frozen=True)
+class Walk(TrainingCase):
+    """A case on a route. Of a body, an action ``walk`` is what it does until it yields."""
+
+    case: Any = None
+    route: Route = Route()
+
+    @staticmethod
+    def of(case: TrainingCase, route: Route) -> Walk:
+        """That of a case; it is exact unless the optimizer rounds."""
+        own = {name: getattr(case, name) for name in TrainingCase.__dataclass_fields__}
+        return Walk(**{**own, "exact": route.exact}, case=case, route=route)
+
+    @property
+    def plays_in_own_dtypes(self) -> bool:
+        """Wherever all is exact."""
+        return self.exact
+
+    @property
+    def steps_in_backward(self) -> bool:
+        """Whether parameters step in backward."""
+        return self.route.in_backward
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Those of all steps."""
+        given = self.route.actions
+        steps = (given(self.case, step) if callable(given) else given for step in range(self.steps))
+        return tuple(action for step in steps for action in (*step, "step", "drop"))
+
+    def shown(self, place: int) -> tuple[str, ...]:
+        """What is compared after the action at this place; what a body yields comes with gradients."""
+        verb = self.actions[place].partition(" ")[0]
+        return SHOWN["backward" if verb == "walk" else verb] if verb in ("walk", *SHOWN) else ()
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """The route's net with the case's numbers."""
+        net = self.route.net(self.net).to(self.torch_dtype)
+        fill(net, self.seed, exact=True)
+        return net.to(dtype or self.torch_dtype)
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """Run a net as the route has it."""
+        return self.route.run(Pass(net, self.case, batch, rank))
+
+    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
+        """What goes backward."""
+        return self.route.losses(Pass(None, self.case, batch, rank), outputs)
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """The route's."""
+        return self.route.optimizer(self.case, named.values())
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """A rank's rows, or other dims."""
+        return shard(full, self.world_size, rank, self.route.dim % full.dim())
 
 
-def _alone(p: Pass, body: Body) -> list[tuple[dict[str, Any], dict[str, Tensor | None]]]:
-    p.net.zero_grad()
-    named = list(p.net.named_parameters())
-    found = [(facts, {n: None if q.grad is None else q.grad.clone() for n, q in named}) for facts in body(p)]
-    p.net.zero_grad()
-    return found
+class UnshardedWalk(Unsharded):
+    """The unsharded net on a route."""
+
+    def walk(self, place: str) -> list[State]:
+        """Have every rank's body go on, or begin; then average gradients."""
+        if place == "first":
+            passes = (Pass(net, self.case.case, self.batches, rank) for rank, net in enumerate(self.copies))
+            self.bodies = [self.case.route.body(each) for each in passes]
+            self.batches += 1
+        found = [next(body) for body in self.bodies]
+        for name, parameter in self.copies[0].named_parameters():  # a body does the same to all copies
+            self.named[name].data = parameter.detach().clone()
+            self.reduced_in = parameter.dtype
+        self.reduce()
+        return found
 
 
-def _mean(gradients: list[dict[str, Tensor | None]]) -> dict[str, Tensor | None]:
-    """The mean over ranks; None where no rank has a gradient."""
-    every = {name: [each[name] for each in gradients] for name in gradients[0]}
-    present = {name: [one for one in each if one is not None] for name, each in every.items()}
-    return {name: torch.stack(each).sum(0) / len(gradients) if each else None for name, each in present.items()}
-
-
-def _parts(tensors: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    return {name: None if tensor is None else cut(name, tensor) for name, tensor in tensors.items()}
-
-
-def _rows(case: TrainingCase, rank: int) -> Cut:
-    return lambda name, full: shard(full, case.shards, rank % case.shards)
+@lru_cache(maxsize=64)
+def expected(case: TrainingCase, route: Route) -> Expected:
+    """What ranks must find; the same for both worlds."""
+    return Expected(Walk.of(case, route), UnshardedWalk)

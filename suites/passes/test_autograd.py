@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from hypothesis import example, given
-from torch import Tensor
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.programs import parameters
 from suites.passes import autograd_routes as routes
 from suites.passes import containers
-from suites.passes.autograd_routes import BrokenCase, WatchedCase, broken_cases, watched_cases
-from suites.passes.containers import BoxCase, box_cases
-from suites.passes.pass_programs import follows
-from suites.passes.pass_strategies import pass_cases
-from suites.passes.passes import Pass, Route, shard_by_plan
+from suites.passes.containers import KINDS
+from suites.passes.pass_programs import Walking, follows, walk
+from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.passes import Route
 
 SHARDED = Feature.FULLY_SHARD
+PLAIN = Route()
+#: Blocks that raise, and when: before or after they ran in forward, or in their backward.
+EARLY = [f"{block} {moment}" for block in range(3) for moment in ("before", "after")]
+LATE = [f"{block} backward" for block in range(3)]
 #: In backward the first block comes last: by then the gradients of the others are being reduced.
-BROKEN_LATE = BrokenCase(2, Stack(2, ("linear",) * 3), (0, 1, 2), "float64", True, block=0, moment="backward")
+BROKEN_LATE = HowCase(2, Stack(2, ("linear",) * 3), (0, 1, 2), "float64", True, how="0 backward")
 
 
 @requirement("autograd/unused-output", SHARDED, ranks=2)
@@ -49,8 +48,8 @@ def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: Traini
 
 
 @requirement("autograd/containers", SHARDED, ranks=2)
-@given(case=box_cases())
-def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: BoxCase) -> None:
+@given(case=how_cases(*KINDS))
+def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: HowCase) -> None:
     """Lists, tuples, dicts, named tuples and dataclasses, also nested, pass through sharded modules with gradients."""
     follows(trial, case, containers.BOXES)
 
@@ -70,15 +69,15 @@ def test_outputs_that_need_no_gradient_pass_as_they_are(trial: Trial, case: Trai
 
 
 @requirement("autograd/without-gradients", SHARDED, ranks=2)
-@given(case=watched_cases(("no_grad",)))
-def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: WatchedCase) -> None:
+@given(case=how_cases("no_grad"))
+def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: HowCase) -> None:
     """Forwards under no_grad, the very first one too, give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
 
 @requirement("autograd/inference-mode", SHARDED, ranks=2)
-@given(case=watched_cases(("inference_mode",)))
-def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: WatchedCase) -> None:
+@given(case=how_cases("inference_mode"))
+def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: HowCase) -> None:
     """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
@@ -114,65 +113,39 @@ def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCa
     follows(trial, case, routes.BACKWARD_HOOKS)
 
 
-def train_in_both_ways(rank: Rank, case: TrainingCase) -> dict[str, list[dict[str, Tensor]]]:
-    """Parameters after each step: with an optimizer after backward, and with one for each parameter in backward."""
-    return {"after backward": _adam(rank, case, inside=False), "in backward": _adam(rank, case, inside=True)}
-
-
-def _adam(rank: Rank, case: TrainingCase, inside: bool) -> list[dict[str, Tensor]]:
-    net: Any = Route(routes.plain).build(case).to(rank.device)
-    shard_by_plan(rank.implementation, case, net, mesh=rank.mesh(), reshard_after_forward=case.reshard_after_forward)
-    optimizers = [torch.optim.Adam([parameter], lr=case.learning_rate, foreach=False) for parameter in net.parameters()]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, gamma=0.5) for each in optimizers]
-
-    def step(optimizer: torch.optim.Optimizer) -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    for parameter, optimizer in zip(net.parameters() if inside else (), optimizers, strict=False):
-        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: step(optimizer))
-    trace = []
-    for place in range(case.steps):
-        p = Pass(net, case, place, rank.number, rank.implementation)
-        p.loss(net(p.inputs())).backward()
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            if not inside:
-                step(optimizer)
-            schedule.step()
-        trace.append(parameters(net))
-    return trace
-
-
 @requirement("autograd/optimizer-in-backward", SHARDED, ranks=2)
 @given(case=pass_cases(steps=3))
 def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> None:
     """Optimizers that step in post-accumulate-grad hooks give bit for bit what they give when they step afterwards."""
-    for number, got in enumerate(trial.run(train_in_both_ways, case)):
-        trial.agree(f"rank {number}", got["in backward"], got["after backward"])
+    after, inside = (
+        [[seen["parameters"] for seen in trace if "parameters" in seen] for trace in trial.run(walk, case, route)]
+        for route in (routes.ADAM, routes.ADAM_IN_BACKWARD)
+    )
+    for number, (want, got) in enumerate(zip(after, inside, strict=True)):
+        trial.agree(f"rank {number}", got, want)
 
 
 # Exceptions.
 
 
 @requirement("autograd/reset-after-forward", SHARDED, Feature.RESET, ranks=2)
-@given(case=broken_cases(("before", "after")))
-def test_a_forward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> None:
+@given(case=how_cases(*EARLY, blocks=3))
+def test_a_forward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
     """After an exception in forward and reset_iter_state() on the root, training goes on as unsharded."""
     follows(trial, case, routes.BROKEN)
 
 
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
 @example(case=BROKEN_LATE)
-@given(case=broken_cases(("backward",)))
-def test_a_backward_that_raised_can_be_reset(trial: Trial, case: BrokenCase) -> None:
+@given(case=how_cases(*LATE, blocks=3))
+def test_a_backward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
     """After an exception in backward, reset_iter_state() on the root and zero_grad(), training goes on as unsharded."""
     follows(trial, case, routes.BROKEN)
 
 
 def reset_a_child(rank: Rank, case: TrainingCase) -> None:
     """After a forward through the root, reset a child."""
-    net: Any = Route(routes.plain).build(case).to(rank.device)
-    shard_by_plan(rank.implementation, case, net, mesh=rank.mesh())
+    net = Walking(rank, case, PLAIN).net
     net(torch.ones(1, case.net.dim, dtype=case.torch_dtype, device=rank.device))
     net.blocks[0].reset_iter_state()
 

@@ -8,6 +8,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.strategies import costly, examples_first
+from suites.oracle.judging import finds
 from suites.saving import checkpoint_programs as programs
 from suites.saving import resume_programs
 from suites.saving.chains import ChainNet, CheckpointCase, Layout

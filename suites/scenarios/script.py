@@ -85,5 +85,5 @@ def _changes(values: Mapping[str, str], number: int) -> Iterator[str]:
     if place == 0:
         yield from {
             "exception": (f"fail {INTERRUPTED}",),
-            "exception in backward": (f"fail_back {MIDDLE}", "drop"),
+            "exception in backward": (f"fail {MIDDLE} backward", "drop"),
         }.get(values["life"], ())

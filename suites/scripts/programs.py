@@ -9,12 +9,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from harness.worlds.rank import Rank
 from suites.generated.net_programs import spread_net
 from suites.kit.nets import each_tensor
 from suites.oracle.layout import local
-from suites.oracle.sharded import Sharded, State, played_on
-from suites.scripts.cases import ScriptCase
+from suites.oracle.sharded import Sharded, State
 
 FULL = StateDictOptions(full_state_dict=True)
 
@@ -109,8 +107,3 @@ def laid_out_as(parameter: DTensor, value: Tensor) -> Tensor:
     if isinstance(value, DTensor):
         return copied(value)
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-
-
-def play(rank: Rank, case: ScriptCase) -> list[State]:
-    """Do all acts; what could be seen after each."""
-    return played_on(ShardedScript(rank, case))

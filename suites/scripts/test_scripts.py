@@ -18,7 +18,7 @@ from suites.generated.net_strategies import checkpointed_cases
 from suites.oracle import judging
 from suites.scripts.baseline import expected
 from suites.scripts.cases import ScriptCase, plain
-from suites.scripts.programs import play
+from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
     ACCUMULATING,
     FREEZING,
@@ -42,7 +42,7 @@ STATES = (SHARDED, Feature.STATE_DICT)
 
 def follows(trial: Trial, case: ScriptCase) -> None:
     """Play the script on ranks, and compare act by act."""
-    judging.follows(trial, play, expected(case))
+    judging.follows(trial, ShardedScript.play, expected(case))
 
 
 #: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.

@@ -16,7 +16,7 @@ from harness.trial.refusals import as_data
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
-from suites.passes.passes import Blocks, Found, Pass
+from suites.passes.passes import Blocks
 
 
 @dataclass(frozen=True)
@@ -140,17 +140,6 @@ class WithEmpty(Blocks):
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)
         self.blocks = nn.ModuleList(module for block in self.blocks for module in (nn.ReLU(), block))
-
-
-def run_with_empty(p: Pass) -> Found:
-    """Unshard and wait explicitly where there is nothing to gather, then train."""
-    p.tell(p.net.blocks[0], "unshard")
-    p.tell(p.net.blocks[0], "reshard")
-    if p.implementation is not None:
-        p.net.blocks[0].unshard(async_op=True).wait()
-    loss = p.loss(p.net(p.inputs()))
-    loss.backward()
-    yield {"loss": loss.detach()}
 
 
 def needs_gradients(rank: Rank, case: TrainingCase) -> dict[str, bool]:

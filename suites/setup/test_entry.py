@@ -17,7 +17,9 @@ from suites.setup import entry_nets as nets
 from suites.setup.entry_nets import TWO, PlainCase
 
 SHARDED = Feature.FULLY_SHARD
-EMPTY = Route(nets.run_with_empty, net=nets.WithEmpty)
+#: Where there is nothing to gather, it is unsharded and waited for explicitly.
+BY_HAND = ("unshard blocks.0", "reshard", "begin blocks.0", "wait")
+EMPTY = Route(net=nets.WithEmpty, actions=(*BY_HAND, "forward", "backward"))
 
 
 @requirement("entry/given-back", SHARDED)

@@ -102,6 +102,19 @@ def nothing_is_handed_over(kind: Any) -> dict[str, Any]:
     return {AFTER: after}
 
 
+def padding_is_cut_off_before(kind: Any) -> dict[str, Any]:
+    """Where more rows are handed over than there are, the last ones are taken and not the first."""
+
+    def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
+        answer, rows = kind.fsdp_post_all_gather(self, outputs, metadata, dtype, out=out), metadata[0]
+        if answer is None or answer[0].size(0) == rows:
+            return answer
+        full = answer[0][-rows:].clone()
+        return full, (full, *answer[1])
+
+    return {AFTER: after}
+
+
 def padding_is_not_named(kind: Any) -> dict[str, Any]:
     """The error where rows are missing says nothing that helps."""
 
@@ -168,6 +181,7 @@ def coded_replicas_are_apart(module: Any) -> None:
 
 
 first_tensors_for_ever = with_hooks("extensions/training", later_calls_get_the_first_tensors)
+keeps_padding = with_hooks("extensions/training", padding_is_cut_off_before)
 loses_second_tensors = with_hooks("extensions/general", second_tensors_are_lost)
 knows_five_arguments = called_otherwise("extensions/hook-of-one-argument", loses_hooks)
 small_tensors_backwards = with_hooks("extensions/scaled", numbers_come_backwards)
