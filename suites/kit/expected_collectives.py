@@ -14,13 +14,13 @@ when it waits, is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from suites.kit.cases import NetCase, Reshard, TrainingCase
+from suites.kit.cases import NetCase
 
 #: How often each collective came, in words, sorted.
 Counts = dict[str, int]
@@ -39,19 +39,18 @@ class Unit:
     trained: int
 
 
-def units(case: NetCase, frozen: Collection[str] = ()) -> list[Unit]:
+def units(case: NetCase) -> list[Unit]:
     """The root's unit, if it has parameters, then those of the sharded blocks in the order in which they run."""
-    net = case.build()
-    named = {ROOT: [name for name, _ in net.named_parameters() if int(name.split(".")[0]) not in case.sharded]}
-    for place in case.sharded:
-        named[str(place)] = [name for name, _ in net.named_parameters() if int(name.split(".")[0]) == place]
-    return [_unit(label, net, names, case.shards, frozen) for label, names in named.items() if names]
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {unit: [] for unit in (ROOT, *map(str, case.sharded))}
+    for name, parameter in case.build().named_parameters():
+        found[case.unit_of(name)].append((name, parameter))
+    return [_unit(label, dict(named), case.shards) for label, named in found.items() if named]
 
 
-def _unit(label: str, net: nn.Module, names: list[str], shards: int, frozen: Collection[str]) -> Unit:
-    sizes = {name: padded(tuple(net.get_parameter(name).shape), shards) for name in names}
-    trained = sum(size for name, size in sizes.items() if name not in frozen)
-    return Unit(label, tuple(names), sum(sizes.values()), trained)
+def _unit(label: str, named: dict[str, nn.Parameter], shards: int) -> Unit:
+    sizes = {name: padded(tuple(parameter.shape), shards) for name, parameter in named.items()}
+    trained = sum(size for name, size in sizes.items() if named[name].requires_grad)
+    return Unit(label, tuple(named), sum(sizes.values()), trained)
 
 
 def padded(shape: tuple[int, ...], shards: int) -> int:
@@ -147,14 +146,3 @@ def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str = "",
     trained = [unit.trained for unit in which if unit.trained]
     within = [reduce_scatter(numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
     return within + [all_reduce(numel, dtype, outer) for numel in trained if len(outer) > 1 and across]
-
-
-def gathered_again(case: TrainingCase, root: Reshard, blocks: Reshard) -> list[Unit]:
-    """The units that were freed after forward, by what was asked for the root and for the blocks."""
-    return [unit for unit in units(case) if (root if unit.name == ROOT else blocks)]
-
-
-def freed(case: TrainingCase) -> list[Unit]:
-    """The units that the case's own setting frees after forward; by default all but the root's."""
-    setting = case.reshard_after_forward
-    return gathered_again(case, bool(setting), True if setting is None else setting)

@@ -7,11 +7,16 @@ from typing import Any
 from harness.trial import Trial
 from harness.worlds.base import Program
 from suites.oracle.expected import Expected, expected
+from suites.oracle.unsharded import State
 
 
 def follows(trial: Trial, program: Program, want: Expected) -> None:
-    """Play a situation on ranks, and compare action by action, so that the first that goes wrong is named."""
-    traces = trial.run(program, want.case)
+    """Play a situation on ranks, and compare it with the oracle."""
+    agrees(trial, trial.run(program, want.case), want)
+
+
+def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
+    """Compare what ranks have shown action by action, so that the first that goes wrong is named."""
     for place, action in enumerate(want.case.actions):
         for number, trace in enumerate(traces):
             due: dict[str, Any] = want.on_rank(place, number)

@@ -153,8 +153,14 @@ class Sharded(Trained):
         self.switch(what, True)
 
     def switch(self, what: str, value: bool) -> None:
-        """Set what is named."""
-        getattr(self.net, "set_is_last_backward" if what == "last" else f"set_requires_{what}")(value)
+        """Set what is named, of all or ``in`` one module."""
+        setting, _, where = what.partition(" in ")
+        self.tell("set_is_last_backward" if setting == "last" else f"set_requires_{setting}", value, where)
+
+    def tell(self, setter: str, value: Any, where: str = "") -> None:
+        """Call a setter of a module, and of those below unless it is the "root" alone."""
+        alone = {"recurse": False} if where == "root" else {}
+        getattr(self.net.get_submodule("" if alone else where), setter)(value, **alone)
 
     def clip(self, most: str) -> State:
         """Clip gradients; their norm."""

@@ -53,6 +53,14 @@ class Situation(Case):
         """What the sum of their gradients is divided by."""
         return self.data_ranks
 
+    def divisor_of(self, name: str) -> float:
+        """The same of one parameter's gradients."""
+        return self.divisor
+
+    def unit_of(self, name: str) -> str:
+        """The sharded module that a parameter is communicated with, or "root"; asked only where units are named."""
+        raise NotImplementedError
+
     @property
     def zeros_for_unused(self) -> bool:
         """Whether trained parameters that no rank has used have gradients of zero."""
