@@ -94,10 +94,10 @@ class ShardedStack(Sharded):
             self.tell(f"set_{name}", ast.literal_eval(value), place)
 
     def ahead(self, what: str) -> None:
-        """Say what a module gathers ahead, by places: ``forward 0 1 2`` has the first gather the next two."""
-        direction, place, *others = what.split()
-        first, *rest = (self.net.get_submodule(self.places()[int(each)]) for each in (place, *others))
-        getattr(first, f"set_modules_to_{direction}_prefetch")(rest)
+        """Say what a module gathers ahead: after ``forward root 0 1`` the root has the first two blocks gathered."""
+        direction, *names = what.split()
+        first, *others = (self.net.get_submodule("" if name == "root" else name) for name in names)
+        getattr(first, f"set_modules_to_{direction}_prefetch")(others)
 
     def reshard(self, _: str) -> None:
         """Reshard everything explicitly."""

@@ -8,19 +8,17 @@ from hypothesis import example, given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
 from suites.communication.ladder import LadderCase, ladders, only, precedes
-from suites.communication.ladder_programs import AnyAheadCase, any_ahead_cases
+from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
-from suites.kit.cases import Stack, TrainingCase
-from suites.kit.strategies import costly, training_cases
+from suites.kit.cases import Stack
+from suites.kit.strategies import costly, stacks, training_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import trains
+from suites.oracle.judging import agrees, follows
 
 SHARDED, PREFETCH = Feature.FULLY_SHARD, Feature.PREFETCH
-TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
 
 
 @requirement("prefetch/forward-order", SHARDED, ranks=2)
@@ -104,43 +102,43 @@ def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: La
         comes_before(trial, number, words, steps.pairs_ahead(case, default=False), "reduce")
 
 
+NET = Stack(3, ("linear", "mlp"), 1)
 #: In backward the first block gathers the second again, which is over by then, and must be gathered anew after a step.
-FINISHED_AHEAD = AnyAheadCase(
-    2, Stack(3, ("linear", "mlp"), 1), (0, 1), "float64", True, steps=2, backward=((1,), (1,), (0,))
+FINISHED = ("ahead backward 0 1", "ahead backward 1 1", "ahead backward root 0")
+SMALL = stacks(most_blocks=2, largest=4, buffers=False).flatmap(
+    lambda net: training_cases(exact=True, dtype="float64", net=net, sharded=tuple(range(len(net.blocks))))
 )
 
 
 @requirement("prefetch/of-no-use", SHARDED, PREFETCH, ranks=2)
 @costly(2)
-@example(case=FINISHED_AHEAD)
-@given(case=any_ahead_cases())
-def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: AnyAheadCase) -> None:
+@example(case=ActionsCase(2, NET, (0, 1), "float64", True, acts=(*FINISHED, *(*PASS, "step", "drop") * 2)))
+@given(case=training_after(SMALL, programs.anything_ahead))
+def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""
-    trains(trial, programs.train_with_any_ahead, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("prefetch/by-hand", SHARDED, ranks=2)
 @costly(2)
-@given(case=training_cases(exact=True, steps=1))
-def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: TrainingCase) -> None:
+@given(case=doing(training_cases(exact=True), *PASS))
+def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: ActionsCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""
-    want = expected(case)
     total = float(sum(range(case.world_size)))
-    for number, got in enumerate(trial.run(programs.train_unsharded_by_hand, case)):
-        right = {**want.trace(number)[0], "parameters": {}}
-        trial.agree(f"rank {number}", got["step"], right)
+    found = trial.run(programs.unsharded_by_hand, case)
+    agrees(trial, [got["trace"] for got in found], expected(case))
+    for number, got in enumerate(found):
         trial.agree(f"rank {number}, other sums", got["sums"], [total] * (len(case.sharded) + 1))
         gathers = wire.tallied(wire.gathers(case, number, wire.units(case)))
         trial.agree(f"rank {number}, gathers", wire.counted(got["gathers"]), gathers)
 
 
 @requirement("prefetch/refuses", SHARDED, PREFETCH)
-@pytest.mark.parametrize(
-    "program", [programs.ahead_of_a_plain_module_in_forward, programs.ahead_of_a_plain_module_in_backward]
-)
-def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, program: Program) -> None:
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, direction: str) -> None:
     """Listing a module that is not sharded raises an error that asks for an FSDPModule."""
-    trial.refuses(program, TWO, ("ValueError", "TypeError"), "FSDPModule")
+    case = ActionsCase(2, NET, acts=(f"ahead {direction} root 0",))
+    trial.refuses(play, case, ("ValueError", "TypeError"), "FSDPModule")
 
 
 def follows_backward(trial: Trial, case: LadderCase, number: int, words: list[str]) -> None:
