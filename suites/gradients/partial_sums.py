@@ -6,103 +6,99 @@ over ranks of a's gradient is 2 and of b's 3, whenever either is reduced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.data.case import Case
-from harness.trial import most_ranks
-from harness.worlds.rank import Rank
+from suites.communication.played import PASS
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.programs import gradients
-from suites.oracle.layout import shard
+from suites.kit.stepping import OwnSGD
+from suites.kit.strategies import world_sizes
+from suites.oracle.low_precision import compute_in
+from suites.oracle.situation import Situation
+
+
+class Branches(nn.ModuleDict):
+    """Two branches whose weights are ones: all sums are of small integers."""
+
+    def forward(self, x: Tensor, names: str) -> Tensor:
+        """``(1, 2)`` to a number: the sum of what the branches of these names make of it."""
+        return torch.stack([self[name](x).sum() for name in names]).sum()
 
 
 @dataclass(frozen=True)
-class BranchedMicroBatches(Case):
-    """``runs`` names the branches that each micro-batch goes through, ``rows`` has how many rows each branch has."""
+class BranchedMicroBatches(Situation):
+    """``runs`` names the branches that each micro-batch goes through, ``rows`` has how many rows each branch has.
+
+    If ``low``, shards alone compute in bfloat16 and reduce in float32, all with the last micro-batch.
+    """
 
     mesh: tuple[int, int]
     rows: tuple[int, int] = (4, 4)
     runs: tuple[str, ...] = ("a", "b")
+    low: bool = False
+
+    exact = True
 
     @property
-    def world_size(self) -> int:
+    def world_size(self) -> int:  # type: ignore[override]
         """How many ranks."""
         return self.mesh[0] * self.mesh[1]
 
-    def build(self) -> nn.ModuleDict:
-        """Two branches in float64, whose weights do not matter: gradients are inputs."""
-        torch.manual_seed(0)
-        return nn.ModuleDict(
-            {name: nn.Linear(2, rows, bias=False).double() for name, rows in zip("ab", self.rows, strict=True)}
-        )
+    @property
+    def shards(self) -> int:
+        """Into how many parts a parameter is cut."""
+        return self.mesh[1]
 
-    def loss(self, net: nn.ModuleDict, micro: int, rank: int) -> Tensor:
-        """The sum of what this micro-batch's branches make of this rank's input: small integers."""
-        inputs = torch.tensor([[1.0 + rank + 4 * micro, 2.0 - rank]]).to(next(net.parameters()).dtype)
-        return torch.stack([net[name](inputs).sum() for name in self.runs[micro]]).sum()
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of weights and inputs."""
+        return torch.float32 if self.low else torch.float64
+
+    @property
+    def policy(self) -> dict[str, torch.dtype]:
+        """The dtypes of computing and reducing."""
+        return {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if self.low else {}
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Micro-batches, of which the last is reduced."""
+        what = "gradient_sync" if self.low else "all_reduce"
+        return (f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS)
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """The net."""
+        net = Branches({name: nn.Linear(2, rows, bias=False) for name, rows in zip("ab", self.rows, strict=True)})
+        for parameter in net.parameters():
+            nn.init.ones_(parameter)
+        return net.to(dtype or self.torch_dtype)
+
+    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
+        """The unsharded net in the policy's dtypes if ``working``."""
+        compute_in(self.policy if working else {}, net, [""])
+        return net
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What this micro-batch's branches make of this rank's input: small integers."""
+        return net(torch.tensor([[1.0 + rank + 4 * batch, 2.0 - rank]], dtype=dtype, device=device), self.runs[batch])
+
+    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
+        """One."""
+        return [outputs]
+
+    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """One that has nothing to do."""
+        return OwnSGD(named.values(), 0.0)
 
 
 @st.composite
-def branched_micro_batches(draw: st.DrawFn) -> BranchedMicroBatches:
-    """Two or three micro-batches, of which two use different branches."""
+def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> BranchedMicroBatches:
+    """Two or three micro-batches, of which two use different branches; on ranks by which means are exact."""
+    mesh = (1, draw(world_sizes(2, power_of_two=True))) if low else draw(hsdp_meshes(2, power_of_two=True))
     rows = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     runs = draw(st.lists(st.sampled_from(["a", "b", "ab"]), min_size=2, max_size=3).filter(lambda r: len(set(r)) > 1))
-    return BranchedMicroBatches(draw(hsdp_meshes(2, power_of_two=True)), rows, tuple(runs))
-
-
-@st.composite
-def late_branches(draw: st.DrawFn) -> BranchedMicroBatches:
-    """The same on shards alone, of a number of ranks by which means are exact."""
-    case = draw(branched_micro_batches())
-    return replace(case, mesh=(1, draw(st.sampled_from([size for size in (2, 4) if size <= most_ranks()]))))
-
-
-def add_up(rank: Rank, case: BranchedMicroBatches) -> dict[str, Tensor | None]:
-    """One group of both branches; this rank's part of the gradients after the last micro-batch."""
-    net: Any = _Root(case.build())
-    fully_shard = rank.implementation.fully_shard
-    assert fully_shard is not None
-    fully_shard(net, mesh=rank.mesh(case.mesh, ("replicate", "shard")))
-    for micro in range(len(case.runs)):
-        net.set_requires_all_reduce(micro == len(case.runs) - 1)
-        net(case, micro, rank.number).backward()
-    return {name.removeprefix("branches."): gradient for name, gradient in gradients(net).items()}
-
-
-def add_up_in_low_precision(rank: Rank, case: BranchedMicroBatches) -> dict[str, Tensor | None]:
-    """The same with sync off until the last micro-batch, computed in bfloat16 and reduced in float32."""
-    net: Any = _Root(case.build().float())
-    make, fully_shard = rank.implementation.mixed_precision_policy, rank.implementation.fully_shard
-    assert make is not None
-    assert fully_shard is not None
-    fully_shard(net, mesh=rank.mesh(), mp_policy=make(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
-    for micro in range(len(case.runs)):
-        net.set_requires_gradient_sync(micro == len(case.runs) - 1)
-        net(case, micro, rank.number).backward()
-    return {name.removeprefix("branches."): gradient for name, gradient in gradients(net).items()}
-
-
-class _Root(nn.Module):
-    """The branches in a module with a forward of its own."""
-
-    def __init__(self, branches: nn.ModuleDict) -> None:
-        super().__init__()
-        self.branches = branches
-
-    def forward(self, case: BranchedMicroBatches, micro: int, rank: int) -> Tensor:
-        return case.loss(self.branches, micro, rank)
-
-
-def on_rank(case: BranchedMicroBatches, rank: int) -> dict[str, Tensor | None]:
-    """This rank's part of the mean over ranks of each rank's sum over micro-batches, computed explicitly."""
-    net = case.build()
-    for number in range(case.world_size):
-        for micro in range(len(case.runs)):
-            torch.autograd.backward(case.loss(net, micro, number) / case.world_size)
-    whole = {name: parameter.grad for name, parameter in net.named_parameters()}
-    return {name: None if g is None else shard(g, case.mesh[1], rank % case.mesh[1]) for name, g in whole.items()}
+    return BranchedMicroBatches(mesh, rows, tuple(runs), low)
