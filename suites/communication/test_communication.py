@@ -33,7 +33,7 @@ from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.registered import group_cases
-from suites.kit.strategies import costly, plans, stacks, training_cases
+from suites.kit.strategies import costly, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 
@@ -42,16 +42,11 @@ SHARDED = Feature.FULLY_SHARD
 RICH = TrainingCase(2, Stack(3, ("linear", "mlp", "nested"), 1), (0, 1), reshard_after_forward=True)
 TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
 #: A net whose first block is sharded by itself, and is linear: its gradient needs its input, and not its weight.
-LINEAR_FIRST = stacks(most_blocks=2, largest=5, buffers=False).flatmap(
-    lambda net: st.tuples(st.just(Stack(net.dim, ("linear", *net.blocks), net.multiplier, net.bias)), plans(net))
-)
-linear_first = LINEAR_FIRST.flatmap(
-    lambda drawn: training_cases(
-        exact=True,
-        dtype="float64",
-        net=drawn[0],
-        sharded=(0, *(place + 1 for place in drawn[1])),
-        reshard_after_forward=True,
+linear_first = training_cases(exact=True, dtype="float64", reshard_after_forward=True).map(
+    lambda case: replace(
+        case,
+        net=replace(case.net, blocks=("linear", *case.net.blocks)),
+        sharded=(0, *(place + 1 for place in case.sharded)),
     )
 )
 #: Two passes, of which the second counts.
@@ -176,9 +171,7 @@ def test_frozen_parameters_are_not_reduced(trial: Trial, case: ActionsCase) -> N
 
 @requirement("communication/dtypes", SHARDED, Feature.MIXED_PRECISION, ranks=2)
 @costly(2)
-@example(
-    case=PrecisionCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, batch=1, reduce_dtype="bfloat16")
-)
+@example(case=PrecisionCase(2, TINY.net, exact=True, batch=1, reduce_dtype="bfloat16"))
 @given(case=precision_cases(steps=2))
 def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: PrecisionCase) -> None:
     """Parameters are gathered in as many bytes as param_dtype has, and gradients are reduced in reduce_dtype."""

@@ -7,9 +7,8 @@ from typing import Any
 from harness.worlds.rank import Rank
 from suites.communication.played import ShardedStack
 from suites.gradients.accumulation import AccumulationCase, ForkCase
-from suites.gradients.partial_sums import BranchedMicroBatches
 from suites.kit.programs import data_mesh
-from suites.oracle.sharded import Sharded, State, played_on
+from suites.oracle.sharded import State, played_on
 from suites.training.offloading import policy
 
 
@@ -44,20 +43,3 @@ class ShardedFork(ShardedStack):
 def play_fork(rank: Rank, case: ForkCase) -> list[State]:
     """Two backwards of one forward."""
     return played_on(ShardedFork(rank, case))
-
-
-class ShardedBranches(Sharded):
-    """Branches in one group."""
-
-    def made(self) -> Any:
-        """The net, on replicas of shards, or in low precision on shards alone."""
-        subject, low = self.rank.implementation, self.case.low
-        mesh = self.rank.mesh() if low else self.rank.mesh(self.case.mesh, ("replicate", "shard"))
-        options = {"mp_policy": subject.mixed_precision_policy(**self.case.policy)} if low else {}  # type: ignore[misc]
-        assert subject.fully_shard is not None
-        return subject.fully_shard(self.case.build_in(None), mesh=mesh, **options)
-
-
-def play_branches(rank: Rank, case: BranchedMicroBatches) -> list[State]:
-    """Micro-batches of different parameters."""
-    return played_on(ShardedBranches(rank, case))

@@ -1,12 +1,11 @@
-"""Micro-batches that use different parameters of one group, reduced across replicas with the last one alone.
+"""Micro-batches that use different parameters of one group, of which the last one alone is reduced, or all-reduced.
 
-Two replicas of one shard, branches a and b; micro-batch 0 runs a on 1 and 3, micro-batch 1 runs b on 2 and 4. The mean
-over ranks of a's gradient is 2 and of b's 3, whenever either is reduced.
+Two replicas of one shard, blocks 0 and 1; micro-batch 0 runs block 0 on 1 and 3, micro-batch 1 runs block 1 on 2 and 4.
+The mean over ranks of block 0's gradient is 2 and of block 1's 3, whenever either is reduced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,90 +14,59 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suites.communication.played import PASS
+from suites.kit.cases import Stack
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.stepping import OwnSGD
+from suites.kit.precision import PrecisionCase
+from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import world_sizes
-from suites.oracle.low_precision import compute_in
-from suites.oracle.situation import Situation
 
 
-class Branches(nn.ModuleDict):
-    """Two branches whose weights are ones: all sums are of small integers."""
+class Branches(nn.Sequential):
+    """Blocks beside each other."""
 
-    def forward(self, x: Tensor, names: str) -> Tensor:
-        """``(1, 2)`` to a number: the sum of what the branches of these names make of it."""
-        return torch.stack([self[name](x).sum() for name in names]).sum()
+    def forward(self, x: Tensor, places: str) -> Tensor:  # type: ignore[override]
+        """``(batch, dim)`` to the same: the sum of what the blocks at these places make of it."""
+        return torch.stack([self[int(place)](x) for place in places]).sum(0)
 
 
 @dataclass(frozen=True)
-class BranchedMicroBatches(Situation):
-    """``runs`` names the branches that each micro-batch goes through, ``rows`` has how many rows each branch has.
+class BranchedMicroBatches(PrecisionCase):
+    """One group of two blocks; ``runs`` has the places of those that each micro-batch goes through.
 
-    If ``low``, shards alone compute in bfloat16 and reduce in float32, all with the last micro-batch.
+    On replicas all-reduces wait for the last one, and in low precision all reductions do.
     """
 
-    mesh: tuple[int, int]
-    rows: tuple[int, int] = (4, 4)
-    runs: tuple[str, ...] = ("a", "b")
-    low: bool = False
-
-    exact = True
-
-    @property
-    def world_size(self) -> int:  # type: ignore[override]
-        """How many ranks."""
-        return self.mesh[0] * self.mesh[1]
-
-    @property
-    def shards(self) -> int:
-        """Into how many parts a parameter is cut."""
-        return self.mesh[1]
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of weights and inputs."""
-        return torch.float32 if self.low else torch.float64
-
-    @property
-    def policy(self) -> dict[str, torch.dtype]:
-        """The dtypes of computing and reducing."""
-        return {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if self.low else {}
+    runs: tuple[str, ...] = ("0", "1")
 
     @property
     def actions(self) -> tuple[str, ...]:
         """Micro-batches, of which the last is reduced."""
-        what = "gradient_sync" if self.low else "all_reduce"
+        what = "all_reduce" if self.mesh else "gradient_sync"
         return (f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS)
 
-    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
-        """The net."""
-        net = Branches({name: nn.Linear(2, rows, bias=False) for name, rows in zip("ab", self.rows, strict=True)})
-        for parameter in net.parameters():
-            nn.init.ones_(parameter)
-        return net.to(dtype or self.torch_dtype)
-
-    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
-        """The unsharded net in the policy's dtypes if ``working``."""
-        compute_in(self.policy if working else {}, net, [""])
-        return net
+    def build(self) -> nn.Sequential:
+        """The blocks side by side."""
+        return Branches(*super().build())
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
-        """What this micro-batch's branches make of this rank's input: small integers."""
-        return net(torch.tensor([[1.0 + rank + 4 * batch, 2.0 - rank]], dtype=dtype, device=device), self.runs[batch])
-
-    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
-        """One."""
-        return [outputs]
-
-    def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
-        """One that has nothing to do."""
-        return OwnSGD(named.values(), 0.0)
+        """What this micro-batch's blocks make of this rank's input."""
+        return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
 
 
 @st.composite
-def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> BranchedMicroBatches:
-    """Two or three micro-batches, of which two use different branches; on ranks by which means are exact."""
-    mesh = (1, draw(world_sizes(2, power_of_two=True))) if low else draw(hsdp_meshes(2, power_of_two=True))
-    rows = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
-    runs = draw(st.lists(st.sampled_from(["a", "b", "ab"]), min_size=2, max_size=3).filter(lambda r: len(set(r)) > 1))
-    return BranchedMicroBatches(mesh, rows, tuple(runs), low)
+def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> Any:
+    """Two or three micro-batches, of which two use different blocks; on replicas, or in low precision on one axis."""
+    mesh = () if low else draw(hsdp_meshes(2, power_of_two=True))
+    fixed: dict[str, Any] = {
+        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True)),
+        "mesh": mesh,
+        "dtype": "float32" if low else "float64",
+        "net": Stack(
+            draw(st.integers(1, 3)),
+            draw(st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)),
+            bias=draw(st.booleans()),
+        ),
+        "pairs": [("bfloat16", "float32") if low else (None, None)],
+        "runs": draw(st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple)),
+    }
+    return draw(precision_cases(BranchedMicroBatches, steps=1, sharded=(), **fixed))

@@ -26,6 +26,8 @@ ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
 RICH = AccumulationCase(
     2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=2, kept=(True, False)
 )
+LINE = Stack(1, ("linear",), 1, bias=False)
+BRANCHES = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
 
 
 @requirement("accumulation/quiet", *ADDING, ranks=2)
@@ -81,12 +83,12 @@ def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, ca
 
 
 @requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
-@example(case=BranchedMicroBatches((2, 1)))
-@example(case=BranchedMicroBatches((2, 2), (3, 5), ("a", "ab", "b")))
+@example(case=replace(BRANCHES, dtype="float64", mesh=(2, 1)))
+@example(case=replace(BRANCHES, dtype="float64", mesh=(2, 2), world_size=4, runs=("0", "01", "1")))
 @given(case=branched_micro_batches())
 def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: BranchedMicroBatches) -> None:
     """Micro-batches that use different parameters of a group may be all-reduced with the last one alone."""
-    follows(trial, programs.play_branches, expected(case))
+    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/gathers-once", *ADDING, ranks=2)
@@ -116,18 +118,7 @@ def test_a_backward_may_be_followed_by_another(trial: Trial, case: ForkCase) -> 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)
 @costly(2)
-@example(
-    case=FineCase(
-        2,
-        Stack(1, ("linear",), multiplier=1, bias=False),
-        exact=True,
-        seed=1,
-        steps=1,
-        batch=1,
-        param_dtype="bfloat16",
-        reduce_dtype="float32",
-    )
-)
+@example(case=FineCase(2, LINE, exact=True, seed=1, batch=1, param_dtype="bfloat16", reduce_dtype="float32"))
 @given(case=precision_cases(FineCase, bias=False, steps=1, pairs=[("bfloat16", "float32")]))
 def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
@@ -135,11 +126,11 @@ def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> N
 
 
 @requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
-@example(case=BranchedMicroBatches((1, 2), low=True))
+@example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32"))
 @given(case=branched_micro_batches(low=True))
 def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case: BranchedMicroBatches) -> None:
     """Where gradients that wait are in reduce_dtype, micro-batches may use different parameters of a group."""
-    follows(trial, programs.play_branches, expected(case))
+    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/offload", *ADDING, Feature.CPU_OFFLOAD, ranks=2)

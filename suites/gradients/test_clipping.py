@@ -69,7 +69,7 @@ def test_a_scaled_loss_gives_the_same_step(trial: Trial, case: ScalerCase) -> No
 @given(case=scaler_cases(spoilt=True))
 def test_infinity_on_one_rank_stops_the_step_on_all(trial: Trial, case: ScalerCase) -> None:
     """When one rank's gradients are not finite, a GradScaler takes no step and halves its scale on every rank."""
-    named = {name: p.detach() for name, p in case.build().named_parameters()}
+    named: dict[str, Any] = {name: p.detach() for name, p in case.build().named_parameters()}
     want = expected(case)
     for number, got in enumerate(trial.run(scaled_step, case)):
         right = {"gradients": None, "parameters": want.of_parameters(named, number), "scale": case.scale / 2}

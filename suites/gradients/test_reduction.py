@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import example, given
 
 from harness.requirement import requirement
@@ -32,6 +34,8 @@ HOOK = (SHARDED, Feature.ALL_REDUCE_HOOK)
 NET = Stack(3, ("linear", "mlp"), 1)
 #: Two ranks that each hold everything.
 WHOLE = FactorCase(2, NET, (0,), "float32", True, mesh=(2, 1), steps=1, factors=((-1, 2.0), (0, 4.0)))
+#: Two replicas of two shards.
+SQUARE = FactorCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), steps=1, batch=1)
 ROOT_ALONE = FactorCase(2, NET, (0,), "float32", True, steps=1, factors=((-1, 1.0),))
 
 
@@ -44,11 +48,7 @@ def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: FactorCase) -
 
 
 @requirement("reduction/divide-factor-hsdp", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, ranks=2)
-@example(
-    case=FactorCase(
-        4, Stack(1, ("mlp",), multiplier=1, bias=False), exact=True, mesh=(2, 2), steps=1, batch=1, factors=((-1, 0.5),)
-    )
-)
+@example(case=replace(SQUARE, factors=((-1, 0.5),)))
 @given(case=replicated_factor_cases(2))
 def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: FactorCase) -> None:
     """On replicas of shards the sum that a factor divides is that over all ranks."""
@@ -71,18 +71,7 @@ def test_a_factor_needs_no_forced_sums(trial: Trial, case: FactorCase) -> None:
 
 
 @requirement("reduction/own-size", *FACTOR, Feature.HSDP, ranks=2)
-@example(
-    case=FactorCase(
-        4,
-        Stack(1, ("mlp",), multiplier=1, bias=False),
-        exact=True,
-        mesh=(2, 2),
-        steps=1,
-        batch=1,
-        factors=((-1, 2.0),),
-        sums=False,
-    )
-)
+@example(case=replace(SQUARE, factors=((-1, 2.0),), sums=False))
 @given(case=own_size_cases())
 def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: FactorCase) -> None:
     """A factor that equals the number of ranks in a replica divides, without forced sums, the sum over all ranks."""
