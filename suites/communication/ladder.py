@@ -192,7 +192,7 @@ def backward_order(case: LadderCase) -> list[str]:
     return order
 
 
-def pairs_ahead(case: LadderCase, default: bool) -> list[tuple[int, int]]:
+def pairs_ahead(case: LadderCase, default: bool = False) -> list[tuple[int, int]]:
     """Which group must have been gathered by the time that which other one runs or is reduced."""
     chosen = dict(case.ahead)
     places = range(len(case.groups))

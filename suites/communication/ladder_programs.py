@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 
+from harness.trial import Trial
 from harness.worlds.rank import Rank
-from suites.communication.ladder import AT_ROOT, LadderCase
+from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
 from suites.communication.played import ShardedStack, each_unit
 from suites.kit.cases import TrainingCase
 
 
-def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, Any]:
-    """The collectives of the second forward and backward, and notes; ``ahead`` says which of them lists are for."""
+def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, list[str]]:
+    """The second forward and backward in words; ``ahead`` says which of them lists are for."""
     net: Any = case.build()
     fully_shard: Any = rank.implementation.fully_shard
     checkpoint: Any = rank.implementation.checkpoint
@@ -37,8 +39,8 @@ def tell(case: LadderCase, net: Any, ahead: str) -> None:
         getattr(module, f"set_modules_to_{ahead}_prefetch")([firsts[other] for other in others])
 
 
-def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, Any]:
-    """A forward and a backward."""
+def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, list[str]]:
+    """A forward and a backward, in words."""
     net.zero_grad()
     with rank.collectives() as forward:
         net.note = lambda word: forward.append({"note": word})
@@ -46,7 +48,31 @@ def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, Any]:
     with rank.collectives() as backward:
         net.note = lambda word: backward.append({"note": word})
         outputs.sum().backward()
-    return {"forward": forward, "backward": backward}
+    return {"forward": heard(case, forward), "backward": heard(case, backward)}
+
+
+def comes_in_order(
+    trial: Trial,
+    case: LadderCase,
+    where: str,
+    pairs: Iterable[tuple[int, int]],
+    verb: str,
+    order: list[str] | None = None,
+) -> None:
+    """Require of each pair that the first has been gathered before what ``verb`` says of the second; and an order.
+
+    Where an order of gathers is required, lists are for the pass that it is of.
+    """
+    for number, got in enumerate(trial.run(in_order, case, where if order else "")):
+        words = got[where]
+        if order is not None:
+            trial.agree(f"rank {number}", only(words, "gather"), order)
+        for ahead, place in pairs:
+            first, second = f"gather {ahead}", f"{verb} {place}"
+            trial.holds(
+                first not in words or precedes(words, first, second),
+                f"rank {number}: expected {first!r} before {second!r} in {words}",
+            )
 
 
 @st.composite

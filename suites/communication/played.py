@@ -77,10 +77,11 @@ class ShardedStack(Sharded):
         return sharded(self.rank, self.case, **self.options)
 
     def do(self, action: str, shown: Any) -> State:
-        """Do an action; what can be seen then, and the collectives that were issued."""
+        """Do an action; what can be seen then, the collectives that were issued, and where gradients lie."""
         with self.rank.collectives() as entries:
             seen = super().do(action, shown)
-        return {**seen, "collectives": entries}
+        devices = {str(parameter.grad.device) for parameter in self.held.values() if parameter.grad is not None}
+        return {**seen, "collectives": entries, "devices": sorted(devices)}
 
     def places(self) -> list[str]:
         """The names of all sharded modules, the root last."""

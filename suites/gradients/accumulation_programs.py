@@ -12,18 +12,9 @@ from suites.oracle.sharded import State, played_on
 from suites.training.offloading import policy
 
 
-class OffloadedStack(ShardedStack):
-    """A stack that rests on the CPU, in memory that is not pinned; notes where gradients lie."""
-
-    def do(self, action: str, shown: Any) -> State:
-        """Do an action; what can be seen then, and the devices of gradients."""
-        seen = super().do(action, shown)
-        return {**seen, "devices": sorted({str(p.grad.device) for p in self.held.values() if p.grad is not None})}
-
-
 def play_offloaded(rank: Rank, case: AccumulationCase) -> list[State]:
-    """Train on the CPU."""
-    return played_on(OffloadedStack(rank, case, offload_policy=policy(rank, pinned=False)))
+    """Train a stack that rests on the CPU, in memory that is not pinned."""
+    return played_on(ShardedStack(rank, case, offload_policy=policy(rank, pinned=False)))
 
 
 class ShardedFork(ShardedStack):

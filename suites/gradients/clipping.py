@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.communication.communication_programs import passed
 from suites.communication.played import PASS, ShardedStack
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
@@ -85,7 +84,8 @@ def clip(rank: Rank, case: ClipCase) -> dict[str, Any]:
 def refuse_infinity(rank: Rank, case: ScalerCase) -> None:
     """Clip gradients that are not finite, on one rank."""
     stack = ShardedStack(rank, case)
-    passed(rank, case, stack.net)
+    for action in PASS:
+        stack.do(action, ())
     spoil(rank, case, stack.net)
     torch.nn.utils.clip_grad_norm_(stack.held.values(), 1.0, error_if_nonfinite=True)
 

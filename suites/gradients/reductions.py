@@ -69,17 +69,12 @@ def factor_cases(draw: st.DrawFn, /, low: bool = False, **fixed: Any) -> Any:
 
 
 @st.composite
-def meshes(draw: st.DrawFn, /, shards: int) -> tuple[int, int]:
-    """Replicas of at least two shards, or of one."""
-    chosen = draw(hsdp_meshes(power_of_two=True))
-    return (1, 2) if shards > 1 and chosen[1] == 1 else (chosen[0] * chosen[1], 1) if shards == 1 else chosen
-
-
-@st.composite
 def replicated_factor_cases(draw: st.DrawFn, /, shards: int, **fixed: Any) -> Any:
     """Factors on replicas of shards; ``shards`` is 1 for whole replicas, 2 for parts."""
-    mesh = draw(meshes(shards))
-    return draw(factor_cases(mesh=mesh, world_size=mesh[0] * mesh[1], **fixed))
+    replicas, parts = draw(hsdp_meshes(power_of_two=True))
+    size = replicas * parts
+    mesh = (size, 1) if shards == 1 else (replicas, parts) if parts > 1 else (size // 2, 2)
+    return draw(factor_cases(mesh=mesh, world_size=size, **fixed))
 
 
 @st.composite
