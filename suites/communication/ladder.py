@@ -171,24 +171,30 @@ def only(words: Iterable[str], verb: str) -> list[str]:
 
 def forward_order(case: LadderCase) -> list[str]:
     """The gathers of a forward: each group when it is reached, and what it gathers ahead right after it."""
-    held: set[str] = set()
-    order = _fetched(case, ROOT, held) + _fetched_ahead(case, AT_ROOT, [], held)
-    for place in range(len(case.groups)):
-        order += _fetched(case, str(place), held) + _fetched_ahead(case, place, [], held)
-        if case.reshard_after_forward is not False:
-            held.discard(str(place))
-    return order
+    return _order(case, range(len(case.groups)), {}, held=set(), frees=case.reshard_after_forward is not False)
 
 
 def backward_order(case: LadderCase) -> list[str]:
     """The gathers of a backward; a group without a list of its own gathers the group before it ahead."""
     places = range(len(case.groups))
-    held = {ROOT} if case.reshard_after_forward is None else set()
-    held |= {ROOT, *map(str, places)} if case.reshard_after_forward is False else set()
-    order = _fetched(case, ROOT, held) + _fetched_ahead(case, AT_ROOT, [len(places) - 1], held)
-    for place in reversed(places):
-        order += _fetched(case, str(place), held) + _fetched_ahead(case, place, [place - 1] if place else [], held)
-        held.discard(str(place))
+    held = {AT_ROOT} if case.reshard_after_forward is None else set()
+    held |= {AT_ROOT, *places} if case.reshard_after_forward is False else set()
+    default: dict[int, tuple[int, ...]] = {place: (place - 1,) for place in places if place}
+    return _order(case, reversed(places), {**default, AT_ROOT: (len(places) - 1,)}, held, frees=True)
+
+
+def _order(
+    case: LadderCase, places: Iterable[int], default: dict[int, tuple[int, ...]], held: set[int], frees: bool
+) -> list[str]:
+    """Gathers in the order in which places are reached, the root's first; those ahead as listed, or by default."""
+    order, lists = [], {**default, **dict(case.ahead)}
+    held |= set() if case.tail else {AT_ROOT}  # it has nothing of its own
+    for place in (AT_ROOT, *places):
+        for each in (place, *lists.get(place, ())):
+            order += [] if each in held else [f"gather {ROOT if each == AT_ROOT else each}"]
+            held.add(each)
+        if frees and place != AT_ROOT:
+            held.discard(place)
     return order
 
 
@@ -204,15 +210,3 @@ def pairs_ahead(case: LadderCase, default: bool = False) -> list[tuple[int, int]
 def precedes(words: list[str], first: str, second: str) -> bool:
     """Whether both are there, and in this order."""
     return first in words and second in words and words.index(first) < words.index(second)
-
-
-def _fetched(case: LadderCase, name: str, held: set[str]) -> list[str]:
-    if name in held or (name == ROOT and not case.tail):
-        return []
-    held.add(name)
-    return [f"gather {name}"]
-
-
-def _fetched_ahead(case: LadderCase, place: int, otherwise: list[int], held: set[str]) -> list[str]:
-    chosen = dict(case.ahead).get(place, otherwise)
-    return [word for ahead in chosen for word in _fetched(case, str(ahead), held)]

@@ -16,7 +16,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.communication import communication_programs as programs
+from suites.communication import own_collectives
 from suites.communication.played import (
     PASS,
     ActionsCase,
@@ -40,7 +40,6 @@ from suites.oracle.judging import agrees, follows
 SHARDED = Feature.FULLY_SHARD
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.
 RICH = TrainingCase(2, Stack(3, ("linear", "mlp", "nested"), 1), (0, 1), reshard_after_forward=True)
-TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
 #: A net whose first block is sharded by itself, and is linear: its gradient needs its input, and not its weight.
 linear_first = training_cases(exact=True, dtype="float64", reshard_after_forward=True).map(
     lambda case: replace(
@@ -193,7 +192,7 @@ def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None
 @given(case=training_cases(exact=True))
 def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: TrainingCase) -> None:
     """Custom collectives are called for every gather and reduction, on what they allocated, and training is right."""
-    found = trial.run(programs.train_with_own_collectives, case)
+    found = trial.run(own_collectives.train_with_own_collectives, case)
     agrees(trial, [got.pop("trace") for got in found], expected(case))
     for number, got in enumerate(found):
         trial.agree(f"rank {number}, calls", got, dict.fromkeys(got, 0))
@@ -210,7 +209,7 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
 @given(case=training_cases(steps=1))
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""
-    for number, found in enumerate(trial.run(programs.groups_of_reductions, case)):
+    for number, found in enumerate(trial.run(own_collectives.groups_of_reductions, case)):
         ranks = [wire.sharers(case, number)] * len(wire.units(case))
         fact = {"apart": False, "groups": 1, "as before": True, "ranks": ranks}
         changes: list[dict[str, Any]] = [{}, {"apart": True, "as before": False}, {"apart": True}, {"as before": False}]
@@ -245,8 +244,8 @@ def test_memory_of_the_group_changes_no_result(trial: Trial, case: ActionsCase) 
 )
 def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> None:
     """Asking for the group's memory after setting a custom all-gather raises an error that says so."""
-    program = programs.memory_of_the_group_for_own_collectives
-    trial.refuses(program, TWO, ("AssertionError", "ValueError", "RuntimeError"), "custom")
+    errors = ("AssertionError", "ValueError", "RuntimeError")
+    trial.refuses(own_collectives.memory_of_the_group, TINY, errors, "custom")
 
 
 @requirement("communication/input-buffers", SHARDED, Feature.INPUT_BUFFERS, ranks=2)

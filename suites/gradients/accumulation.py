@@ -15,11 +15,16 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suites.communication.played import PASS
+from harness.worlds.rank import Rank
+from suites.communication.played import PASS, ShardedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
-from suites.kit.strategies import training_cases
+from suites.kit.precision_programs import precision_cases
+from suites.kit.programs import data_mesh
+from suites.kit.strategies import training_cases, world_sizes
+from suites.oracle.sharded import State, played_on
+from suites.training.offloading import policy
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,11 @@ def accumulation_cases(
     return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, by_hand=by_hand)
 
 
+def play_offloaded(rank: Rank, case: AccumulationCase) -> list[State]:
+    """Train a stack that rests on the CPU, in memory that is not pinned."""
+    return played_on(ShardedStack(rank, case, offload_policy=policy(rank, pinned=False)))
+
+
 @dataclass(frozen=True)
 class FineCase(PrecisionCase):
     """Micro-batches of very different sizes: each gradient is exact in bfloat16, their sum only in float32.
@@ -103,6 +113,9 @@ class FineCase(PrecisionCase):
     def inputs(self, step: int, rank: int) -> Tensor:
         """A large micro-batch, then a small one."""
         return super().inputs(step, rank) * (SCALE, 1.0)[step]
+
+
+# Two results of one forward.
 
 
 class Fork(nn.Module):
@@ -133,3 +146,76 @@ class ForkCase(TrainingCase):
     def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
         """One of each result."""
         return [self.loss(each, 2 * batch + place, rank) for place, each in enumerate(outputs)]
+
+
+class ShardedFork(ShardedStack):
+    """Two nets on one input, each sharded by itself."""
+
+    def made(self) -> Any:
+        """Both."""
+        net, fully_shard = self.case.build_in(None), self.rank.implementation.fully_shard
+        assert fully_shard is not None
+        for module in (net.left, net.right, net):
+            fully_shard(
+                module, mesh=data_mesh(self.rank, self.case), reshard_after_forward=self.case.reshard_after_forward
+            )
+        return net
+
+
+def play_fork(rank: Rank, case: ForkCase) -> list[State]:
+    """Two backwards of one forward."""
+    return played_on(ShardedFork(rank, case))
+
+
+# Different parameters of one group.
+
+
+class Branches(nn.Sequential):
+    """Blocks beside each other."""
+
+    def forward(self, x: Tensor, places: str) -> Tensor:  # type: ignore[override]
+        """``(batch, dim)`` to the same: the sum of what the blocks at these places make of it."""
+        return torch.stack([self[int(place)](x) for place in places]).sum(0)
+
+
+@dataclass(frozen=True)
+class BranchedMicroBatches(PrecisionCase):
+    """One group of two blocks; ``runs`` has the places of those that each micro-batch goes through.
+
+    On replicas all-reduces wait for the last one, and in low precision all reductions do.
+    """
+
+    runs: tuple[str, ...] = ("0", "1")
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Micro-batches, of which the last is reduced."""
+        what = "all_reduce" if self.mesh else "gradient_sync"
+        return (f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS)
+
+    def build(self) -> nn.Sequential:
+        """The blocks side by side."""
+        return Branches(*super().build())
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What this micro-batch's blocks make of this rank's input."""
+        return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
+
+
+@st.composite
+def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> Any:
+    """Two or three micro-batches, of which two use different blocks; on replicas, or in low precision on one axis."""
+    mesh = () if low else draw(hsdp_meshes(2, power_of_two=True))
+    fixed: dict[str, Any] = {
+        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True)),
+        "mesh": mesh,
+        "dtype": "float32" if low else "float64",
+        "net": Stack(
+            draw(st.integers(1, 3)),
+            draw(st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)),
+            bias=draw(st.booleans()),
+        ),
+        "pairs": [("bfloat16", "float32") if low else (None, None)],
+        "runs": draw(st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple)),
+    }
+    return draw(precision_cases(BranchedMicroBatches, steps=1, sharded=(), **fixed))

@@ -12,9 +12,16 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.communication.played import PASS, ActionsCase, play
 from suites.communication.talk import Kind, says
-from suites.gradients import accumulation_programs as programs
-from suites.gradients.accumulation import AccumulationCase, FineCase, ForkCase, accumulation_cases
-from suites.gradients.partial_sums import BranchedMicroBatches, branched_micro_batches
+from suites.gradients.accumulation import (
+    AccumulationCase,
+    BranchedMicroBatches,
+    FineCase,
+    ForkCase,
+    accumulation_cases,
+    branched_micro_batches,
+    play_fork,
+    play_offloaded,
+)
 from suites.kit.cases import Stack, as_case
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, training_cases
@@ -113,7 +120,7 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 @given(case=training_cases(exact=True, dtype="float64", steps=1).map(lambda case: as_case(ForkCase, case)))
 def test_a_backward_may_be_followed_by_another(trial: Trial, case: ForkCase) -> None:
     """After set_is_last_backward(False) a backward of one result, and then one of another, give all gradients."""
-    follows(trial, programs.play_fork, expected(case))
+    follows(trial, play_fork, expected(case))
 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)
@@ -138,7 +145,7 @@ def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case
 @given(case=accumulation_cases(dtype="float64"))
 def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With offload to memory that is not pinned, micro-batches add up, and their gradients lie on the CPU."""
-    traces = trial.run(programs.play_offloaded, case)
+    traces = trial.run(play_offloaded, case)
     agrees(trial, traces, expected(case))
     last = len(case.actions) - 1 - case.actions[::-1].index("step")
     trial.agree("the devices of gradients", [trace[last]["devices"] for trace in traces], [["cpu"]] * case.world_size)
