@@ -31,6 +31,8 @@ Ahead = tuple[tuple[int, tuple[int, ...]], ...]
 AT_ROOT = -1
 #: Such that no two groups of neighbours have the same size, on two to four ranks.
 MULTIPLIERS = (1, 2, 4, 9)
+#: Where three or four rungs are cut into groups, of which one at least is a list of two.
+CUTS = ((0, 2, 3), (0, 1, 3), (0, 2, 4), (0, 1, 3, 4), (0, 2, 3, 4), (0, 1, 4))
 
 
 @dataclass(frozen=True)
@@ -95,37 +97,24 @@ def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: A
     In backward a root without layers of its own begins together with its last group, so it has no list there.
     """
     count = draw(st.integers(3, 4))
-    groups = draw(_partitions(count)) if lists else tuple((rung,) for rung in range(count))
-    lists_ahead: Ahead = ()
+    cut = draw(st.sampled_from([cut for cut in CUTS if cut[-1] == count])) if lists else range(count + 1)
+    groups = tuple(tuple(range(start, end)) for start, end in pairwise(cut))
     tail = draw(st.booleans())
-    if ahead:
-        first = AT_ROOT if tail or ahead == "later" else 0
-        settings = [_ahead(place, len(groups), ahead) for place in range(first, len(groups))]
-        lists_ahead = tuple(each for each in draw(st.tuples(*settings)) if each[1])
+    lists_ahead = {}
+    for place in range(AT_ROOT if tail or ahead == "later" else 0, len(groups)) if ahead else ():
+        before = len(groups) if place == AT_ROOT else place
+        others = range(place + 1, len(groups)) if ahead == "later" else range(before)
+        lists_ahead[place] = tuple(draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else ())
     return LadderCase(**{
         "world_size": draw(world_sizes(2)),
         "rungs": tuple(draw(st.permutations(MULTIPLIERS[:count]))),
         "groups": groups,
         "tail": tail,
         "reshard_after_forward": draw(st.sampled_from([None, True, False])),
-        "ahead": lists_ahead,
+        "ahead": tuple((place, chosen) for place, chosen in lists_ahead.items() if chosen),
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip
-
-
-def _partitions(count: int) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
-    """Neighbours put together: at least one list of two."""
-    three, four = [(0, 2, 3), (0, 1, 3)], [(0, 2, 4), (0, 1, 3, 4), (0, 2, 3, 4), (0, 1, 4)]
-    cuts: list[tuple[int, ...]] = [cut for cut in (*three, *four) if cut[-1] == count]
-    return st.sampled_from([tuple(tuple(range(a, b)) for a, b in pairwise(cut)) for cut in cuts])
-
-
-def _ahead(place: int, count: int, which: str) -> st.SearchStrategy[tuple[int, tuple[int, ...]]]:
-    last = count if place == AT_ROOT else place
-    others = list(range(place + 1, count)) if which == "later" else list(range(last))
-    chosen = st.lists(st.sampled_from(others), max_size=2, unique=True) if others else st.just([])
-    return chosen.map(lambda places: (place, tuple(places)))
 
 
 # What was heard.

@@ -6,8 +6,6 @@ Of a root and block 0, where blocks are freed after forward and the root is not:
     reshard                       says nothing
     defer gradient_sync in 0      says nothing
     backward                      gathers both, reduces the root's gradients
-
-Imports no ``torch.distributed``.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Talk:
         """Do an action; the units that it gathers, and those that it reduces."""
         verb, _, what = action.partition(" ")
         what, _, where = what.partition(" in ")
-        named = {where} if where else set(self.units)
+        named = set(self.units) if where in ("", "each") else {where}
         found: Any = getattr(self, verb, lambda *_: None)(what, named)
         return found or ([], [])
 

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from suites.kit.cases import NetCase
 
 #: How often each collective came, in words, sorted.
@@ -33,7 +31,6 @@ class Unit:
     """Parameters that are communicated together: of a block, or what is left to the root."""
 
     name: str
-    parameters: tuple[str, ...]
     #: How many numbers one rank holds of them, padded so that all ranks hold as many; and of those that are trained.
     numel: int
     trained: int
@@ -41,16 +38,14 @@ class Unit:
 
 def units(case: NetCase) -> list[Unit]:
     """The root's unit, if it has parameters, then those of the sharded blocks in the order in which they run."""
-    found: dict[str, list[tuple[str, nn.Parameter]]] = {unit: [] for unit in (ROOT, *map(str, case.sharded))}
+    found: dict[str, list[tuple[int, bool]]] = {unit: [] for unit in (ROOT, *map(str, case.sharded))}
     for name, parameter in case.build().named_parameters():
-        found[case.unit_of(name)].append((name, parameter))
-    return [_unit(label, dict(named), case.shards) for label, named in found.items() if named]
-
-
-def _unit(label: str, named: dict[str, nn.Parameter], shards: int) -> Unit:
-    sizes = {name: padded(tuple(parameter.shape), shards) for name, parameter in named.items()}
-    trained = sum(size for name, size in sizes.items() if named[name].requires_grad)
-    return Unit(label, tuple(named), sum(sizes.values()), trained)
+        found[case.unit_of(name)].append((padded(tuple(parameter.shape), case.shards), parameter.requires_grad))
+    return [
+        Unit(label, sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains))
+        for label, sizes in found.items()
+        if sizes
+    ]
 
 
 def padded(shape: tuple[int, ...], shards: int) -> int:
@@ -140,9 +135,9 @@ def gathers(case: NetCase, rank: int, which: Iterable[Unit], itemsize: int | Non
     return [all_gather(unit.numel * size, ranks) for unit in which] if len(ranks) > 1 else []
 
 
-def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str = "", across: bool = True) -> list[str]:
+def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str, across: bool) -> list[str]:
     """One reduction of each unit that has something trained: among sharers, then, if ``across``, among replicas."""
-    inner, outer, dtype = sharers(case, rank), replicas(case, rank), dtype or case.dtype
+    inner, outer = sharers(case, rank), replicas(case, rank)
     trained = [unit.trained for unit in which if unit.trained]
     within = [reduce_scatter(numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
     return within + [all_reduce(numel, dtype, outer) for numel in trained if len(outer) > 1 and across]
