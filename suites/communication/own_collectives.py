@@ -89,28 +89,26 @@ def give_own(stack: ShardedStack) -> list[tuple[OwnGather, OwnReduction]]:
 
 
 def groups_of_reductions(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]:
-    """With the same group for gathers and reductions, with one apart, asked for twice, and with the same again."""
+    """With the same group for gathers and reductions, with one apart, asked for twice, and with the same again.
+
+    Groups are numbered in the order in which they are first used.
+    """
     stack = ShardedStack(rank, case)
-    found: list[dict[str, Any]] = []
+    numbers: dict[str, int] = {}
+    found = []
     for enable in (None, True, True, False):
         if enable is not None:
             stack.tell("set_separate_reduce_scatter_group", enable)
         own = give_own(stack)
         for action in ("forward", "backward", "drop"):
             stack.do(action, ())
-        gathering = {name for gather, _ in own for name in gather.groups}
-        reducing = {name for _, reduction in own for name in reduction.groups}
+        gathers, reductions = (
+            [numbers.setdefault(name, len(numbers)) for each in kind for name in each.groups]
+            for kind in zip(*own, strict=True)
+        )
         ranks = [sorted(ranks) for _, reduction in own for ranks in reduction.ranks]
-        found.append({"gathering": gathering, "reducing": reducing, "ranks": ranks})
-    return [
-        {
-            "apart": not facts["gathering"] & facts["reducing"],
-            "groups": len(facts["reducing"]),
-            "as before": facts["reducing"] == before["reducing"],
-            "ranks": facts["ranks"],
-        }
-        for before, facts in zip([found[0], *found], found, strict=False)
-    ]
+        found.append({"gathers": sorted(set(gathers)), "reductions": reductions, "ranks": ranks})
+    return found
 
 
 def memory_of_the_group(rank: Rank, case: TrainingCase) -> None:

@@ -210,10 +210,9 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""
     for number, found in enumerate(trial.run(own_collectives.groups_of_reductions, case)):
-        ranks = [wire.sharers(case, number)] * len(wire.units(case))
-        fact = {"apart": False, "groups": 1, "as before": True, "ranks": ranks}
-        changes: list[dict[str, Any]] = [{}, {"apart": True, "as before": False}, {"apart": True}, {"as before": False}]
-        trial.agree(f"rank {number}", found, [{**fact, **change} for change in changes])
+        count = len(wire.units(case))
+        fact: dict[str, Any] = {"gathers": [0], "reductions": [], "ranks": [wire.sharers(case, number)] * count}
+        trial.agree(f"rank {number}", found, [{**fact, "reductions": [group] * count} for group in (0, 1, 1, 0)])
 
 
 @requirement("communication/group-apart-trains", SHARDED, Feature.SEPARATE_GROUP, ranks=2)
