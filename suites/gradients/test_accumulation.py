@@ -65,10 +65,10 @@ def test_one_block_can_be_quiet(trial: Trial, case: AccumulationCase) -> None:
 
 @requirement("accumulation/loud", Feature.FULLY_SHARD, ranks=2)
 @costly(2)
-@given(case=accumulation_cases("none"))
+@given(case=accumulation_cases())
 def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With sync left on every micro-batch is reduced, and its gradients are added to those that are there."""
-    adds_up(trial, case)
+    adds_up(trial, replace(case, quiet="none"))
 
 
 @requirement("accumulation/hsdp", *ADDING, Feature.HSDP, ranks=2)
@@ -81,12 +81,12 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 
 @requirement("accumulation/hsdp-scatters", *ADDING, Feature.HSDP, ranks=2)
 @costly(2)
-@example(case=replace(RICH, mesh=(2, 1), quiet="replicas"))
-@example(case=replace(RICH, world_size=4, mesh=(2, 2), quiet="replicas"))
-@given(case=accumulation_cases(replicas=True, quiet="replicas"))
+@example(case=replace(RICH, mesh=(2, 1)))
+@example(case=replace(RICH, world_size=4, mesh=(2, 2)))
+@given(case=accumulation_cases(replicas=True))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
-    adds_up(trial, case)
+    adds_up(trial, replace(case, quiet="replicas"))
 
 
 @requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
@@ -100,19 +100,19 @@ def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: B
 
 @requirement("accumulation/gathers-once", *ADDING, ranks=2)
 @costly(2)
-@given(case=accumulation_cases("gathered", reshard_after_forward=False))
+@given(case=accumulation_cases(reshard_after_forward=False))
 def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: AccumulationCase) -> None:
     """With resharding off after forward and backward, the first micro-batch of a step gathers, and no other does."""
-    adds_up(trial, case, "gathers")
+    adds_up(trial, replace(case, quiet="gathered"), "gathers")
 
 
 @requirement("accumulation/pipeline", *ADDING, ranks=2)
 @costly(2)
-@example(case=replace(RICH, quiet="pipeline"))
-@given(case=st.booleans().flatmap(lambda by_hand: accumulation_cases("pipeline", dtype="float64", by_hand=by_hand)))
+@example(case=RICH)
+@given(case=st.booleans().flatmap(lambda by_hand: accumulation_cases(dtype="float64", by_hand=by_hand)))
 def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCase) -> None:
     """One forward ahead of one backward, with sync and resharding off until the last, is the unsharded model's step."""
-    follows(trial, play, expected(case))
+    follows(trial, play, expected(replace(case, quiet="pipeline")))
 
 
 @requirement("accumulation/last-backward", *ADDING, ranks=2)
