@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,17 +123,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _check_case(session: pytest.Session) -> None:
-    """Read the case of ``--case``. Raises UsageError if it is none, or if a test draws no cases."""
+    """Read the case of ``--case``. Raises UsageError if it is none, or if a test draws no cases, or others."""
     text = session.config.getoption("--case")
     if text is None:
         return
     try:
-        session.config.stash[CASE] = from_text(text)
+        session.config.stash[CASE] = case = from_text(text)
     except ValueError as error:
         raise pytest.UsageError(f'--case: {error}; take case and test from the "reproduce" of one record') from error
     for item in session.items:
         if requirement_of(item) is not None and not hasattr(getattr(item, "obj", None), "hypothesis"):
             raise pytest.UsageError(f"--case: {item.nodeid} draws no cases; run it without --case")
+        wanted = _class_of_cases(item)
+        if wanted.__name__ not in [each.__name__ for each in type(case).__mro__]:
+            what = f"expected a case of {wanted.__name__}, got one of {type(case).__name__}"
+            raise pytest.UsageError(f"--case: {item.nodeid}: {what}, as in an older record; run it without --case")
+
+
+def _class_of_cases(item: pytest.Item) -> type:
+    """What a requirement says that its ``case`` is; any object, if it says nothing that can be looked up."""
+    test = inspect.unwrap(getattr(getattr(getattr(item, "obj", None), "hypothesis", None), "inner_test", object))
+    named = getattr(test, "__annotations__", {}).get("case", object)
+    found = getattr(test, "__globals__", {}).get(named) if isinstance(named, str) else named
+    return found if isinstance(found, type) else object
 
 
 def _left_out(config: pytest.Config, paths: Sequence[Path], planned: set[str]) -> int:

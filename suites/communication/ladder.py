@@ -31,6 +31,8 @@ Ahead = tuple[tuple[int, tuple[int, ...]], ...]
 AT_ROOT = -1
 #: Such that no two groups of neighbours have the same size, on two to four ranks.
 MULTIPLIERS = (1, 2, 4, 9)
+#: Where three or four rungs are cut into groups, of which one at least is a list of two.
+CUTS = ((0, 2, 3), (0, 1, 3), (0, 2, 4), (0, 1, 3, 4), (0, 2, 3, 4), (0, 1, 4))
 
 
 @dataclass(frozen=True)
@@ -95,37 +97,24 @@ def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: A
     In backward a root without layers of its own begins together with its last group, so it has no list there.
     """
     count = draw(st.integers(3, 4))
-    groups = draw(_partitions(count)) if lists else tuple((rung,) for rung in range(count))
-    lists_ahead: Ahead = ()
+    cut = draw(st.sampled_from([cut for cut in CUTS if cut[-1] == count])) if lists else range(count + 1)
+    groups = tuple(tuple(range(start, end)) for start, end in pairwise(cut))
     tail = draw(st.booleans())
-    if ahead:
-        first = AT_ROOT if tail or ahead == "later" else 0
-        settings = [_ahead(place, len(groups), ahead) for place in range(first, len(groups))]
-        lists_ahead = tuple(each for each in draw(st.tuples(*settings)) if each[1])
+    lists_ahead = {}
+    for place in range(AT_ROOT if tail or ahead == "later" else 0, len(groups)) if ahead else ():
+        before = len(groups) if place == AT_ROOT else place
+        others = range(place + 1, len(groups)) if ahead == "later" else range(before)
+        lists_ahead[place] = tuple(draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else ())
     return LadderCase(**{
         "world_size": draw(world_sizes(2)),
         "rungs": tuple(draw(st.permutations(MULTIPLIERS[:count]))),
         "groups": groups,
         "tail": tail,
         "reshard_after_forward": draw(st.sampled_from([None, True, False])),
-        "ahead": lists_ahead,
+        "ahead": tuple((place, chosen) for place, chosen in lists_ahead.items() if chosen),
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip
-
-
-def _partitions(count: int) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
-    """Neighbours put together: at least one list of two."""
-    three, four = [(0, 2, 3), (0, 1, 3)], [(0, 2, 4), (0, 1, 3, 4), (0, 2, 3, 4), (0, 1, 4)]
-    cuts: list[tuple[int, ...]] = [cut for cut in (*three, *four) if cut[-1] == count]
-    return st.sampled_from([tuple(tuple(range(a, b)) for a, b in pairwise(cut)) for cut in cuts])
-
-
-def _ahead(place: int, count: int, which: str) -> st.SearchStrategy[tuple[int, tuple[int, ...]]]:
-    last = count if place == AT_ROOT else place
-    others = list(range(place + 1, count)) if which == "later" else list(range(last))
-    chosen = st.lists(st.sampled_from(others), max_size=2, unique=True) if others else st.just([])
-    return chosen.map(lambda places: (place, tuple(places)))
 
 
 # What was heard.
@@ -171,28 +160,34 @@ def only(words: Iterable[str], verb: str) -> list[str]:
 
 def forward_order(case: LadderCase) -> list[str]:
     """The gathers of a forward: each group when it is reached, and what it gathers ahead right after it."""
-    held: set[str] = set()
-    order = _fetched(case, ROOT, held) + _fetched_ahead(case, AT_ROOT, [], held)
-    for place in range(len(case.groups)):
-        order += _fetched(case, str(place), held) + _fetched_ahead(case, place, [], held)
-        if case.reshard_after_forward is not False:
-            held.discard(str(place))
-    return order
+    return _order(case, range(len(case.groups)), {}, held=set(), frees=case.reshard_after_forward is not False)
 
 
 def backward_order(case: LadderCase) -> list[str]:
     """The gathers of a backward; a group without a list of its own gathers the group before it ahead."""
     places = range(len(case.groups))
-    held = {ROOT} if case.reshard_after_forward is None else set()
-    held |= {ROOT, *map(str, places)} if case.reshard_after_forward is False else set()
-    order = _fetched(case, ROOT, held) + _fetched_ahead(case, AT_ROOT, [len(places) - 1], held)
-    for place in reversed(places):
-        order += _fetched(case, str(place), held) + _fetched_ahead(case, place, [place - 1] if place else [], held)
-        held.discard(str(place))
+    held = {AT_ROOT} if case.reshard_after_forward is None else set()
+    held |= {AT_ROOT, *places} if case.reshard_after_forward is False else set()
+    default: dict[int, tuple[int, ...]] = {place: (place - 1,) for place in places if place}
+    return _order(case, reversed(places), {**default, AT_ROOT: (len(places) - 1,)}, held, frees=True)
+
+
+def _order(
+    case: LadderCase, places: Iterable[int], default: dict[int, tuple[int, ...]], held: set[int], frees: bool
+) -> list[str]:
+    """Gathers in the order in which places are reached, the root's first; those ahead as listed, or by default."""
+    order, lists = [], {**default, **dict(case.ahead)}
+    held |= set() if case.tail else {AT_ROOT}  # it has nothing of its own
+    for place in (AT_ROOT, *places):
+        for each in (place, *lists.get(place, ())):
+            order += [] if each in held else [f"gather {ROOT if each == AT_ROOT else each}"]
+            held.add(each)
+        if frees and place != AT_ROOT:
+            held.discard(place)
     return order
 
 
-def pairs_ahead(case: LadderCase, default: bool) -> list[tuple[int, int]]:
+def pairs_ahead(case: LadderCase, default: bool = False) -> list[tuple[int, int]]:
     """Which group must have been gathered by the time that which other one runs or is reduced."""
     chosen = dict(case.ahead)
     places = range(len(case.groups))
@@ -204,15 +199,3 @@ def pairs_ahead(case: LadderCase, default: bool) -> list[tuple[int, int]]:
 def precedes(words: list[str], first: str, second: str) -> bool:
     """Whether both are there, and in this order."""
     return first in words and second in words and words.index(first) < words.index(second)
-
-
-def _fetched(case: LadderCase, name: str, held: set[str]) -> list[str]:
-    if name in held or (name == ROOT and not case.tail):
-        return []
-    held.add(name)
-    return [f"gather {name}"]
-
-
-def _fetched_ahead(case: LadderCase, place: int, otherwise: list[int], held: set[str]) -> list[str]:
-    chosen = dict(case.ahead).get(place, otherwise)
-    return [word for ahead in chosen for word in _fetched(case, str(ahead), held)]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
+from harness.trial import Trial
 from harness.worlds.rank import Rank
-from suites.communication.communication_programs import modules, sharded
-from suites.communication.ladder import AT_ROOT, LadderCase
-from suites.kit.cases import TrainingCase, as_case
-from suites.kit.programs import gradients, steps
-from suites.kit.strategies import stacks, training_cases
-from suites.oracle.situation import Step, Trace
+from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
+from suites.communication.played import ShardedStack, each_unit
+from suites.kit.cases import TrainingCase
 
 
-def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, Any]:
-    """The collectives of the second forward and backward, and notes; ``ahead`` says which of them lists are for."""
+def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, list[str]]:
+    """The second forward and backward in words; ``ahead`` says which of them lists are for."""
     net: Any = case.build()
     fully_shard: Any = rank.implementation.fully_shard
     checkpoint: Any = rank.implementation.checkpoint
@@ -42,8 +39,8 @@ def tell(case: LadderCase, net: Any, ahead: str) -> None:
         getattr(module, f"set_modules_to_{ahead}_prefetch")([firsts[other] for other in others])
 
 
-def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, Any]:
-    """A forward and a backward."""
+def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, list[str]]:
+    """A forward and a backward, in words."""
     net.zero_grad()
     with rank.collectives() as forward:
         net.note = lambda word: forward.append({"note": word})
@@ -51,74 +48,59 @@ def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, Any]:
     with rank.collectives() as backward:
         net.note = lambda word: backward.append({"note": word})
         outputs.sum().backward()
-    return {"forward": forward, "backward": backward}
+    return {"forward": heard(case, forward), "backward": heard(case, backward)}
 
 
-@dataclass(frozen=True)
-class AnyAheadCase(TrainingCase):
-    """Each sharded module, the root last, prefetches some others, useful or not."""
+def comes_in_order(
+    trial: Trial,
+    case: LadderCase,
+    where: str,
+    pairs: Iterable[tuple[int, int]],
+    verb: str,
+    order: list[str] | None = None,
+) -> None:
+    """Require of each pair that the first has been gathered before what ``verb`` says of the second; and an order.
 
-    forward: tuple[tuple[int, ...], ...] = ()
-    backward: tuple[tuple[int, ...], ...] = ()
+    Where an order of gathers is required, lists are for the pass that it is of.
+    """
+    for number, got in enumerate(trial.run(in_order, case, where if order else "")):
+        words = got[where]
+        if order is not None:
+            trial.agree(f"rank {number}", only(words, "gather"), order)
+        for ahead, place in pairs:
+            first, second = f"gather {ahead}", f"{verb} {place}"
+            trial.holds(
+                first not in words or precedes(words, first, second),
+                f"rank {number}: expected {first!r} before {second!r} in {words}",
+            )
 
 
 @st.composite
-def any_ahead_cases(draw: st.DrawFn) -> Any:
-    """Lists in backward of anything at all, and in forward of modules that are still to run."""
-    net = draw(stacks(most_blocks=2, largest=4, buffers=False))
-    places = range(len(net.blocks))
-    case = draw(training_cases(exact=True, dtype="float64", net=net, sharded=tuple(places)))
-    later = tuple(tuple(range(place + 1, len(net.blocks)))[: draw(st.integers(0, 2))] for place in places)
-    anything = st.lists(st.sampled_from([*places, len(net.blocks)]), min_size=1, max_size=2, unique=True).map(tuple)
-    return as_case(AnyAheadCase, case, forward=later, backward=draw(st.tuples(*[anything] * (len(net.blocks) + 1))))
+def anything_ahead(draw: st.DrawFn, case: TrainingCase) -> list[str]:
+    """Settings of each unit: in backward anything at all, and in forward blocks that are still to run."""
+    units = each_unit(case)
+    anything = st.lists(st.sampled_from(units), min_size=1, max_size=2, unique=True)
+    backward = [" ".join(["ahead backward", unit, *draw(anything)]) for unit in units]
+    later = {unit: units[place + 1 : -1][: draw(st.integers(0, 2))] for place, unit in enumerate(units[:-1])}
+    return [*backward, *(" ".join(["ahead forward", unit, *others]) for unit, others in later.items())]
 
 
-def train_with_any_ahead(rank: Rank, case: AnyAheadCase) -> Trace:
-    """Train while modules prefetch as asked."""
-    net = sharded(rank, case)
-    found = modules(case, net)
-    for module, chosen in zip(found, case.forward, strict=False):
-        module.set_modules_to_forward_prefetch([found[place] for place in chosen])
-    for module, chosen in zip(found, case.backward, strict=True):
-        module.set_modules_to_backward_prefetch([found[place] for place in chosen])
-    return steps(rank, case, net)
-
-
-def train_unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """One step; all is unsharded explicitly before it, asynchronously, with other collectives between and meanwhile."""
-    net = sharded(rank, case)
-    sums = [torch.full((place + 2,), float(rank.number)) for place in range(len(case.sharded) + 1)]
-    works, handles = [], []
+def unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """A pass; all is unsharded explicitly before it, asynchronously, with other collectives between and meanwhile."""
+    stack = ShardedStack(rank, case)
+    sums = [torch.full((place + 2,), float(rank.number)) for place in range(len(stack.places()))]
+    works = []
     with rank.collectives() as entries:
-        for module, total in zip(modules(case, net), sums, strict=True):
-            handles.append(module.unshard(async_op=True))
+        for place, total in zip(stack.places(), sums, strict=True):
+            stack.begin(place)
             works.append(dist.all_reduce(total, async_op=True))
-        for handle in handles[::2]:
+        for handle in stack.handles[::2]:
             handle.wait()
-        loss = case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
+        forward = stack.do("forward", case.shown(0))
     for work in works:
         work.wait()
-    loss.backward()
     return {
-        "step": Step(loss=loss.detach(), gradients=gradients(net), parameters={}),
+        "trace": [forward, stack.do("backward", case.shown(1))],
         "sums": [total[0].item() for total in sums],
         "gathers": [entry for entry in entries if entry["op"] == "all_gather"],
     }
-
-
-class Plain(nn.Module):
-    """No sharded module."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The identity."""
-        return x
-
-
-def ahead_of_a_plain_module_in_forward(rank: Rank, case: TrainingCase) -> None:
-    """What is not sharded cannot be gathered."""
-    sharded(rank, case).set_modules_to_forward_prefetch([Plain()])  # type: ignore[operator]
-
-
-def ahead_of_a_plain_module_in_backward(rank: Rank, case: TrainingCase) -> None:
-    """What is not sharded cannot be gathered."""
-    sharded(rank, case).set_modules_to_backward_prefetch([Plain()])  # type: ignore[operator]

@@ -12,9 +12,9 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import ladder as steps
-from suites.communication import ladder_programs
 from suites.communication import overlap_programs as programs
 from suites.communication.ladder import LadderCase, ladders
+from suites.communication.ladder_programs import comes_in_order
 from suites.communication.overlap import OverlapCase, Times, complaint
 from suites.kit.strategies import costly
 
@@ -32,13 +32,7 @@ ONE = OverlapCase(blocks=1, collective=12)
 @given(case=ladders(ahead="earlier", reshard_after_forward=True))
 def test_what_is_listed_for_backward_is_issued_before_gradients_are_computed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in backward is on its way before the module computes its own gradients."""
-    for number, got in enumerate(trial.run(ladder_programs.in_order, case, "backward")):
-        words = steps.heard(case, got["backward"])
-        for ahead, place in steps.pairs_ahead(case, default=False):
-            first, second = f"gather {ahead}", f"back {place}"
-            in_time = first not in words or steps.precedes(words, first, second)
-            trial.holds(in_time, f"rank {number}: expected {first!r} before {second!r} in {words}")
-        trial.agree(f"rank {number}", steps.only(words, "gather"), steps.backward_order(case))
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "back", steps.backward_order(case))
 
 
 @requirement("overlap/forward-ahead", *TIMED, Feature.PREFETCH, ranks=2, worlds=("processes",), limits=STREAMS)

@@ -8,19 +8,18 @@ from hypothesis import example, given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
 from suites.communication.ladder import LadderCase, ladders, only, precedes
-from suites.communication.ladder_programs import AnyAheadCase, any_ahead_cases
+from suites.communication.ladder_programs import comes_in_order
+from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
-from suites.kit.cases import Stack, TrainingCase
-from suites.kit.strategies import costly, training_cases
+from suites.kit.cases import Stack
+from suites.kit.strategies import costly, stacks, training_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import trains
+from suites.oracle.judging import agrees, follows
 
 SHARDED, PREFETCH = Feature.FULLY_SHARD, Feature.PREFETCH
-TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
 
 
 @requirement("prefetch/forward-order", SHARDED, ranks=2)
@@ -28,10 +27,8 @@ TWO = TrainingCase(2, Stack(2, ("linear", "mlp")), (1,))
 @given(case=ladders(lists=True))
 def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case: LadderCase) -> None:
     """Forward gathers the root's parameters first, then each group, a module or a list, in the order of running."""
-    for number, got in enumerate(trial.run(programs.in_order, case)):
-        words = steps.heard(case, got["forward"])
-        trial.agree(f"rank {number}", only(words, "gather"), steps.forward_order(case))
-        comes_before(trial, number, words, [(place, place) for place in range(len(case.groups))], "run")
+    pairs = [(place, place) for place in range(len(case.groups))]
+    comes_in_order(trial, case, "forward", pairs, "run", steps.forward_order(case))
 
 
 @requirement("prefetch/backward-order", SHARDED, ranks=2)
@@ -41,8 +38,7 @@ def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case
 @given(case=ladders(lists=True))
 def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase) -> None:
     """Backward gathers what was freed in the reverse of the order of running, and reduces groups in that order too."""
-    for number, got in enumerate(trial.run(programs.in_order, case)):
-        follows_backward(trial, case, number, steps.heard(case, got["backward"]))
+    goes_backward(trial, case)
 
 
 @requirement("prefetch/backward-default", SHARDED, level="should", ranks=2)
@@ -51,9 +47,7 @@ def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase)
 @given(case=ladders(lists=True, reshard_after_forward=True))
 def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case: LadderCase) -> None:
     """In backward a group is gathered before the gradients of the group that ran after it are reduced."""
-    for number, got in enumerate(trial.run(programs.in_order, case)):
-        words = steps.heard(case, got["backward"])
-        comes_before(trial, number, words, steps.pairs_ahead(case, default=True), "reduce")
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
 
 
 @requirement("prefetch/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
@@ -61,8 +55,7 @@ def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case:
 @given(case=ladders(reshard_after_forward=True))
 def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase) -> None:
     """Where groups run again in backward, gathers and reductions come in the same order as where they do not."""
-    for number, got in enumerate(trial.run(programs.in_order, case, "", True)):
-        follows_backward(trial, case, number, steps.heard(case, got["backward"]))
+    goes_backward(trial, case, recomputed=True)
 
 
 @requirement("prefetch/reduces-meanwhile", SHARDED, level="should", ranks=2)
@@ -72,7 +65,7 @@ def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase)
 def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
     """A group's gradients begin to be reduced before backward is through the group that ran before it."""
     for number, got in enumerate(trial.run(programs.in_order, case)):
-        words = steps.heard(case, got["backward"])
+        words = got["backward"]
         for place in range(2, len(case.groups)):
             trial.holds(
                 precedes(words, f"reduce {place}", f"enter {place - 2}"),
@@ -86,10 +79,7 @@ def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: Ladder
 @given(case=ladders(ahead="later"))
 def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in forward is so after the module's own gather, in order, before it runs."""
-    for number, got in enumerate(trial.run(programs.in_order, case, "forward")):
-        words = steps.heard(case, got["forward"])
-        trial.agree(f"rank {number}", only(words, "gather"), steps.forward_order(case))
-        comes_before(trial, number, words, steps.pairs_ahead(case, default=False), "run")
+    comes_in_order(trial, case, "forward", steps.pairs_ahead(case), "run", steps.forward_order(case))
 
 
 @requirement("prefetch/backward-lists", SHARDED, PREFETCH, ranks=2)
@@ -98,63 +88,52 @@ def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: Lad
 @given(case=ladders(ahead="earlier", reshard_after_forward=True))
 def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in backward is so in order, before the module's own gradients are reduced."""
-    for number, got in enumerate(trial.run(programs.in_order, case, "backward")):
-        words = steps.heard(case, got["backward"])
-        trial.agree(f"rank {number}", only(words, "gather"), steps.backward_order(case))
-        comes_before(trial, number, words, steps.pairs_ahead(case, default=False), "reduce")
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "reduce", steps.backward_order(case))
 
 
+NET = Stack(3, ("linear", "mlp"), 1)
 #: In backward the first block gathers the second again, which is over by then, and must be gathered anew after a step.
-FINISHED_AHEAD = AnyAheadCase(
-    2, Stack(3, ("linear", "mlp"), 1), (0, 1), "float64", True, steps=2, backward=((1,), (1,), (0,))
+FINISHED = ("ahead backward 0 1", "ahead backward 1 1", "ahead backward root 0")
+SMALL = stacks(most_blocks=2, largest=4, buffers=False).flatmap(
+    lambda net: training_cases(exact=True, dtype="float64", net=net, sharded=tuple(range(len(net.blocks))))
 )
 
 
 @requirement("prefetch/of-no-use", SHARDED, PREFETCH, ranks=2)
 @costly(2)
-@example(case=FINISHED_AHEAD)
-@given(case=any_ahead_cases())
-def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: AnyAheadCase) -> None:
+@example(case=ActionsCase(2, NET, (0, 1), "float64", True, acts=(*FINISHED, *(*PASS, "step", "drop") * 2)))
+@given(case=training_after(SMALL, programs.anything_ahead))
+def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""
-    trains(trial, programs.train_with_any_ahead, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("prefetch/by-hand", SHARDED, ranks=2)
 @costly(2)
-@given(case=training_cases(exact=True, steps=1))
-def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: TrainingCase) -> None:
+@given(case=doing(training_cases(exact=True), *PASS))
+def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: ActionsCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""
-    want = expected(case)
     total = float(sum(range(case.world_size)))
-    for number, got in enumerate(trial.run(programs.train_unsharded_by_hand, case)):
-        right = {**want.trace(number)[0], "parameters": {}}
-        trial.agree(f"rank {number}", got["step"], right)
+    found = trial.run(programs.unsharded_by_hand, case)
+    agrees(trial, [got["trace"] for got in found], expected(case))
+    for number, got in enumerate(found):
         trial.agree(f"rank {number}, other sums", got["sums"], [total] * (len(case.sharded) + 1))
         gathers = wire.tallied(wire.gathers(case, number, wire.units(case)))
         trial.agree(f"rank {number}, gathers", wire.counted(got["gathers"]), gathers)
 
 
 @requirement("prefetch/refuses", SHARDED, PREFETCH)
-@pytest.mark.parametrize(
-    "program", [programs.ahead_of_a_plain_module_in_forward, programs.ahead_of_a_plain_module_in_backward]
-)
-def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, program: Program) -> None:
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, direction: str) -> None:
     """Listing a module that is not sharded raises an error that asks for an FSDPModule."""
-    trial.refuses(program, TWO, ("ValueError", "TypeError"), "FSDPModule")
+    case = ActionsCase(2, NET, acts=(f"ahead {direction} root 0",))
+    trial.refuses(play, case, ("ValueError", "TypeError"), "FSDPModule")
 
 
-def follows_backward(trial: Trial, case: LadderCase, number: int, words: list[str]) -> None:
+def goes_backward(trial: Trial, case: LadderCase, recomputed: bool = False) -> None:
     """Compare the order of gathers, and that of reductions but for the root's, which may come at any time."""
-    trial.agree(f"rank {number}", only(words, "gather"), steps.backward_order(case))
-    reduced = [word for word in only(words, "reduce") if word != f"reduce {wire.ROOT}"]
-    trial.agree(f"rank {number}", reduced, [f"reduce {place}" for place in reversed(range(len(case.groups)))])
-
-
-def comes_before(trial: Trial, number: int, words: list[str], pairs: list[tuple[int, int]], verb: str) -> None:
-    """Require of each pair that the first has been gathered before what ``verb`` says of the second."""
-    for ahead, place in pairs:
-        first, second = f"gather {ahead}", f"{verb} {place}"
-        trial.holds(
-            first not in words or precedes(words, first, second),
-            f"rank {number}: expected {first!r} before {second!r} in {words}",
-        )
+    reduced = [f"reduce {place}" for place in reversed(range(len(case.groups)))]
+    for number, got in enumerate(trial.run(programs.in_order, case, "", recomputed)):
+        trial.agree(f"rank {number}", only(got["backward"], "gather"), steps.backward_order(case))
+        got_reduced = [word for word in only(got["backward"], "reduce") if word != f"reduce {wire.ROOT}"]
+        trial.agree(f"rank {number}", got_reduced, reduced)

@@ -1,7 +1,9 @@
-"""Gradient accumulation: several backwards a step, of which not all communicate. Imports no ``torch.distributed``.
+"""Gradient accumulation: several backwards a step, of which not all communicate, as actions on nets.
 
 Two ranks, two micro-batches with gradients 1 and 3 on rank 0, 5 and 7 on rank 1: whatever is reduced when, the step is
-taken with (1 + 3 + 5 + 7) / 2 = 8. A parameter of the blocks that are ``quiet`` stays unreduced until the last one.
+taken with (1 + 3 + 5 + 7) / 2 = 8. Where all is quiet until the last one::
+
+    defer gradient_sync, forward, backward, resume gradient_sync, forward, backward, step, drop
 """
 
 from __future__ import annotations
@@ -13,20 +15,26 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from harness.worlds.rank import Rank
+from suites.communication.played import PASS, ShardedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
-from suites.kit.expected_collectives import ROOT, Unit, units
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
-from suites.kit.strategies import training_cases
+from suites.kit.precision_programs import precision_cases
+from suites.kit.programs import data_mesh
+from suites.kit.strategies import training_cases, world_sizes
+from suites.oracle.sharded import State, played_on
+from suites.training.offloading import policy
 
 
 @dataclass(frozen=True)
 class AccumulationCase(TrainingCase):
     """Steps of some micro-batches each, of which only the last is reduced as usual.
 
-    ``quiet`` says whose reductions are off until then: "all", by one call on the root; "root", the root's own only; or
-    "some", those of the block that was sharded first. ``kept`` says for each step, in turn, whether gradients are
-    zeroed after it, rather than dropped.
+    ``quiet`` says whose reductions are off until then: "all", by one call on the root; "root", the root's own only;
+    "some", those of the block that was sharded first; "replicas", those among replicas; or "none". "gathered" is "all",
+    and what is gathered stays so until then; with "pipeline" each forward is ahead of a backward besides. ``kept`` says
+    for each step, in turn, whether gradients are zeroed after it, rather than dropped.
     """
 
     micro: int = 2
@@ -37,26 +45,36 @@ class AccumulationCase(TrainingCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Micro-batches, whenever they are reduced."""
-        passes = ("forward", "backward") * self.micro
-        return tuple(
-            action
-            for step in range(self.steps)
-            for action in (*passes, "step", "zero" if self.is_kept(step) else "drop")
-        )
+        """Micro-batches, then a step."""
+        ends = ["zero" if self.is_kept(step) else "drop" for step in range(self.steps)]
+        return tuple(action for end in ends for action in (*self.passes(), "step", end))
 
     def is_kept(self, step: int) -> bool:
         """Whether gradients are zeroed after this step."""
         return self.kept[step % len(self.kept)]
 
-    def loud(self) -> list[Unit]:
-        """The units that are reduced with every micro-batch."""
-        silent = {"all": None, "root": ROOT, "some": str(self.sharded[0]) if self.sharded else ""}[self.quiet]
-        return [unit for unit in units(self) if silent is not None and unit.name != silent]
+    def passes(self) -> tuple[str, ...]:
+        """The micro-batches of a step, with what is switched off for all but the last backward."""
+        off, on = [f"defer {each}" for each in self.switched()], [f"resume {each}" for each in self.switched()]
+        if self.quiet in ("gathered", "pipeline"):
+            off, on = [*off, "set reshard_after_backward False"], [*on, "set reshard_after_backward True"]
+        if self.quiet != "pipeline":
+            return (*off, *PASS * (self.micro - 1), *on, *PASS)
+        begun = [f"begin {place}" for place in (*self.sharded, "")] if self.by_hand else []
+        return (*begun, "forward", *off, *("forward", "backward oldest") * (self.micro - 1), *on, "backward oldest")
+
+    def switched(self) -> list[str]:
+        """The settings that keep gradients from being reduced."""
+        if self.quiet == "some":
+            return [f"gradient_sync in {self.sharded[0]}"]
+        others = {"none": [], "root": ["gradient_sync in root"], "replicas": ["all_reduce"]}
+        return {**others, "pipeline": ["last", "gradient_sync"]}.get(self.quiet, ["gradient_sync"])
 
 
 @st.composite
-def accumulation_cases(draw: st.DrawFn, /, replicas: bool = False, quiet: str = "all", **fixed: Any) -> Any:
+def accumulation_cases(
+    draw: st.DrawFn, /, quiet: str = "all", replicas: bool = False, by_hand: bool = False, **fixed: Any
+) -> Any:
     """Exact training of micro-batches; where two steps are taken, in float64 and on small nets (see tolerance.py)."""
     if replicas:
         mesh = draw(hsdp_meshes(2, power_of_two=True))
@@ -68,14 +86,15 @@ def accumulation_cases(draw: st.DrawFn, /, replicas: bool = False, quiet: str = 
     net = Stack(draw(st.integers(1, 4)), draw(blocks), draw(st.integers(1, 2)), draw(st.booleans()))  # type: ignore[arg-type]
     if quiet == "some":
         fixed.setdefault("sharded", tuple(range(len(net.blocks))))
-    by_hand = fixed.pop("by_hand", False)
     case = draw(training_cases(exact=True, dtype=dtype, net=net, **fixed))
     kept = draw(st.lists(st.booleans(), min_size=1, max_size=2).map(tuple))
     micro = draw(st.integers(2, 3))
     return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, by_hand=by_hand)
 
 
-# Sums that low precision would round.
+def play_offloaded(rank: Rank, case: AccumulationCase) -> list[State]:
+    """Train a stack that rests on the CPU, in memory that is not pinned."""
+    return played_on(ShardedStack(rank, case, offload_policy=policy(rank, pinned=False)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +108,7 @@ class FineCase(PrecisionCase):
     @property
     def actions(self) -> tuple[str, ...]:
         """Two micro-batches, of which the second alone is reduced."""
-        return ("defer gradient_sync", "forward", "backward", "resume gradient_sync", "forward", "backward", "step")
+        return ("defer gradient_sync", *PASS, "resume gradient_sync", *PASS)
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """A large micro-batch, then a small one."""
@@ -111,18 +130,92 @@ class Fork(nn.Module):
         return self.left(x), self.right(x)
 
 
-def fork(case: TrainingCase) -> Fork:
-    """The case's net twice, with other weights."""
-    return Fork(case.build(), replace(case, seed=case.seed + 1).build())
+@dataclass(frozen=True)
+class ForkCase(TrainingCase):
+    """The net twice, with other weights, on one input; each result goes backward by itself, the second as the last."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Twice over."""
+        return ("forward", "defer last", "backward first", "resume last", "backward second", "drop") * 2
+
+    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
+        """Both nets in a dtype."""
+        return Fork(self.build(), replace(self, seed=self.seed + 1).build()).to(dtype or self.torch_dtype)
+
+    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
+        """One of each result."""
+        return [self.loss(each, 2 * batch + place, rank) for place, each in enumerate(outputs)]
 
 
-def fork_gradients(case: TrainingCase) -> dict[str, Tensor]:
-    """The mean over ranks of the gradients of both losses."""
-    net = fork(case).double()
-    total = {name: torch.zeros_like(p, requires_grad=False) for name, p in net.named_parameters()}
-    for rank in range(case.world_size):
-        left, right = net(case.inputs(0, rank).double())
-        loss = case.loss(left, 0, rank) + case.loss(right, 1, rank)
-        for name, gradient in zip(total, torch.autograd.grad(loss, list(net.parameters())), strict=True):
-            total[name] += gradient / case.world_size
-    return total
+class ShardedFork(ShardedStack):
+    """Two nets on one input, each sharded by itself."""
+
+    def made(self) -> Any:
+        """Both."""
+        net, fully_shard = self.case.build_in(None), self.rank.implementation.fully_shard
+        assert fully_shard is not None
+        for module in (net.left, net.right, net):
+            fully_shard(
+                module, mesh=data_mesh(self.rank, self.case), reshard_after_forward=self.case.reshard_after_forward
+            )
+        return net
+
+
+def play_fork(rank: Rank, case: ForkCase) -> list[State]:
+    """Two backwards of one forward."""
+    return played_on(ShardedFork(rank, case))
+
+
+# Different parameters of one group.
+
+
+class Branches(nn.Sequential):
+    """Blocks beside each other."""
+
+    def forward(self, x: Tensor, places: str) -> Tensor:  # type: ignore[override]
+        """``(batch, dim)`` to the same: the sum of what the blocks at these places make of it."""
+        return torch.stack([self[int(place)](x) for place in places]).sum(0)
+
+
+@dataclass(frozen=True)
+class BranchedMicroBatches(PrecisionCase):
+    """One group of two blocks; ``runs`` has the places of those that each micro-batch goes through.
+
+    On replicas all-reduces wait for the last one, and in low precision all reductions do.
+    """
+
+    runs: tuple[str, ...] = ("0", "1")
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Micro-batches, of which the last is reduced."""
+        what = "all_reduce" if self.mesh else "gradient_sync"
+        return (f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS)
+
+    def build(self) -> nn.Sequential:
+        """The blocks side by side."""
+        return Branches(*super().build())
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What this micro-batch's blocks make of this rank's input."""
+        return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
+
+
+@st.composite
+def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> Any:
+    """Two or three micro-batches, of which two use different blocks; on replicas, or in low precision on one axis."""
+    mesh = () if low else draw(hsdp_meshes(2, power_of_two=True))
+    fixed: dict[str, Any] = {
+        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True)),
+        "mesh": mesh,
+        "dtype": "float32" if low else "float64",
+        "net": Stack(
+            draw(st.integers(1, 3)),
+            draw(st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)),
+            bias=draw(st.booleans()),
+        ),
+        "pairs": [("bfloat16", "float32") if low else (None, None)],
+        "runs": draw(st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple)),
+    }
+    return draw(precision_cases(BranchedMicroBatches, steps=1, sharded=(), **fixed))

@@ -1,4 +1,4 @@
-"""Reductions by other rules: another divisor, sums only, a hook at the end. What is drawn, run, and expected.
+"""Reductions by other rules: another divisor, sums only, a hook at the end. What is drawn, and what runs on ranks.
 
 Two ranks with gradients [1 2] and [3 6]; their mean is [2] on rank 0 and [4] on rank 1::
 
@@ -9,7 +9,7 @@ Two ranks with gradients [1 2] and [3 6]; their mean is [2] on rank 0 and [4] on
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,19 +18,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.worlds.rank import Rank
-from suites.communication.communication_programs import modules, passed, sharded
+from suites.communication.played import PASS, ShardedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
-from suites.kit.expected_collectives import ROOT, tells_nothing, units
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.programs import apply, gradients, policy_of
 from suites.kit.strategies import training_cases, world_sizes
-from suites.oracle.expected import expected
-from suites.oracle.layout import shard
+from suites.oracle.sharded import State, played_on
 
 #: Powers of two, so that exact cases stay exact.
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Has every reduction be a sum.
+SUMS = "set force_sum_reduction_for_comms True in each"
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,20 @@ class FactorCase(PrecisionCase):
     factors: tuple[tuple[int, float], ...] = ()
     sums: bool = True
 
-    def divisors(self) -> dict[str, float]:
-        """By what each parameter's sum is divided: by the ranks, unless something else was asked for."""
-        chosen = {ROOT if place < 0 else str(place): factor for place, factor in self.factors}
-        return {name: chosen.get(u.name, float(self.world_size)) for u in units(self) for name in u.parameters}
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A pass after all that is set."""
+        wheres = [(factor, "" if place < 0 else f" in {place}") for place, factor in self.factors]
+        return (
+            *[SUMS] * self.sums,
+            *(f"set gradient_divide_factor {factor}{where}" for factor, where in wheres),
+            *PASS,
+        )
+
+    def divisor_of(self, name: str) -> float:
+        """The ranks, unless something else was asked for."""
+        chosen = {"root" if place < 0 else str(place): factor for place, factor in self.factors}
+        return chosen.get(self.unit_of(name), self.world_size)
 
 
 @st.composite
@@ -60,103 +69,74 @@ def factor_cases(draw: st.DrawFn, /, low: bool = False, **fixed: Any) -> Any:
 
 
 @st.composite
-def meshes(draw: st.DrawFn, /, shards: int) -> tuple[int, int]:
-    """Replicas of at least two shards, or of one."""
-    chosen = draw(hsdp_meshes(power_of_two=True))
-    return (1, 2) if shards > 1 and chosen[1] == 1 else (chosen[0] * chosen[1], 1) if shards == 1 else chosen
-
-
-@st.composite
 def replicated_factor_cases(draw: st.DrawFn, /, shards: int, **fixed: Any) -> Any:
     """Factors on replicas of shards; ``shards`` is 1 for whole replicas, 2 for parts."""
-    mesh = draw(meshes(shards))
-    return draw(factor_cases(mesh=mesh, world_size=mesh[0] * mesh[1], **fixed))
+    replicas, parts = draw(hsdp_meshes(power_of_two=True))
+    size = replicas * parts
+    mesh = (size, 1) if shards == 1 else (replicas, parts) if parts > 1 else (size // 2, 2)
+    return draw(factor_cases(mesh=mesh, world_size=size, **fixed))
 
 
 @st.composite
 def own_size_cases(draw: st.DrawFn) -> Any:
     """The factor is the number of ranks that hold a replica together, for every module."""
     case = draw(replicated_factor_cases(2, sums=False, dtype="float32"))
-    factors = tuple((place, float(case.shards)) for place in (*case.sharded, -1))
-    fields = {name: getattr(case, name) for name in type(case).__dataclass_fields__}
-    return FactorCase(**{**fields, "factors": factors})
-
-
-def scaled_means(case: TrainingCase, divisors: dict[str, float], rank: int) -> dict[str, Tensor]:
-    """A rank's rows of the sum over ranks, divided."""
-    [step] = expected(case).whole
-    scaled = {name: mean.double() * case.world_size / divisors[name] for name, mean in step["gradients"].items()}
-    return {name: shard(full, case.shards, rank % case.shards) for name, full in scaled.items()}
+    return replace(case, factors=tuple((place, float(case.shards)) for place in (*case.sharded, -1)))
 
 
 # What runs on ranks.
 
 
-def with_factors(rank: Rank, case: FactorCase, old_name: bool = False) -> dict[str, Any]:
-    """Gradients of one step with the case's factors; whether setting them warned."""
-    net: Any = sharded(rank, case, **({"mp_policy": policy_of(rank, case)} if case.param_dtype else {}))
-    for module in modules(case, net) if case.sums else ():
-        module.set_force_sum_reduction_for_comms(True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for place, factor in case.factors:
-            module = net if place < 0 else net[place]
-            (module.set_reduce_scatter_divide_factor if old_name else module.set_gradient_divide_factor)(factor)
-    passed(rank, case, net)
-    old = [each for each in caught if issubclass(each.category, (DeprecationWarning, FutureWarning))]
-    return {"gradients": gradients(net), "warned": bool(old)}
+class ByOldName(ShardedStack):
+    """A stack whose factors are set by their old name; notes whether that warned."""
+
+    warned = False
+
+    def set(self, what: str) -> None:
+        """Set the same."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            super().set(what.replace("gradient_divide_factor", "reduce_scatter_divide_factor"))
+        self.warned |= any(issubclass(each.category, (DeprecationWarning, FutureWarning)) for each in caught)
 
 
-def with_sums(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Gradients of one step that reduces with sums alone, and which reductions there were but sums."""
-    net: Any = sharded(rank, case)
-    for module in modules(case, net):
-        module.set_force_sum_reduction_for_comms(True)
-    found = passed(rank, case, net)
-    entries = [entry for entry in (*found["forward"], *found["backward"]) if not tells_nothing(entry)]
-    others = {entry["reduce"] for entry in entries} - {None, "SUM"}
-    return {"gradients": gradients(net), "others": sorted(others)}
+def play_by_old_name(rank: Rank, case: FactorCase) -> dict[str, Any]:
+    """What could be seen after each action; whether setting factors warned."""
+    stack = ByOldName(rank, case)
+    return {"trace": played_on(stack), "warned": stack.warned}
 
 
-def alone(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Gradients of one rank."""
-    net = sharded(rank, case)
-    passed(rank, case, net)
-    return gradients(net)
+def hooked(rank: Rank, case: TrainingCase, hook: Any, **options: Any) -> list[State]:
+    """What could be seen after each action, where each module has the hook."""
+    stack = ShardedStack(rank, case, **options)
+    for place in stack.places():
+        stack.tell("set_all_reduce_hook", hook, place)
+    return played_on(stack)
 
 
-def with_hooks(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Gradients of one step where a hook takes absolute values, twice over; and what the hooks were given."""
-    net: Any = sharded(rank, case)
+def play_with_hooks(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """The gradients where a hook takes absolute values, twice over; and what the hooks were given."""
     seen: list[str] = []
 
     def hook(part: Tensor) -> None:
         seen.append(f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}")
         part.abs_().mul_(2)
 
-    for module in modules(case, net):
-        module.set_all_reduce_hook(hook)
-    passed(rank, case, net)
-    return {"gradients": gradients(net), "seen": sorted(seen)}
+    return {"gradients": hooked(rank, case, hook)[-1]["gradients"], "seen": sorted(seen)}
 
 
-def with_replicas_by_hook(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Gradients of one step on shards, whose replicas are averaged by a hook of the user's."""
+def play_with_replicas_by_hook(rank: Rank, case: TrainingCase) -> list[State]:
+    """What can be seen on shards whose replicas are averaged by a hook of the user's."""
     mesh = rank.mesh(case.mesh, ("replicate", "shard"))
     group = mesh.get_group("replicate")
-    net: Any = apply(rank, case, case.build(), mesh=mesh["shard"], reshard_after_forward=case.reshard_after_forward)
-    for module in modules(case, net):
-        module.set_all_reduce_hook(lambda part: dist.all_reduce(part, op=dist.ReduceOp.AVG, group=group))
-    passed(rank, case, net)
-    return gradients(net)
+    return hooked(rank, case, lambda part: dist.all_reduce(part, op=dist.ReduceOp.AVG, group=group), mesh=mesh["shard"])
 
 
 def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:
     """A stream for the hook where reductions have streams of their own."""
     has = torch.accelerator.is_available()
     stream = torch.accelerator.current_stream() if has else torch.cpu.current_stream()
-    net: Any = sharded(rank, case)
-    net.set_all_reduce_hook(lambda part: None, stream=stream)
+    ShardedStack(rank, case).net.set_all_reduce_hook(lambda part: None, stream=stream)
 
 
 # The edge of half precision.
@@ -165,6 +145,11 @@ def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:
 @dataclass(frozen=True)
 class LargeCase(TrainingCase):
     """A weight of one number whose gradients in float16 have a mean of less than 2**16, and a sum of just that."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A pass; its loss may be larger than float16 holds."""
+        return PASS
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """``[[2**8]]``."""

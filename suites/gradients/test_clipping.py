@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from hypothesis import given
+from torch import Tensor
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.gradients.clipping import (
-    ClipCase,
-    ScalerCase,
-    clip,
-    clip_cases,
-    refuse_infinity,
-    rows,
-    scaled_step,
-    scaler_cases,
-    total_norm,
-)
+from suites.gradients.clipping import ClipCase, ScalerCase, clip, clip_cases, refuse_infinity, scaled_step, scaler_cases
 from suites.kit import tolerance
 from suites.oracle.expected import expected
-from suites.oracle.layout import shard
+from suites.oracle.judging import agrees
 
 ONE_AXIS = (Feature.FULLY_SHARD,)
 REPLICATED = (*ONE_AXIS, Feature.HSDP)
@@ -28,13 +22,14 @@ REPLICATED = (*ONE_AXIS, Feature.HSDP)
 
 def clips(trial: Trial, case: ClipCase) -> None:
     """Compare norms and clipped gradients with those of the unsharded model."""
-    grads = expected(case).whole[0]["gradients"]
-    total = total_norm(grads, float(case.norm))
+    want, found = expected(case), trial.run(clip, case)
+    agrees(trial, [got["before"] for got in found], want)
+    grads: dict[str, Any] = want.wide[-1]["gradients"]
+    total: Tensor = torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in grads.values()]), float(case.norm))
     factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
-    for number, got in enumerate(trial.run(clip, case)):
-        trial.agree(f"rank {number}, before", got["before"], rows(case, number, grads))
+    for number, got in enumerate(found):
         trial.agree(f"rank {number}, norms", got["norms"], [total, total], tolerance.norms)
-        clipped = rows(case, number, {name: grad * factor for name, grad in grads.items()})
+        clipped = want.of_parameters({name: g * factor for name, g in grads.items()}, number)
         trial.agree(f"rank {number}, after", got["after"], clipped, tolerance.norms)
 
 
@@ -74,9 +69,8 @@ def test_a_scaled_loss_gives_the_same_step(trial: Trial, case: ScalerCase) -> No
 @given(case=scaler_cases(spoilt=True))
 def test_infinity_on_one_rank_stops_the_step_on_all(trial: Trial, case: ScalerCase) -> None:
     """When one rank's gradients are not finite, a GradScaler takes no step and halves its scale on every rank."""
-    named = {name: p.detach() for name, p in case.build().named_parameters()}
+    named: dict[str, Any] = {name: p.detach() for name, p in case.build().named_parameters()}
+    want = expected(case)
     for number, got in enumerate(trial.run(scaled_step, case)):
-        mine = {name: shard(p, case.shards, number) for name, p in named.items()}
-        trial.agree(f"rank {number}", {**got, "gradients": None}, {
-            "gradients": None, "parameters": mine, "scale": case.scale / 2
-        })  # fmt: skip
+        right = {"gradients": None, "parameters": want.of_parameters(named, number), "scale": case.scale / 2}
+        trial.agree(f"rank {number}", {**got, "gradients": None}, right)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
+
 from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.communication.played import PASS, ActionsCase, doing, play
 from suites.gradients import reductions
 from suites.gradients.reductions import (
     FactorCase,
@@ -23,6 +25,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import costly, training_cases
 from suites.oracle.expected import expected
+from suites.oracle.judging import agrees, follows
 
 SHARDED = Feature.FULLY_SHARD
 FACTOR = (SHARDED, Feature.DIVIDE_FACTOR)
@@ -31,6 +34,8 @@ HOOK = (SHARDED, Feature.ALL_REDUCE_HOOK)
 NET = Stack(3, ("linear", "mlp"), 1)
 #: Two ranks that each hold everything.
 WHOLE = FactorCase(2, NET, (0,), "float32", True, mesh=(2, 1), steps=1, factors=((-1, 2.0), (0, 4.0)))
+#: Two replicas of two shards.
+SQUARE = FactorCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), steps=1, batch=1)
 ROOT_ALONE = FactorCase(2, NET, (0,), "float32", True, steps=1, factors=((-1, 1.0),))
 
 
@@ -39,26 +44,22 @@ ROOT_ALONE = FactorCase(2, NET, (0,), "float32", True, steps=1, factors=((-1, 1.
 @given(case=factor_cases())
 def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: FactorCase) -> None:
     """set_gradient_divide_factor(f) makes the gradients of that group alone their sum over ranks, divided by f."""
-    divides(trial, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/divide-factor-hsdp", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, ranks=2)
-@example(
-    case=FactorCase(
-        4, Stack(1, ("mlp",), multiplier=1, bias=False), exact=True, mesh=(2, 2), steps=1, batch=1, factors=((-1, 0.5),)
-    )
-)
+@example(case=replace(SQUARE, factors=((-1, 0.5),)))
 @given(case=replicated_factor_cases(2))
 def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: FactorCase) -> None:
     """On replicas of shards the sum that a factor divides is that over all ranks."""
-    divides(trial, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/divide-factor-low", *FACTOR, Feature.FORCE_SUM, Feature.MIXED_PRECISION, ranks=2)
 @given(case=factor_cases(low=True))
 def test_a_factor_divides_what_was_computed_in_low_precision(trial: Trial, case: FactorCase) -> None:
     """A factor divides sums in reduce_dtype of gradients that were computed in bfloat16."""
-    divides(trial, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/divide-factor-alone", *FACTOR, ranks=2, limits=("premul_sum",))
@@ -66,26 +67,15 @@ def test_a_factor_divides_what_was_computed_in_low_precision(trial: Trial, case:
 @given(case=factor_cases(sums=False))
 def test_a_factor_needs_no_forced_sums(trial: Trial, case: FactorCase) -> None:
     """Where the backend can multiply before it sums, a factor divides as well without forced sums."""
-    divides(trial, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/own-size", *FACTOR, Feature.HSDP, ranks=2)
-@example(
-    case=FactorCase(
-        4,
-        Stack(1, ("mlp",), multiplier=1, bias=False),
-        exact=True,
-        mesh=(2, 2),
-        steps=1,
-        batch=1,
-        factors=((-1, 2.0),),
-        sums=False,
-    )
-)
+@example(case=replace(SQUARE, factors=((-1, 2.0),), sums=False))
 @given(case=own_size_cases())
 def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: FactorCase) -> None:
     """A factor that equals the number of ranks in a replica divides, without forced sums, the sum over all ranks."""
-    divides(trial, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/divides-once", *FACTOR, Feature.FORCE_SUM, Feature.HSDP)
@@ -93,7 +83,7 @@ def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: F
 @given(case=replicated_factor_cases(1))
 def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: FactorCase) -> None:
     """Where each rank holds everything, with sums forced, a factor divides the sum over ranks once."""
-    divides(trial, case)
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/old-name", *FACTOR, Feature.FORCE_SUM, level="may", ranks=2)
@@ -101,21 +91,22 @@ def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: Fa
 @given(case=factor_cases())
 def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: FactorCase) -> None:
     """set_reduce_scatter_divide_factor warns that it is deprecated, and does what set_gradient_divide_factor does."""
-    for number, got in enumerate(trial.run(reductions.with_factors, case, True)):
-        trial.agree(f"rank {number}", got["gradients"], reductions.scaled_means(case, case.divisors(), number))
+    found = trial.run(reductions.play_by_old_name, case)
+    agrees(trial, [got["trace"] for got in found], expected(case))
+    for number, got in enumerate(found):
         trial.holds(got["warned"], f"rank {number}: expected a warning of deprecation, there was none")
 
 
 @requirement("reduction/sums", *SUMS, ranks=2)
-@given(case=training_cases(exact=True, steps=1))
-def test_forced_sums_give_the_mean(trial: Trial, case: TrainingCase) -> None:
+@given(case=doing(training_cases(exact=True), reductions.SUMS, *PASS))
+def test_forced_sums_give_the_mean(trial: Trial, case: ActionsCase) -> None:
     """After set_force_sum_reduction_for_comms every reduction is a SUM, and gradients are the mean all the same."""
     sums_only(trial, case)
 
 
 @requirement("reduction/sums-hsdp", *SUMS, Feature.HSDP, ranks=2)
-@given(case=hsdp_cases(exact=True, steps=1))
-def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: TrainingCase) -> None:
+@given(case=doing(hsdp_cases(exact=True), reductions.SUMS, *PASS))
+def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: ActionsCase) -> None:
     """On replicas of shards forced sums are SUMs over both axes, and gradients are the mean over all ranks."""
     sums_only(trial, case)
 
@@ -124,30 +115,28 @@ def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: TrainingCas
 @given(case=one_rank_cases())
 def test_one_rank_keeps_its_gradients(trial: Trial, case: TrainingCase) -> None:
     """On one rank gradients are those of the unsharded model, whatever the mesh."""
-    [want] = expected(case).whole
-    for got in trial.run(reductions.alone, case):
-        trial.agree("rank 0", got, want["gradients"])
+    follows(trial, play, expected(case))
 
 
 @requirement("reduction/half-range", SHARDED, level="should", ranks=2)
 @given(case=large_cases())
 def test_the_mean_of_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
     """Gradients in float16 whose sum over ranks float16 cannot hold have the mean that it can."""
-    for number, got in enumerate(trial.run(reductions.alone, case)):
-        rows = torch.full((1 if number == 0 else 0, 1), 2.0**16 / case.world_size, dtype=torch.float64)
-        trial.agree(f"rank {number}", got, {"0.weight": rows})
+    want = expected(case)
+    for number, trace in enumerate(trial.run(play, case)):
+        trial.agree(f"rank {number}", trace[-1]["gradients"], want.on_rank(-1, number)["gradients"])
 
 
 @requirement("reduction/hook", *HOOK, ranks=2)
-@given(case=training_cases(exact=True, steps=1))
-def test_a_hook_is_given_each_reduced_part(trial: Trial, case: TrainingCase) -> None:
+@given(case=doing(training_cases(exact=True), *PASS))
+def test_a_hook_is_given_each_reduced_part(trial: Trial, case: ActionsCase) -> None:
     """An all-reduce hook is called once with each group's reduced numbers, flat, and may change them in place."""
     hooks_change_gradients(trial, case)
 
 
 @requirement("reduction/hook-hsdp", *HOOK, Feature.HSDP, ranks=2)
-@given(case=hsdp_cases(exact=True, steps=1))
-def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: TrainingCase) -> None:
+@given(case=doing(hsdp_cases(exact=True), *PASS))
+def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: ActionsCase) -> None:
     """On replicas of shards an all-reduce hook is given what has been all-reduced."""
     hooks_change_gradients(trial, case)
 
@@ -156,9 +145,7 @@ def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: Trainin
 @given(case=hsdp_cases(exact=True, steps=1, mesh=(2, 2), world_size=4))
 def test_a_hook_can_average_replicas(trial: Trial, case: TrainingCase) -> None:
     """Shards over one axis of a mesh, with a hook that averages over the other, have the mean over all ranks."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(reductions.with_replicas_by_hook, case)):
-        trial.agree(f"rank {number}", got, want.trace(number)[0]["gradients"])
+    follows(trial, reductions.play_with_replicas_by_hook, expected(case))
 
 
 @requirement("reduction/refuses-streams", *HOOK, Feature.HSDP, ranks=2, level="should")
@@ -168,25 +155,21 @@ def test_a_stream_for_a_hook_is_refused_on_replicas(trial: Trial) -> None:
     trial.refuses(reductions.hook_in_a_stream, case, ("ValueError", "RuntimeError"), "stream")
 
 
-def divides(trial: Trial, case: FactorCase) -> None:
-    """Compare gradients with sums divided by what was asked for."""
-    for number, got in enumerate(trial.run(reductions.with_factors, case)):
-        trial.agree(f"rank {number}", got["gradients"], reductions.scaled_means(case, case.divisors(), number))
-
-
-def sums_only(trial: Trial, case: TrainingCase) -> None:
+def sums_only(trial: Trial, case: ActionsCase) -> None:
     """Compare gradients with the mean; reductions in the trace must be SUM, and ranks may add explicitly."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(reductions.with_sums, case)):
-        trial.agree(f"rank {number}", got["gradients"], want.trace(number)[0]["gradients"])
-        trial.agree(f"rank {number}, reductions but sums", got["others"], [])
+    traces = trial.run(play, case)
+    agrees(trial, traces, expected(case))
+    for number, trace in enumerate(traces):
+        entries = [entry for seen in trace for entry in seen["collectives"] if not wire.tells_nothing(entry)]
+        others = {entry["reduce"] for entry in entries} - {None, "SUM"}
+        trial.agree(f"rank {number}, reductions but sums", sorted(others), [])
 
 
-def hooks_change_gradients(trial: Trial, case: TrainingCase) -> None:
+def hooks_change_gradients(trial: Trial, case: ActionsCase) -> None:
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
     want = expected(case)
     seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in wire.units(case))
-    for number, got in enumerate(trial.run(reductions.with_hooks, case)):
-        means = want.trace(number)[0]["gradients"]
-        trial.agree(f"rank {number}", got["gradients"], {n: 2 * m.abs() for n, m in means.items() if m is not None})
+    for number, got in enumerate(trial.run(reductions.play_with_hooks, case)):
+        means = want.on_rank(-1, number)["gradients"]
+        trial.agree(f"rank {number}", got["gradients"], {name: 2 * mean.abs() for name, mean in means.items()})
         trial.agree(f"rank {number}, what the hooks were given", got["seen"], seen)

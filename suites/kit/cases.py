@@ -108,6 +108,11 @@ class NetCase(CaseOnMesh):
         """The names of the net's parameters."""
         return [name for name, _ in self.build().named_parameters()]
 
+    def unit_of(self, name: str) -> str:
+        """The block that a parameter is communicated with, if it is sharded by itself, or "root"."""
+        block = name.partition(".")[0]
+        return block if int(block) in self.sharded else "root"
+
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Data of ``shape`` that depends on the seed and on ``salt`` (a step, a rank) and on nothing else."""
         return draw(shape, mixed(self.seed, *salt), self.exact).to(self.torch_dtype)

@@ -14,13 +14,11 @@ when it waits, is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
-from suites.kit.cases import NetCase, Reshard, TrainingCase
+from suites.kit.cases import NetCase
 
 #: How often each collective came, in words, sorted.
 Counts = dict[str, int]
@@ -33,25 +31,21 @@ class Unit:
     """Parameters that are communicated together: of a block, or what is left to the root."""
 
     name: str
-    parameters: tuple[str, ...]
     #: How many numbers one rank holds of them, padded so that all ranks hold as many; and of those that are trained.
     numel: int
     trained: int
 
 
-def units(case: NetCase, frozen: Collection[str] = ()) -> list[Unit]:
+def units(case: NetCase) -> list[Unit]:
     """The root's unit, if it has parameters, then those of the sharded blocks in the order in which they run."""
-    net = case.build()
-    named = {ROOT: [name for name, _ in net.named_parameters() if int(name.split(".")[0]) not in case.sharded]}
-    for place in case.sharded:
-        named[str(place)] = [name for name, _ in net.named_parameters() if int(name.split(".")[0]) == place]
-    return [_unit(label, net, names, case.shards, frozen) for label, names in named.items() if names]
-
-
-def _unit(label: str, net: nn.Module, names: list[str], shards: int, frozen: Collection[str]) -> Unit:
-    sizes = {name: padded(tuple(net.get_parameter(name).shape), shards) for name in names}
-    trained = sum(size for name, size in sizes.items() if name not in frozen)
-    return Unit(label, tuple(names), sum(sizes.values()), trained)
+    found: dict[str, list[tuple[int, bool]]] = {unit: [] for unit in (ROOT, *map(str, case.sharded))}
+    for name, parameter in case.build().named_parameters():
+        found[case.unit_of(name)].append((padded(tuple(parameter.shape), case.shards), parameter.requires_grad))
+    return [
+        Unit(label, sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains))
+        for label, sizes in found.items()
+        if sizes
+    ]
 
 
 def padded(shape: tuple[int, ...], shards: int) -> int:
@@ -141,20 +135,9 @@ def gathers(case: NetCase, rank: int, which: Iterable[Unit], itemsize: int | Non
     return [all_gather(unit.numel * size, ranks) for unit in which] if len(ranks) > 1 else []
 
 
-def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str = "", across: bool = True) -> list[str]:
+def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str, across: bool) -> list[str]:
     """One reduction of each unit that has something trained: among sharers, then, if ``across``, among replicas."""
-    inner, outer, dtype = sharers(case, rank), replicas(case, rank), dtype or case.dtype
+    inner, outer = sharers(case, rank), replicas(case, rank)
     trained = [unit.trained for unit in which if unit.trained]
     within = [reduce_scatter(numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
     return within + [all_reduce(numel, dtype, outer) for numel in trained if len(outer) > 1 and across]
-
-
-def gathered_again(case: TrainingCase, root: Reshard, blocks: Reshard) -> list[Unit]:
-    """The units that were freed after forward, by what was asked for the root and for the blocks."""
-    return [unit for unit in units(case) if (root if unit.name == ROOT else blocks)]
-
-
-def freed(case: TrainingCase) -> list[Unit]:
-    """The units that the case's own setting frees after forward; by default all but the root's."""
-    setting = case.reshard_after_forward
-    return gathered_again(case, bool(setting), True if setting is None else setting)

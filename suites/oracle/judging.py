@@ -8,14 +8,19 @@ from harness.data.comparison import Allowance, exact
 from harness.trial import Trial
 from harness.worlds.base import Program
 from suites.oracle.expected import Expected, expected
+from suites.oracle.unsharded import State
 
 
 def follows(trial: Trial, program: Program, want: Expected, *given: Any) -> None:
-    """Play a situation on ranks, and compare action by action, so that the first that goes wrong is named.
+    """Play a situation on ranks, and compare it with the oracle.
 
     ``given`` is what the program is given if not the situation alone.
     """
-    traces = trial.run(program, *(given or (want.case,)))
+    agrees(trial, trial.run(program, *(given or (want.case,))), want)
+
+
+def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
+    """Compare what ranks have shown action by action, so that the first that goes wrong is named."""
     for place, action in enumerate(want.case.actions):
         for number, trace in enumerate(traces):
             due: dict[str, Any] = want.on_rank(place, number)

@@ -64,6 +64,10 @@ class Situation(Case):
         """The same of one parameter; another where ranks have values of their own of it."""
         return self.divisor
 
+    def unit_of(self, name: str) -> str:
+        """The sharded module that a parameter is communicated with, or "root"; asked only where units are named."""
+        raise NotImplementedError
+
     @property
     def zeros_for_unused(self) -> bool:
         """Whether trained parameters that no rank has used have gradients of zero."""

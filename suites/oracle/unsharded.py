@@ -46,6 +46,7 @@ class Unsharded(Trained):
         self.optimizer = self.case.optimizer_of(self.named)
         self.pending: list[list[list[Tensor]]] = []
         self.deferred = ""
+        self.waiting: set[str] = set()  # parameters whose gradients stay each rank's own
 
     def nets(self) -> list[Any]:
         """The one that is trained, and the ranks' own."""
@@ -132,34 +133,42 @@ class Unsharded(Trained):
         for forward in taken(self.pending, which):
             for losses in forward:
                 losses[which == "second"].backward(retain_graph=which == "first")
-        if not self.deferred:
-            self.reduce()
+        self.reduce()
         if self.case.steps_in_backward:
             self.step("")
             self.drop("")
 
     def defer(self, what: str) -> None:
-        """Gradients stay each rank's own, or are not waited for."""
+        """Gradients stay each rank's own, all or those ``in`` one unit, or are not waited for."""
         self.deferred = what
+        self.waiting |= self.those(what)
 
-    def resume(self, _: str) -> None:
-        """The next backward reduces again."""
+    def resume(self, what: str) -> None:
+        """The next backward reduces them again."""
         self.deferred = ""
+        self.waiting -= self.those(what)
+
+    def those(self, what: str) -> set[str]:
+        """The parameters that a setting is of."""
+        unit = what.partition(" in ")[2]
+        return {name for name in self.named if not unit or self.case.unit_of(name) == unit}
 
     def reduce(self) -> None:
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""
         of_ranks = [dict(net.named_parameters()) for net in self.copies]
-        for name, parameter in self.named.items():
-            parts = self.parts(parameter, [named[name].grad for named in of_ranks], self.case.divisor_of(name))
+        reduced = {name: parameter for name, parameter in self.named.items() if name not in self.waiting}
+        for name, parameter in reduced.items():
+            parts = self.parts(name, [named[name].grad for named in of_ranks])
             if parts:
                 total = torch.stack(parts).sum(0).to(parameter.dtype)
                 parameter.grad = total if parameter.grad is None else parameter.grad + total
                 self.magnitudes.append((name, torch.stack(parts).abs().sum(0)))
-        for net in self.copies:
-            net.zero_grad()
+            for of_rank in of_ranks:
+                of_rank[name].grad = None
 
-    def parts(self, parameter: Tensor, gradients: list[Tensor | None], divisor: float) -> list[Tensor]:
+    def parts(self, name: str, gradients: list[Tensor | None]) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
+        parameter, divisor = self.named[name], self.case.divisor_of(name)
         parts = [gradient.to(self.reduced_in) / divisor for gradient in gradients if gradient is not None]
         wanted = self.case.zeros_for_unused and parameter.requires_grad
         return [torch.zeros_like(parameter)] if wanted and not parts else parts

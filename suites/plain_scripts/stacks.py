@@ -113,7 +113,8 @@ def precision(case: PrecisionCase, pin_memory: bool | None = None) -> Filling:
 def accumulation(case: AccumulationCase, switch: str = "") -> Filling:
     """Some micro-batches a step; ``switch`` is the method that says before each one whether it is the last."""
     check_sizes(case.micro, len(case.kept))
-    check(case.quiet in ("all", "root") or (case.quiet == "some" and case.sharded != ()), "all, root or some as quiet")
+    quiet = ("all", "root", "none", "replicas")
+    check(case.quiet in quiet or (case.quiet == "some" and case.sharded != ()), f"some or one of {quiet} as quiet")
     last, synced = code("part == {}", case.micro - 1), switch == SYNC
     net = code("net[{}]", case.sharded[0]) if synced and case.quiet == "some" else Code("net")
     alone = Code(", recurse=False" if synced and case.quiet == "root" else "")
@@ -127,8 +128,8 @@ def accumulation(case: AccumulationCase, switch: str = "") -> Filling:
 
 def gradients_at_once(case: AccumulationCase) -> list[int]:
     """For each parameter 1 if it is reduced with every micro-batch, and so has a gradient after the first, else 0."""
-    loud = {name for unit in case.loud() for name in unit.parameters}
-    return [int(name in loud) for name, _ in case.build().named_parameters()]
+    quiet = "".join(setting.partition(" in ")[2] for setting in case.switched())
+    return [int(quiet not in ("", case.unit_of(name))) for name, _ in case.build().named_parameters()]
 
 
 # Where parameters and entries of state dicts lie.

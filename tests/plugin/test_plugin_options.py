@@ -29,11 +29,15 @@ class Digit(Case):
     digit: int
     world_size: int = 1
 
+@dataclass(frozen=True)
+class Letter(Case):
+    letter: str = "a"
+
 tried = []
 
 @requirement("few/must", Feature.FULLY_SHARD)
 @given(case=st.builds(Digit, st.integers(0, 9)))
-def test_draws(trial, case):
+def test_draws(trial, case: Digit):
     """Digits are digits."""
     tried.append(case)
     trial.facts.begin(case, 1)
@@ -93,6 +97,7 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
         (["--case", '{"case": "Digit"}'], "--case: cannot build Digit from .*digit"),
         (["--case", '{"case": "Digit", "digit": "one"}'], "--case: \"digit\" of Digit must be int, got 'one'"),
         (["-k", "draws or holds", "--case", '{"case": "Digit", "digit": 1}'], "test_holds.* draws no cases; run it"),
+        (["-k", "draws", "--case", '{"case": "Letter"}'], "test_draws.*: expected a case of Digit, got one of Letter"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Collectives of the user's own, which note what they are asked for: right ones, by torch's own calls. And their uses.
+
+Asked to gather ``[1 2]`` of rank 0 and ``[3 4]`` of rank 1, an ``OwnGather`` fills the four numbers that it allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from harness.worlds.rank import Rank
+from suites.communication.played import ShardedStack
+from suites.kit.cases import TrainingCase
+from suites.kit.expected_collectives import ROOT, units
+from suites.oracle.sharded import played_on
+
+
+class _Own:
+    """Notes each call: by which group, and whether the tensors lie in memory that this object allocated."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.ranks: list[list[int]] = []
+        self.placed: list[bool] = []
+        self._memory: list[Tensor] = []
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Ordinary memory, kept so that no other allocation can be mistaken for it."""
+        self._memory.append(torch.empty(*size, dtype=dtype, device=device))
+        return self._memory[-1]
+
+    def note(self, group: dist.ProcessGroup, *tensors: Tensor) -> None:
+        """One call."""
+        own = {memory.untyped_storage().data_ptr() for memory in self._memory}
+        self.groups.append(group.group_name)
+        self.ranks.append(dist.get_process_group_ranks(group))
+        self.placed.append(all(tensor.untyped_storage().data_ptr() in own for tensor in tensors))
+
+
+class OwnGather(_Own):
+    """An all-gather."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        """Gather."""
+        self.note(group, output_tensor)
+        return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class OwnReduction(_Own):
+    """A reduce-scatter."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        """Reduce and scatter."""
+        self.note(group, output_tensor, input_tensor)
+        return reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+
+
+# What runs on ranks.
+
+
+def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """Train with other collectives on every module; how often these were asked, beside how often ranks spoke."""
+    stack = ShardedStack(rank, case)
+    own = give_own(stack)
+    trace = played_on(stack)
+    spoken = [entry["op"] for seen in trace for entry in seen["collectives"]]
+    return {
+        "trace": trace,
+        "gathers": sum(len(gather.groups) for gather, _ in own) - spoken.count("all_gather"),
+        "reductions": sum(len(reduction.groups) for _, reduction in own) - spoken.count("reduce_scatter"),
+        "unasked": sum(not gather.groups or not reduction.groups for gather, reduction in own),
+        "misplaced": sum(not all(each.placed) for pair in own for each in pair),
+    }
+
+
+def give_own(stack: ShardedStack) -> list[tuple[OwnGather, OwnReduction]]:
+    """Give every sharded module that has parameters a gather and a reduction of its own."""
+    own = []
+    for unit in units(stack.case):
+        own.append((OwnGather(), OwnReduction()))
+        for kind, collective in zip(("all_gather", "reduce_scatter"), own[-1], strict=True):
+            stack.tell(f"set_custom_{kind}", collective, "" if unit.name == ROOT else unit.name)
+    return own
+
+
+def groups_of_reductions(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]:
+    """With the same group for gathers and reductions, with one apart, asked for twice, and with the same again.
+
+    Groups are numbered in the order in which they are first used.
+    """
+    stack = ShardedStack(rank, case)
+    numbers: dict[str, int] = {}
+    found = []
+    for enable in (None, True, True, False):
+        if enable is not None:
+            stack.tell("set_separate_reduce_scatter_group", enable)
+        own = give_own(stack)
+        for action in ("forward", "backward", "drop"):
+            stack.do(action, ())
+        gathers, reductions = (
+            [numbers.setdefault(name, len(numbers)) for each in kind for name in each.groups]
+            for kind in zip(*own, strict=True)
+        )
+        ranks = [sorted(ranks) for _, reduction in own for ranks in reduction.ranks]
+        found.append({"gathers": sorted(set(gathers)), "reductions": reductions, "ranks": ranks})
+    return found
+
+
+def memory_of_the_group(rank: Rank, case: TrainingCase) -> None:
+    """Collectives of the user's own, which allocate for themselves, and then memory of the group for them."""
+    stack = ShardedStack(rank, case)
+    stack.tell("set_custom_all_gather", OwnGather())
+    stack.tell("set_allocate_memory_from_process_group_for_comm", True)
