@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
-from suites.communication.played import ShardedStack, each_unit
+from suites.communication.played import RecordedStack, each_unit
 from suites.kit.cases import TrainingCase
 
 
@@ -87,7 +87,7 @@ def anything_ahead(draw: st.DrawFn, case: TrainingCase) -> list[str]:
 
 def unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """A pass; all is unsharded explicitly before it, asynchronously, with other collectives between and meanwhile."""
-    stack = ShardedStack(rank, case)
+    stack = RecordedStack(rank, case)
     sums = [torch.full((place + 2,), float(rank.number)) for place in range(len(stack.places()))]
     works = []
     with rank.collectives() as entries:

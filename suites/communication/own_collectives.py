@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.worlds.rank import Rank
-from suites.communication.played import ShardedStack
+from suites.communication.played import RecordedStack
 from suites.kit.cases import TrainingCase
 from suites.kit.expected_collectives import ROOT, units
 from suites.oracle.sharded import played_on
@@ -65,7 +65,7 @@ class OwnReduction(_Own):
 
 def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """Train with other collectives on every module; how often these were asked, beside how often ranks spoke."""
-    stack = ShardedStack(rank, case)
+    stack = RecordedStack(rank, case)
     own = give_own(stack)
     trace = played_on(stack)
     spoken = [entry["op"] for seen in trace for entry in seen["collectives"]]
@@ -78,7 +78,7 @@ def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]
     }
 
 
-def give_own(stack: ShardedStack) -> list[tuple[OwnGather, OwnReduction]]:
+def give_own(stack: RecordedStack) -> list[tuple[OwnGather, OwnReduction]]:
     """Give every sharded module that has parameters a gather and a reduction of its own."""
     own = []
     for unit in units(stack.case):
@@ -93,7 +93,7 @@ def groups_of_reductions(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]
 
     Groups are numbered in the order in which they are first used.
     """
-    stack = ShardedStack(rank, case)
+    stack = RecordedStack(rank, case)
     numbers: dict[str, int] = {}
     found = []
     for enable in (None, True, True, False):
@@ -113,6 +113,6 @@ def groups_of_reductions(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]
 
 def memory_of_the_group(rank: Rank, case: TrainingCase) -> None:
     """Collectives of the user's own, which allocate for themselves, and then memory of the group for them."""
-    stack = ShardedStack(rank, case)
+    stack = RecordedStack(rank, case)
     stack.tell("set_custom_all_gather", OwnGather())
     stack.tell("set_allocate_memory_from_process_group_for_comm", True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
-from suites.communication.played import PASS, ShardedStack
+from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
@@ -94,7 +94,7 @@ def accumulation_cases(
 
 def play_offloaded(rank: Rank, case: AccumulationCase) -> list[State]:
     """Train a stack that rests on the CPU, in memory that is not pinned."""
-    return played_on(ShardedStack(rank, case, offload_policy=policy(rank, pinned=False)))
+    return played_on(RecordedStack(rank, case, offload_policy=policy(rank, pinned=False)))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ForkCase(TrainingCase):
         return [self.loss(each, 2 * batch + place, rank) for place, each in enumerate(outputs)]
 
 
-class ShardedFork(ShardedStack):
+class ShardedFork(RecordedStack):
     """Two nets on one input, each sharded by itself."""
 
     def made(self) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.communication.played import PASS, ShardedStack
+from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import training_cases
@@ -73,7 +73,7 @@ def scaler_cases(draw: st.DrawFn, /, spoilt: bool = False) -> Any:
 
 def clip(rank: Rank, case: ClipCase) -> dict[str, Any]:
     """The total norm before clipping, as both functions give it, and what can be seen before and after."""
-    stack, norm = ShardedStack(rank, case), float(case.norm)
+    stack, norm = RecordedStack(rank, case), float(case.norm)
     before = played_on(stack)
     grads = [p.grad for p in stack.held.values() if p.grad is not None]
     alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
@@ -83,7 +83,7 @@ def clip(rank: Rank, case: ClipCase) -> dict[str, Any]:
 
 def refuse_infinity(rank: Rank, case: ScalerCase) -> None:
     """Clip gradients that are not finite, on one rank."""
-    stack = ShardedStack(rank, case)
+    stack = RecordedStack(rank, case)
     for action in PASS:
         stack.do(action, ())
     spoil(rank, case, stack.net)
@@ -92,7 +92,7 @@ def refuse_infinity(rank: Rank, case: ScalerCase) -> None:
 
 def scaled_step(rank: Rank, case: ScalerCase) -> dict[str, Any]:
     """The gradients unscaled, the parameters after the step, and the scale after its update."""
-    stack = ShardedStack(rank, case)
+    stack = RecordedStack(rank, case)
     optimizer = torch.optim.SGD(stack.held.values(), lr=case.learning_rate)
     scaler = torch.amp.GradScaler(rank.device.type, init_scale=case.scale, growth_interval=1000)
     scaler.scale(case.loss(stack.run(), 0, rank.number)).backward()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.worlds.rank import Rank
-from suites.communication.played import PASS, ShardedStack
+from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase
@@ -87,7 +87,7 @@ def own_size_cases(draw: st.DrawFn) -> Any:
 # What runs on ranks.
 
 
-class ByOldName(ShardedStack):
+class ByOldName(RecordedStack):
     """A stack whose factors are set by their old name; notes whether that warned."""
 
     warned = False
@@ -108,7 +108,7 @@ def play_by_old_name(rank: Rank, case: FactorCase) -> dict[str, Any]:
 
 def hooked(rank: Rank, case: TrainingCase, hook: Any, **options: Any) -> list[State]:
     """What could be seen after each action, where each module has the hook."""
-    stack = ShardedStack(rank, case, **options)
+    stack = RecordedStack(rank, case, **options)
     for place in stack.places():
         stack.tell("set_all_reduce_hook", hook, place)
     return played_on(stack)
@@ -136,7 +136,7 @@ def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:
     """A stream for the hook where reductions have streams of their own."""
     has = torch.accelerator.is_available()
     stream = torch.accelerator.current_stream() if has else torch.cpu.current_stream()
-    ShardedStack(rank, case).net.set_all_reduce_hook(lambda part: None, stream=stream)
+    RecordedStack(rank, case).net.set_all_reduce_hook(lambda part: None, stream=stream)
 
 
 # The edge of half precision.

@@ -56,11 +56,22 @@ class ShardedStack(Sharded):
         """The net."""
         return sharded(self.rank, self.case, **self.options)
 
+    def places(self) -> list[str]:
+        """The names of all sharded modules, the root last."""
+        return [*map(str, self.case.sharded), ""]
+
     def set(self, what: str) -> None:
-        """Call a setter with a value: of the net, ``in`` a module, or in the root alone."""
+        """Call a setter with a value: of the net, ``in`` a module, in the root alone, or in each sharded module."""
         setting, _, where = what.partition(" in ")
         name, value = setting.split()
-        self.tell(f"set_{name}", ast.literal_eval(value), where)
+        for place in self.places() if where == "each" else [where]:
+            self.tell(f"set_{name}", ast.literal_eval(value), place)
+
+    def ahead(self, what: str) -> None:
+        """Say what a module gathers ahead: after ``forward root 0 1`` the root has the first two blocks gathered."""
+        direction, *names = what.split()
+        first, *others = (self.net.get_submodule("" if name == "root" else name) for name in names)
+        getattr(first, f"set_modules_to_{direction}_prefetch")(others)
 
 
 def sharded(rank: Rank, case: TrainingCase, net: Any = None, **options: Any) -> Any:
