@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 ITERATIONS = 3
 #: The module that is frozen and thawed, and that is skipped; and the one before which an exception is raised.
-MIDDLE, INTERRUPTED = "blocks.1", "blocks.1.first"
+FIRST, MIDDLE, INTERRUPTED = "blocks.0", "blocks.1", "blocks.1.first"
 #: What gradients are divided by where a factor is set, and the norm that they are clipped to.
 FACTOR, CLIP = 4.0, 0.01
 
@@ -85,5 +85,5 @@ def _changes(values: Mapping[str, str], number: int) -> Iterator[str]:
     if place == 0:
         yield from {
             "exception": (f"fail {INTERRUPTED}",),
-            "exception in backward": (f"fail {MIDDLE} backward", "drop"),
+            "exception in backward": (f"fail {FIRST} backward", "drop"),
         }.get(values["life"], ())
