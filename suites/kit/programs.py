@@ -15,8 +15,9 @@ from harness.vendor import Introspection
 from harness.worlds.rank import Rank
 from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
+from suites.oracle.facts import placement_words
 from suites.oracle.layout import local, own
-from suites.oracle.sharded import Sharded, placement_words
+from suites.oracle.sharded import Sharded
 from suites.oracle.situation import Step, Trace
 
 #: What no net holds: its weights are small or drawn from the normal distribution.

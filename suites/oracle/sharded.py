@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
 
 from harness.worlds.rank import Rank
+from suites.oracle.facts import facts
 from suites.oracle.layout import local
 from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in, vary
 
@@ -273,29 +273,6 @@ def each_copied(value: Any) -> Any:
 def _step_and_forget(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
     optimizer.step()
     parameter.grad = None
-
-
-def facts(parameter: Any) -> State:
-    """What a sharded parameter says of itself, and in which dtypes it and its gradient are."""
-    if not isinstance(parameter, DTensor):
-        return {"type": type(parameter).__name__}
-    return {
-        "shape": list(parameter.shape),
-        "stride": list(parameter.stride()),
-        "placements": [placement_words(each) for each in parameter.placements],
-        "mesh": list(parameter.device_mesh.mesh.shape),
-        "requires_grad": parameter.requires_grad,
-        "dtype": str(parameter.dtype),
-        "gradient": None if parameter.grad is None else str(parameter.grad.dtype),
-    }
-
-
-def placement_words(placement: Placement) -> str:
-    """``"Shard(0)"`` for whatever cuts dim 0, strided or not; ``"Replicate()"``; else what it calls itself."""
-    if placement.is_replicate():
-        return "Replicate()"
-    dim = getattr(placement, "dim", None)
-    return repr(placement) if dim is None else f"Shard({dim})"
 
 
 def played_on(net: Sharded) -> list[State]:
