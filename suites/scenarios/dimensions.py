@@ -147,6 +147,12 @@ IMPOSSIBLE = (
     _no("a dtype that is converted to is that of the parameters", life="converted", dtype="wider"),
     _no("re-entrant recomputation does not let two backwards through", recompute="reentrant", gradients="two losses"),
     _no("re-entrant recomputation needs an input that takes a gradient", recompute="reentrant", wrapping="wrapper"),
+    _no(
+        "selective recomputation needs regions that run alike again, not such as gather several groups ahead",
+        recompute="selective",
+        wrapping="parts",
+        prefetch=("forward", "both"),
+    ),
     _no("selective recomputation lets one backward through", recompute="selective", gradients="two losses"),
     _no("what has taken its step in backward keeps it", gradients="hooks", life="exception in backward"),
     _no(
@@ -162,12 +168,14 @@ IMPOSSIBLE = (
 #: What has a requirement of its own, which a waiver can name; the reason is its id.
 APART = (
     _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", runs="skipped"),
+    _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", recompute="reentrant", wrapping="list"),
     _no("accumulation/late-parameters", gradients="unsynchronised", runs="skipped"),
     _no("reduction/divides-once", gradients="factor", dtype=("param", "param and reduce", "output", "reduce", "wider")),
     _no("reduction/divides-once", gradients="factor", mesh=UNCUT),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", wrapping="shared"),
     _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),
+    _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", prefetch=("forward", "both")),
     _no("interactions/unused-and-frozen", gradients="unused reduced", runs="skipped", life="frozen and thawed"),
     _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
     _no(
