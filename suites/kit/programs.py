@@ -119,7 +119,7 @@ def after_a_step(
 ) -> dict[str, dict[str, str]]:
     """What is noted of parameters, gradients, momenta and entries of the state dict after a step with momentum."""
     optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate, momentum=0.5)
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    loss_of(rank, case, net).backward()
     noted = {"gradients": {name: note(p.grad) for name, p in net.named_parameters()}}
     optimizer.step()
     return {

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import ShardedStack, apply, sharded, train, whole
+from suites.kit.programs import ShardedStack, apply, loss_of, sharded, train, whole
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
 from suites.oracle.situation import Trace
@@ -105,22 +105,10 @@ def kind(tensor: Tensor | None) -> str:
     return "a DTensor" if isinstance(tensor, DTensor) else "a plain tensor"
 
 
-def prepared(rank: Rank, case: TrainingCase) -> nn.Sequential:
-    """Build the net and shard it with the case's setting."""
-    net: nn.Sequential = sharded(rank, case)
-    return net
-
-
-def forward(rank: Rank, case: TrainingCase, net: nn.Module) -> Tensor:
-    """The loss of this rank's first batch."""
-    return case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number)
-
-
 def played(rank: Rank, case: TrainingCase, *acts: str) -> Any:
     """The sharded net after these acts, of which a forward may wait for its backward."""
     stack = ShardedStack(rank, case)
-    for act in acts:
-        stack.do(act, ())
+    stack.do_all(acts)
     return stack.net
 
 
@@ -166,9 +154,9 @@ def when_run(net: nn.Module, note: Callable[[Tensor], Any]) -> dict[str, Any]:
 
 def seen_in_forward(rank: Rank, case: TrainingCase) -> Facts:
     """What every layer finds registered when it runs."""
-    net = prepared(rank, case)
+    net = sharded(rank, case)
     seen = when_run(net, fact)
-    forward(rank, case, net).backward()
+    loss_of(rank, case, net).backward()
     return seen
 
 
@@ -184,10 +172,10 @@ def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 
 def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
     """Of every full parameter that a layer ran with under ``no_grad``, how many bytes are held after forward."""
-    net = prepared(rank, case)
+    net = sharded(rank, case)
     used = when_run(net, weakref.ref)
     with torch.no_grad():
-        forward(rank, case, net)
+        loss_of(rank, case, net)
     return bytes_of(used)
 
 

@@ -24,7 +24,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.data.comparison import Allowance, exact
 from suites.oracle.situation import Situation, Step, Trace
@@ -122,7 +122,7 @@ class Expected:
     @cached_property
     def cut(self) -> set[str]:
         """The names of parameters in a state; one that is shared has several."""
-        return {name for name, _ in self.case.build_in(None).named_parameters(remove_duplicate=False)}
+        return {name for name, _ in self.built.named_parameters(remove_duplicate=False)}
 
     def of_facts(self, facts: dict[str, Any], _: int) -> State:
         """What a sharded parameter says of itself; its gradient has its dtype."""
@@ -141,8 +141,14 @@ class Expected:
     @cached_property
     def dtypes(self) -> dict[str, str]:
         """Those with which the net is built."""
-        net = self.case.build_in(None)
-        return {name: str(tensor.dtype) for name, tensor in [*net.named_parameters(), *net.named_buffers()]}
+        tensors = [*self.built.named_parameters(), *self.built.named_buffers()]
+        return {name: str(tensor.dtype) for name, tensor in tensors}
+
+    @cached_property
+    def built(self) -> nn.Module:
+        """The net as ranks build it."""
+        net: nn.Module = self.case.build_in(None)
+        return net
 
 
 def one(losses: list[Tensor]) -> Tensor:

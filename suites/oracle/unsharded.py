@@ -74,7 +74,7 @@ class Unsharded(Trained):
         return copy.deepcopy(kept(self.optimizer, self.named))
 
     def see_dtypes(self) -> None:
-        """What they are is known of the net as it was built."""
+        """They are those of the net as it was built."""
 
     def see_facts(self) -> State:
         """What shapes parameters have, which of them train, and which have a gradient."""
@@ -93,14 +93,14 @@ class Unsharded(Trained):
         """The outputs of one rank's next batch."""
         return self.case.run(self.copies[rank], self.batches, rank, self.dtype)
 
-    def one_pass(self, rank: int) -> list[Tensor]:
-        """The losses of it."""
-        losses: list[Tensor] = self.case.losses(self.run(rank), self.batches, rank)
-        return losses
+    def losses(self, rank: int) -> list[Tensor]:
+        """Those of one rank's next batch."""
+        found: list[Tensor] = self.case.losses(self.run(rank), self.batches, rank)
+        return found
 
     def forward(self, _: str) -> list[State]:
         """Every rank's losses, which wait for their backward."""
-        self.pending.append([self.one_pass(rank) for rank in range(self.case.data_ranks)])
+        self.pending.append([self.losses(rank) for rank in range(self.case.data_ranks)])
         self.batches += 1
         return [{"losses": [one.detach() for one in losses]} for losses in self.pending[-1]]
 
@@ -122,7 +122,7 @@ class Unsharded(Trained):
 
     def fail(self, what: str) -> list[State]:
         """A pass that ends in a module."""
-        found = [interrupted(net, what, partial(self.one_pass, rank)) for rank, net in enumerate(self.copies)]
+        found = [interrupted(net, what, partial(self.losses, rank)) for rank, net in enumerate(self.copies)]
         for net in self.copies:
             net.zero_grad()
         self.batches += 1

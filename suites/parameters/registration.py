@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor
 from harness.collective_trace.torch_names import all_gather
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
-from suites.kit.registered import Facts, bytes_of, facts, forward, layers, prepared, sharded_modules, when_run
+from suites.kit.programs import loss_of, sharded
+from suites.kit.registered import Facts, bytes_of, facts, layers, sharded_modules, when_run
 from suites.passes.passes import Route
 
 # Explicit unsharding.
@@ -24,7 +25,7 @@ from suites.passes.passes import Route
 
 def unshard_and_wait(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What ``unshard`` gives, and what is registered, once with ``async_op`` and once without."""
-    net = prepared(rank, case)
+    net = sharded(rank, case)
     handles = [module.unshard(async_op=True) for module in sharded_modules(net, case)]
     for handle in handles:
         handle.wait()
@@ -53,7 +54,7 @@ class CountingGather:
 
 def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """How often each sharded module has gathered after calls that are each made twice, and what is registered."""
-    net = prepared(rank, case)
+    net = sharded(rank, case)
     modules, found = sharded_modules(net, case), {}
     counters = [CountingGather() for _ in modules]
     for module, counter in zip(modules, counters, strict=True):
@@ -81,7 +82,7 @@ def unwaited(case: TrainingCase, step: int) -> tuple[str, ...]:
 
 def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
     """Whether each registered parameter is the one that ``fully_shard`` registered, after all that may follow."""
-    net, found = prepared(rank, case), {}
+    net, found = sharded(rank, case), {}
     first = dict(net.named_parameters())
     optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
 
@@ -89,13 +90,13 @@ def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
         found[when] = {name: parameter is first[name] for name, parameter in net.named_parameters()}
 
     for step in range(2):
-        forward(rank, case, net).backward()
+        loss_of(rank, case, net).backward()
         look(f"backward {step}")
         optimizer.step()
         optimizer.zero_grad()
         look(f"step {step}")
     with torch.no_grad():
-        forward(rank, case, net)
+        loss_of(rank, case, net)
     for module in sharded_modules(net, case):
         module.reshard()
     look("forward and reshard")
@@ -104,8 +105,8 @@ def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
 
 def gradient_layouts(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """Of every gradient, whether it lies where its parameter lies, and its dtype."""
-    net = prepared(rank, case)
-    forward(rank, case, net).backward()
+    net = sharded(rank, case)
+    loss_of(rank, case, net).backward()
     return {name: _layout(parameter, parameter.grad) for name, parameter in net.named_parameters()}
 
 
@@ -143,13 +144,13 @@ def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
         fully_shard(module, mesh=rank.mesh(), reshard_after_forward=True)
     for place, module in places.items():
         module.register_forward_pre_hook(note("before forward, registered last", place))
-    forward(rank, case, net).backward()
+    loss_of(rank, case, net).backward()
     return {when: dict(sorted(found.items())) for when, found in sorted(seen.items())}
 
 
 def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
     """Of every parameter that a layer runs with: whether it is an ``nn.Parameter``, and a leaf of autograd."""
-    net = prepared(rank, case)
+    net = sharded(rank, case)
     seen: dict[str, list[bool]] = {}
 
     def note(layer: nn.Module, name: str) -> None:
@@ -158,15 +159,15 @@ def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
 
     for name, layer in layers(net):
         layer.register_forward_pre_hook(lambda layer, _, name=name: note(layer, name))
-    forward(rank, case, net).backward()
+    loss_of(rank, case, net).backward()
     return seen
 
 
 def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[str, int]]:
     """Bytes held by the full parameters that layers ran with: before backward, when resharded, and after it."""
-    net = prepared(rank, case)
+    net = sharded(rank, case)
     used = when_run(net, weakref.ref)
-    loss = forward(rank, case, net)
+    loss = loss_of(rank, case, net)
     for module in sharded_modules(net, case):
         module.reshard()
     before = bytes_of(used)

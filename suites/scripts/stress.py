@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from harness.collective_trace.fault_injection import CollectiveFailed
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase, as_case
-from suites.kit.programs import apply, steps, train
+from suites.kit.programs import apply, loss_of, steps, train
 from suites.kit.strategies import training_cases
 from suites.oracle.situation import Trace
 
@@ -87,7 +87,7 @@ def fail_and_go_on(rank: Rank, case: StressedCase) -> dict[str, Any]:
     raised = "nothing"
     try:
         with rank.failing(case.fails_at):
-            case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+            loss_of(rank, case, net).backward()
     except CollectiveFailed as error:
         raised = str(error)
     dist.barrier()

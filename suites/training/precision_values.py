@@ -19,7 +19,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
-from suites.kit.programs import apply, gradients, policy_of, sharded
+from suites.kit.programs import apply, gradients, loss_of, policy_of, sharded
 from suites.kit.strategies import world_sizes
 from suites.oracle.expected import expected
 from suites.training.noting import Layer, NotingCase
@@ -121,7 +121,7 @@ def policies(rank: Rank, case: PrecisionCase) -> dict[str, list[str]]:
     assert make is not None
     before = fields(policy)
     net = apply(rank, case, case.build(), mp_policy=policy)
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
+    loss_of(rank, case, net).backward()
     return {"default": fields(make()), "before": before, "after": fields(policy)}
 
 
