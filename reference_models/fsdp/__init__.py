@@ -13,13 +13,6 @@ from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
 from reference_models.fsdp.parameters.parameter_meshes import ShardPlacementResult
 from reference_models.fsdp.policy import ModuleWrapPolicy, ShardingStrategy, shard_by_policy
-from reference_models.fsdp.state_dict import (
-    full_optimizer_state_dict,
-    full_state_dict,
-    load_full_state_dict,
-    load_optimizer_state_dict,
-    optimizer_state_dict,
-)
 from reference_models.fsdp.state_dict_type import StateDictType, set_state_dict_type, state_dict_type
 
 __all__ = [
@@ -35,12 +28,7 @@ __all__ = [
     "StateDictType",
     "UnshardHandle",
     "checkpoint",
-    "full_optimizer_state_dict",
-    "full_state_dict",
     "fully_shard",
-    "load_full_state_dict",
-    "load_optimizer_state_dict",
-    "optimizer_state_dict",
     "register_fsdp_forward_method",
     "replicate",
     "set_state_dict_type",

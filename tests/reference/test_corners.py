@@ -9,10 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from harness.vendor.load import load_backend, load_implementation
+from harness.worlds.base import Fate, describe
 from harness.worlds.rank import Rank
+from harness.worlds.threads.role import ThreadRanks
 from reference_models import fsdp
 from reference_models.fsdp.mixed_precision import tensors_in
-from tests.reference.test_state import on_ranks
+
+
+def on_ranks(size: int, program: Any, *args: Any) -> list[Any]:
+    """What a program returns on each rank."""
+    ranks = ThreadRanks(size, load_implementation("reference"), load_backend("gloo"))
+    try:
+        outcomes = ranks.run(program, *args)
+        assert all(outcome.fate is Fate.RETURNED for outcome in outcomes), describe(outcomes) + outcomes[0].traceback
+        return [outcome.value for outcome in outcomes]
+    finally:
+        ranks.close()
 
 
 def sharded(rank: Rank, net: nn.Module, **options: Any) -> Any:
@@ -167,41 +180,6 @@ def test_extensions_work_on_columns_too() -> None:
     for outputs in on_ranks(2, coded_columns):
         for output in outputs:
             assert torch.equal(output, linear()(torch.ones(1, 2)).detach())
-
-
-def optimizer_loads(rank: Rank) -> dict[str, Any]:
-    """Optimizer state that stays on one mesh, goes to another, or does not fit."""
-    x = torch.ones(1, 2)
-    one, two = sharded(rank, linear()), fsdp.fully_shard(linear(), mesh=rank.mesh((2, 2), ("r", "s")))
-    optimizers = [torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.5) for net in (one, two)]
-    for net, optimizer in zip((one, two), optimizers, strict=True):
-        net(x).sum().backward()
-        optimizer.step()
-    state = fsdp.optimizer_state_dict(one, optimizers[0])
-    fsdp.load_optimizer_state_dict(one, optimizers[0], state)
-    fsdp.load_optimizer_state_dict(two, optimizers[1], state)
-    momenta = [
-        optimizer.state[net.weight]["momentum_buffer"] for net, optimizer in zip((one, two), optimizers, strict=True)
-    ]
-    unknown = {**state, "state": {"nowhere": {}}}
-    other_groups = {**state, "param_groups": []}
-    return {
-        "momenta": [momentum.full_tensor() for momentum in momenta],
-        "placements": [str(momentum.placements) for momentum in momenta],
-        "unknown": refusal(fsdp.load_optimizer_state_dict, one, optimizers[0], unknown)[1],
-        "groups": refusal(fsdp.load_optimizer_state_dict, one, optimizers[0], other_groups)[1],
-        "kept": len(optimizers[0].state),
-    }
-
-
-def test_optimizer_state_goes_to_another_mesh_or_is_refused_whole() -> None:
-    """State fits itself to the mesh it is loaded on; what does not fit is named, and leaves the optimizer as it was."""
-    for got in on_ranks(4, optimizer_loads):
-        assert all(torch.equal(momentum, torch.ones(4, 2)) for momentum in got["momenta"])
-        assert got["placements"] == ["(Shard(dim=0),)", "(Replicate(), Shard(dim=0))"]
-        assert "unknown parameters nowhere" in got["unknown"]
-        assert "no parameter group of exactly ['weight']" in got["groups"]
-        assert got["kept"] == 1
 
 
 def in_part_beside_tp(rank: Rank) -> str:

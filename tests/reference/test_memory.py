@@ -11,8 +11,7 @@ from torch import Tensor
 
 from harness.worlds.rank import Rank
 from reference_models.fsdp.communication import comms
-from tests.reference.test_corners import linear, refusal, sharded
-from tests.reference.test_state import on_ranks
+from tests.reference.test_corners import linear, on_ranks, refusal, sharded
 
 
 class _Allocates:

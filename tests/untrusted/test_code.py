@@ -47,7 +47,6 @@ KNOWN = {
         f"torch.distributed.{name}": 1
         for name in ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
     },
-    "reference_models.fsdp.state_dict": {"torch.distributed.broadcast_object_list": 1},  # in ranks, as torch does it
 }
 
 
