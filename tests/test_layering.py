@@ -28,6 +28,7 @@ ORDER = {
     "harness": [
         "data",
         "collective_trace",
+        "process_group",
         "vendor",
         "records",
         "requirements",

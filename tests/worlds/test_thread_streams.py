@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from harness.process_group.arithmetic import PERFORM, Call
 from harness.worlds.rank import Rank
 from harness.worlds.threads import rendezvous
-from harness.worlds.threads.arithmetic import PERFORM, Call
 from tests.suites.virtual_time import Device, Stream, virtual_device
 from tests.worlds.lockstep_runs import run, values
 

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.worlds.threads.arithmetic import PERFORM, Call
+from harness.process_group.arithmetic import PERFORM, Call
 from harness.worlds.threads.scheduler import Latch, Lockstep, Mismatch
 
 
@@ -106,6 +106,7 @@ class RendezvousTable:
 
     lockstep: Lockstep
     device: Any
+    device_type: str
     meetings: dict[tuple[str, int], Meeting] = field(default_factory=dict)
     parcels: dict[tuple[str, int, int, int], list[Meeting]] = field(default_factory=dict)
 

@@ -77,6 +77,7 @@ class ThreadRanks:
         self._pool = _idle.pop(size) if size in _idle else ThreadPool(size)
         self._implementation, self._backend = implementation, backend
         module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
+        _register(backend.device_type)
         self._lockstep = Lockstep(self._pool, module)
         self._start_afresh()
 
@@ -107,7 +108,8 @@ class ThreadRanks:
         return left
 
     def _start_afresh(self) -> None:
-        self._table = RendezvousTable(self._lockstep, torch.get_device_module(self._backend.device_type))
+        kind = self._backend.device_type
+        self._table = RendezvousTable(self._lockstep, torch.get_device_module(kind), kind)
         self._store = LockstepStore(self._lockstep)
         self._ranks: dict[int, Rank] = {}
         self._has_lost_groups = False
@@ -127,6 +129,9 @@ class ThreadRanks:
         _here.table = self._table
         dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._pool.size)
         device = torch.device(self._backend.device_type)
+        torch.empty(
+            1, device=device
+        )  # a mesh would choose another device for each rank of a process that has used none
         return Rank(number, self._pool.size, device, self._implementation, self._backend, recorder.by_group)
 
     def _teardown_rank(self, number: int) -> list[Group] | None:
@@ -200,5 +205,10 @@ def _with_unfinished(outcomes: list[Outcome], table: RendezvousTable) -> list[Ou
     return outcomes
 
 
-if BACKEND.upper() not in dist.Backend._plugins:
-    dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
+def _register(device_type: str) -> None:
+    """Make the group known to torch, for CPUs and this device."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu"])
+    known = dist.Backend.backend_capability[BACKEND]
+    if device_type not in known:
+        known.append(device_type)

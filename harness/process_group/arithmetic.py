@@ -23,12 +23,15 @@ from harness.collective_trace.reduction_names import op_name
 
 @dataclass(frozen=True)
 class Call:
-    """One rank's part in a collective: its name, what must agree with the peers, and its tensors."""
+    """One rank's part in a collective: its name, what must agree with the peers, and its tensors.
+
+    An output that is None is another process's to write.
+    """
 
     name: str
     agree: tuple[Any, ...]
     inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Any, ...] = ()
     root: int = 0
     op: Any = None
 
@@ -87,8 +90,9 @@ _OTHER: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _write(target: Tensor, value: Tensor) -> None:
-    target.data.copy_(value.reshape(target.shape))
+def _write(target: Tensor | None, value: Tensor) -> None:
+    if target is not None:
+        target.data.copy_(value.reshape(target.shape))
 
 
 def all_reduce(calls: Sequence[Call]) -> None:
