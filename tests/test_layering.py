@@ -30,6 +30,7 @@ ORDER = {
         "collective_trace",
         "process_group",
         "vendor",
+        "simulated",
         "records",
         "requirements",
         "worlds",

@@ -174,7 +174,9 @@ class Backend:
     ``imports`` are imported in every rank before anything else. ``start_method`` is ``"forkserver"``, or
     ``"spawn"`` when importing the backend touches the device. ``persistent`` keeps rank processes alive from one
     test to the next, always with a fresh process group, and until anything fails; False is for backends that make no
-    second group in one process. ``environment`` is set in every rank. ``lacks`` declares
+    second group in one process. ``environment`` is set in every rank. ``check`` names a function of a module, as
+    ``module:function``, that is called before and after each program in the process of its ranks: sentences that it
+    returns afterwards, such as what a memory checker has found, fail the program. ``lacks`` declares
     limits by the names in ``LIMITS``, each with a reason that the report shows; one on CPUs lacks what those of
     ``ON_CPUS`` do, unless it gives "" for a reason.
     """
@@ -188,6 +190,7 @@ class Backend:
     start_method: str = "forkserver"
     persistent: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
+    check: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

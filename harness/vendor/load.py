@@ -29,6 +29,7 @@ BUILT_IN = {
     Backend: {
         "gloo": "harness.vendor.backends:gloo",
         "nccl": "harness.vendor.backends:nccl",
+        "simulated": "harness.simulated.backend:backend",
         "auto": "harness.vendor.backends:automatic",
     },
 }

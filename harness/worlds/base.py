@@ -34,6 +34,7 @@ class Fate(StringEnum):
     HUNG = "hung"  # the deadline passed
     CRASHED = "crashed"  # the process died: signal or exit code in ``error``
     EXITED = "exited"  # the process left with code 0 before its result came
+    FAULTY = "device fault"  # the values came back, but the backend's own check found something; ``error`` says what
     UNSENDABLE = "unsendable"  # the program's result is not plain data
     INTERRUPTED = "interrupted"  # a peer's victim: ended because another rank had failed
 

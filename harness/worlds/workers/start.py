@@ -37,7 +37,9 @@ def start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) 
         raise Disturbed("a signal stopped the fork server, which was then ended")
     context: Any = multiprocessing.get_context(method)
     environment = {**_ONE_THREAD, **os.environ}
-    setup = worker.Setup(str(directory), environment, backend.imports, backend.device_type, method == "forkserver")
+    setup = worker.Setup(
+        str(directory), environment, backend.imports, backend.check, backend.device_type, method == "forkserver"
+    )
     ours, theirs = context.Pipe()
     try:
         name = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"

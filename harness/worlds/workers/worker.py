@@ -38,6 +38,7 @@ from harness.worlds.processes import flight_recorder
 from harness.worlds.system.process_state import changes, process_state
 from harness.worlds.system.process_tree import adopt_orphans
 from harness.worlds.system.running_mark import mark_running, open_mark
+from harness.worlds.workers.device_check import Check, faulted, load_check
 
 LOG, STACKS, MARK = "log", "stacks", "mark"
 
@@ -68,6 +69,7 @@ class Setup:
     directory: str
     environment: dict[str, str]
     imports: tuple[str, ...]
+    check: str
     device_type: str
     forked: bool
 
@@ -82,19 +84,22 @@ def main(connection: Connection, setup: Setup) -> None:
     try:
         for name in setup.imports:
             importlib.import_module(name)
+        check = load_check(setup.check)
     except BaseException as error:
         _send(connection, ["failed", error_summary(error), format_error(error)])
         return
-    if setup.device_type == "cpu":
-        torch.set_num_threads(1)
-    _Worker(connection).serve()
+    # Also where that changes nothing: torch makes a forked process its thread pool in the first call, and the threads
+    # of a device's backward would make it all at once, which can fail ("Invalid thread pool!").
+    torch.set_num_threads(1 if setup.device_type == "cpu" else torch.get_num_threads())
+    _Worker(connection, check).serve()
 
 
 class _Worker:
     """Obeys one order after the other."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, check: Check) -> None:
         self._connection = connection
+        self._check = check
         self._role: Role | None = None
         self._pid = os.getpid()
         self._state = process_state()
@@ -133,9 +138,11 @@ class _Worker:
             outcomes = [raised(number, error) for number in ranks]
         else:
             mark_running(ranks[0] if len(ranks) == 1 else None)
+            self._check()  # what was before is not this program's
             outcomes = self._role.run(program, args, deadline)
             if os.getpid() != self._pid:  # a copy that the program forked: it must not answer
                 os._exit(0)
+            outcomes = faulted(outcomes, self._check())
             mark_running(None)
         _flush()
         _send_outcomes(self._connection, outcomes, self._role.spoilt())

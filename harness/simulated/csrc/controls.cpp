@@ -1,0 +1,96 @@
+// What Python asks of the simulation, as ``torch.ops.simulated``.
+#include "guard.h"
+#include "kernels.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+namespace simulated {
+
+namespace {
+
+void look_for_races(bool looks) {
+  looks_for_races() = looks;
+}
+
+// Account work to the current stream of a device: what it reads and writes, and how long it takes.
+void charge(int64_t device, std::string name, std::vector<at::Tensor> read, std::vector<at::Tensor> written, double cost) {
+  launch(static_cast<c10::DeviceIndex>(device), name, {std::move(read), std::move(written)}, cost);
+}
+
+// How far the current stream of a device is, in microseconds.
+double stream_time(int64_t device) {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  Moment now = clocks().stream(clocks().number(current_stream(static_cast<c10::DeviceIndex>(device))));
+  return std::max(now.time, clocks().host().time);
+}
+
+// Have the current stream of a device do nothing until then.
+void idle_until(int64_t device, double time) {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  Moment& now = clocks().stream(clocks().number(current_stream(static_cast<c10::DeviceIndex>(device))));
+  now.time = std::max(now.time, time);
+}
+
+double host_time() {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  return clocks().host().time;
+}
+
+void keep_spans(bool keeps) {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  clocks().keeps_spans = keeps;
+}
+
+// Of each span: device, stream, name, begin and end, a line each.
+std::vector<std::string> take_spans() {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  std::vector<std::string> lines;
+  for (const auto& span : clocks().spans) {
+    c10::Stream stream = clocks().stream_of(span.stream);
+    lines.push_back(std::to_string(static_cast<int>(stream.device_index())) + "\n" + std::to_string(stream.id()) + "\n" +
+                    span.name + "\n" + std::to_string(span.begin) + "\n" + std::to_string(span.end));
+  }
+  clocks().spans.clear();
+  return lines;
+}
+
+// Time starts anew, and so do the numbers of streams that are handed out.
+void begin() {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  clocks().reset();
+  hand_out_anew();
+}
+
+void use_host_clock(int64_t number) {
+  use_host(static_cast<int>(number));
+}
+
+std::optional<at::Generator> generator(int64_t device) {
+  return default_generator(static_cast<c10::DeviceIndex>(device));
+}
+
+TORCH_LIBRARY(simulated, m) {
+  m.def("device_count() -> int", [] { return static_cast<int64_t>(device_count()); });
+  m.def("is_used() -> bool", [] { return allocator()->initialized(); });
+  m.def("generator(int device) -> Generator?", &generator);
+  m.def("look_for_races(bool looks) -> ()", &look_for_races);
+  m.def("take_races() -> str[]", &take_races);
+  m.def("on_cpu(Tensor tensor) -> Tensor", &on_cpu);
+  m.def("charge(int device, str name, Tensor[] read, Tensor[] written, float cost) -> ()", &charge);
+  m.def("stream_time(int device) -> float", &stream_time);
+  m.def("idle_until(int device, float time) -> ()", &idle_until);
+  m.def("host_time() -> float", &host_time);
+  m.def("keep_spans(bool keeps) -> ()", &keep_spans);
+  m.def("take_spans() -> str[]", &take_spans);
+  m.def("begin() -> ()", &begin);
+  m.def("use_host_clock(int number) -> ()", &use_host_clock);
+}
+
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
+}
+
+} // namespace
+
+} // namespace simulated

@@ -1,0 +1,11 @@
+// All of the extension in one piece: torch's headers, which take most of the time, are read once.
+#include "autocast.cpp"
+#include "clocks.cpp"
+#include "controls.cpp"
+#include "fallback.cpp"
+#include "generator.cpp"
+#include "guard.cpp"
+#include "kernels.cpp"
+#include "memory.cpp"
+#include "pinned.cpp"
+#include "races.cpp"

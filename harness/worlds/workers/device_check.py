@@ -1,0 +1,38 @@
+"""A backend's own check of what its device did during a program: what a memory or race checker has found, say."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from harness.worlds.base import Fate, Outcome
+
+Check = Callable[[], Sequence[str]]
+
+
+def no_check() -> Sequence[str]:
+    """A device that checks nothing."""
+    return ()
+
+
+def load_check(name: str) -> Check:
+    """The function that ``Backend.check`` names, as ``module:function``. Raises what importing it raises."""
+    module, _, function = name.partition(":")
+    check: Check = getattr(importlib.import_module(module), function) if name else no_check
+    return check
+
+
+def faulted(outcomes: list[Outcome], found: Sequence[str]) -> list[Outcome]:
+    """The outcomes of a program during which a device found something: it fails, or says so beside what failed it."""
+    if not found:
+        return outcomes
+    words = "\n".join(found)
+    failed = next((place for place, one in enumerate(outcomes) if one.fate is not Fate.RETURNED), None)
+    place = failed or 0
+    one = outcomes[place]
+    if failed is None:
+        changed = replace(one, fate=Fate.FAULTY, value=None, error=words)
+    else:
+        changed = replace(one, error=f"{one.error}\n{words}")
+    return [*outcomes[:place], changed, *outcomes[place + 1 :]]
