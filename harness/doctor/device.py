@@ -6,7 +6,9 @@ current stream, which was told to wait for it, reads 1, not the 0 from before.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -137,12 +139,13 @@ def stream_order(here: Here) -> None:
         here.module.Stream()
     except Exception as error:
         raise NotTried(f"there are no streams (streams): {type(error).__name__}") from None
+    work_long = _long_work(here)
     for name, wait in _WAITS.items():
         side, current, event = here.module.Stream(), here.module.current_stream(), here.module.Event()
         tensor = here.zeros(_NUMEL)
         side.wait_stream(current)
         with here.module.stream(side):
-            _work_long(here)
+            work_long()
             tensor.fill_(1)
             event.record()
         wait(current, side, event)
@@ -159,11 +162,54 @@ _WAITS: dict[str, Callable[[Any, Any, Any], object]] = {
 }
 
 
-def _work_long(here: Here) -> None:
-    """Queue work that takes some ten milliseconds on a fast device."""
-    matrix = torch.ones(2048, 2048, device=here.device)
-    for _ in range(30):
-        matrix = matrix @ matrix * 0
+#: Seconds for which a stream is to be busy; one product takes at least a tenth of that, but is not larger than this.
+_LONG, _LARGEST = 0.02, 2048
+
+
+def _long_work(here: Here) -> Callable[[], None]:
+    """What queues work that takes so long, however fast the device is."""
+
+    def multiplied(size: int, times: int) -> None:
+        matrix = torch.ones(size, size, device=here.device)
+        for _ in range(times):
+            matrix = matrix @ matrix * 0
+
+    def seconds(size: int) -> float:
+        here.module.synchronize()
+        started = time.perf_counter()
+        multiplied(size, 1)
+        here.module.synchronize()
+        return time.perf_counter() - started
+
+    size = 64
+    seconds(size)  # the first product of a process may load its kernel
+    while (took := seconds(size)) < _LONG / 10 and size < _LARGEST:
+        size *= 2
+    return functools.partial(multiplied, size, max(1, round(_LONG / took)))
+
+
+@probe(
+    "DTensors that are made at random, as by `reset_parameters()` after meta-device initialisation, fail or are alike",
+    "keep a state of 16 bytes, the seed and then the offset, each a little-endian int64; have `manual_seed` set both, "
+    "and drawing move the offset on",
+    on_cpu=False,
+)
+def random_state(here: Here) -> None:
+    """`torch.<device>.manual_seed`, `.get_rng_state` and `.set_rng_state`, with a state that DTensor can divide."""
+    here.module.manual_seed(5)
+    before = here.module.get_rng_state()
+    require(before.dtype == torch.uint8, f"get_rng_state() has dtype {before.dtype}, not torch.uint8")
+    require(before.numel() == 16, f"get_rng_state() has {before.numel()} bytes, not 16")
+    seed, offset = before.cpu().view(torch.int64).tolist()
+    require((seed, offset) == (5, 0), f"after manual_seed(5) the state is seed {seed}, offset {offset}, not 5 and 0")
+    first = torch.rand(8, device=here.device).cpu()
+    moved = here.module.get_rng_state().cpu().view(torch.int64)[1].item()
+    require(moved > 0, "drawing eight numbers leaves the offset where it was")
+    require(bool((torch.rand(8, device=here.device).cpu() != first).any()), "eight numbers are drawn twice in a row")
+    here.module.set_rng_state(before)
+    require(
+        torch.equal(torch.rand(8, device=here.device).cpu(), first), "after set_rng_state() other numbers are drawn"
+    )
 
 
 @probe(
