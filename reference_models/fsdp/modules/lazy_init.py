@@ -12,6 +12,7 @@ from __future__ import annotations
 from torch import nn
 
 from reference_models.fsdp.communication.comms import ReduceScatterFromSymmetricMemory
+from reference_models.fsdp.communication.lane import Lane
 from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.modules.state import ModuleState
@@ -53,6 +54,7 @@ def _gather_tree(root: ModuleState) -> None:
         root.tree.states.append(state)
     for state in root.tree.states[1:]:
         state.is_root, state.tree = False, root.tree
+    root.tree.lane = Lane(root.device)
     root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
     if root.tree.pipeline.room > 1 and any(_reduces_in_symmetric_memory(state) for state in root.tree.states):
         raise ValueError(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.parameters.param import Owner
@@ -73,5 +74,12 @@ def managed_buffers(modules: Iterable[nn.Module]) -> list[Tensor]:
 def move(tensors: Iterable[Tensor], device: torch.device) -> None:
     """Move plain tensors to ``device`` in place; what is on meta, or a DTensor, stays."""
     for tensor in tensors:
-        if tensor.device != device and not tensor.is_meta and not isinstance(tensor, DTensor):
+        if tensor.device == device or tensor.is_meta or isinstance(tensor, DTensor):
+            continue
+        if is_traceable_wrapper_subclass(tensor):  # its numbers are in other tensors, which ``data`` does not reach
+            with torch.no_grad():
+                moved = tensor.to(device)
+                made = nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved
+            torch.utils.swap_tensors(tensor, made)
+        else:
             tensor.data = tensor.to(device)

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reference_models.fsdp.communication.lane import HERE, Lane
 from reference_models.fsdp.communication.reduction_queue import Pipeline
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy, cast, map_tensors, tensors_in
 from reference_models.fsdp.modules.autograd import in_transform, told
@@ -36,6 +37,7 @@ class Tree:
         self.states: list[ModuleState] = []
         self.order: Order[ModuleState] = Order()
         self.pipeline = Pipeline()
+        self.lane = HERE
         self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has come to them
         self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
         self.in_forward = False
@@ -149,11 +151,11 @@ class ModuleState:
                 self.tree.reduced.discard(group)  # a module that has run twice is come to twice
                 self.tree.ahead.discard(group)
                 if group.unshard_in_backward:
-                    group.unshard()
+                    group.unshard(self._lane)
                     group.wait()
             ahead = ahead_in_backward(self, self.backward_prefetch, self.tree.order, place)
             for group in (g for state in ahead for g in state.groups):
-                if group.unshard_in_backward and group.unshard():
+                if group.unshard_in_backward and group.unshard(self._lane):
                     self.tree.ahead.add(group)
 
     def _after_backward(self) -> None:
@@ -173,7 +175,12 @@ class ModuleState:
     def start_unsharding(self) -> None:
         """Start gathering."""
         for group in self.groups:
-            group.unshard()
+            group.unshard(self._lane)
+
+    @property
+    def _lane(self) -> Lane:
+        """Where to gather: in a pass beside what computes; when the pass began, the lane waited for the parameters."""
+        return self.tree.lane if self.tree.in_forward or self.tree.in_backward else HERE
 
     def reshard(self) -> None:
         """Free the unsharded parameters."""
@@ -256,11 +263,13 @@ class ModuleState:
         if self.tree.is_last_backward:
             self.tree.pipeline.finish()
             self.tree.order.clear()
+        for state in self.tree.states:
+            for group in state.groups:
+                group.land()
 
     def _wait_for_optimizer(self) -> None:
         event, self.post_optim_event = self.post_optim_event, None
-        if event is not None and self.device.type != "cpu":
-            torch.accelerator.current_stream().wait_event(event)
+        self.tree.lane.follow(event)
 
     def _on_device(self, value: Any) -> Any:
         return map_tensors(lambda t: t.to(self.device) if t.device != self.device else t, value)

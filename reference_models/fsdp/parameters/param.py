@@ -19,7 +19,7 @@ Two ranks, rows [1 2 3 4 5]::
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,7 @@ class ManagedParameter:
         self._full: Tensor | None = None
         self.unsharded: nn.Parameter | None = None
         self.extension: Extension | None = None
+        self._landing: Any = None
         self.find_extension()
         self.register(self.sharded)
 
@@ -106,8 +107,12 @@ class ManagedParameter:
         flat = self.cut.padded(own)
         if isinstance(self.offload, CPUOffloadPolicy) and not flat.is_meta:
             flat = flat.cpu()
-            return flat.pin_memory() if self.offload.pin_memory else flat
-        return flat
+        return self._pinned(flat)
+
+    def _pinned(self, flat: Tensor) -> Tensor:
+        """In page-locked memory, if that was asked for and it is on the CPU."""
+        wanted = isinstance(self.offload, CPUOffloadPolicy) and self.offload.pin_memory
+        return flat.pin_memory() if wanted and flat.device.type == "cpu" else flat
 
     def refresh(self) -> None:
         """Notice what the user did to the sharded form: a parameter put in its place, or other memory behind it.
@@ -132,8 +137,10 @@ class ManagedParameter:
 
     def _repack(self, local: Tensor) -> None:
         kind = (self.packed.device.type, self.packed.dtype)
-        whole = local.numel() == self.cut.padded_numel and local.is_contiguous()
-        self.packed = local.detach().view(-1) if whole else self._packed(local.detach())
+        is_packed = local.numel() == self.cut.padded_numel and local.is_contiguous()
+        flat = local.detach().view(-1) if is_packed else self.cut.padded(local.detach())
+        self.packed = self._pinned(flat)
+        whole = is_packed and self.packed is flat
         self._local = local if whole else self.cut.unpadded(self.packed, self.rows)
         if not whole:
             carry_hooks(local, self._local)
@@ -230,6 +237,24 @@ class ManagedParameter:
 
     # Gradients.
 
+    def _on_cpu(self, part: Tensor) -> Tensor:
+        """A copy on the CPU; one in page-locked memory is there after ``land``, which is now if it is read now."""
+        assert isinstance(self.offload, CPUOffloadPolicy)
+        if not self.offload.pin_memory or part.device.type == "cpu":
+            return part.to("cpu")
+        landed = torch.empty(part.size(), dtype=part.dtype, pin_memory=True)
+        landed.copy_(part, non_blocking=True)
+        self._landing = torch.accelerator.current_stream().record_event()
+        if self.sharded.grad is not None or getattr(self.sharded, "_post_accumulate_grad_hooks", None):
+            self.land()
+        return landed
+
+    def land(self) -> None:
+        """Have the host wait for a gradient that is on its way to the CPU."""
+        if self._landing is not None:
+            self._landing.synchronize()
+            self._landing = None
+
     def take_gradient(self) -> Tensor | None:
         """The gradient that autograd left on the unsharded form, as this rank's tensor; it is there no more."""
         if self.unsharded is None or self.unsharded.grad is None:
@@ -243,7 +268,7 @@ class ManagedParameter:
         if own.dtype != self.dtype:
             own = own.to(self.dtype)
         if isinstance(self.offload, CPUOffloadPolicy):
-            own = own.to("cpu")
+            own = self._on_cpu(own)
         if self.sharded.grad is None:
             self.sharded.grad = self.layout.wrap(own)
         else:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from reference_models.fsdp.communication.collectives import Gathering, Own, Reduction, division, gather
 from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
+from reference_models.fsdp.communication.lane import HERE, Lane
 from reference_models.fsdp.communication.reduction_queue import Pipeline
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
@@ -82,22 +83,27 @@ class ParameterGroup:
         self.all_gather: AllGather = PlainAllGather()
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
         self._gathering: Gathering | Own | None = None
+        self._lane = HERE
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: PartialSum | None = None
 
     # Gathering.
 
     @unseen_by_transforms
-    def unshard(self) -> bool:
-        """Start gathering, unless all is there or on its way; whether it has been started."""
+    def unshard(self, lane: Lane = HERE) -> bool:
+        """Start gathering on a lane, unless all is there or on its way; whether it has been started."""
         if self._gathering is not None or self.form is Form.UNSHARDED:
             return False
+        self._lane = lane
         if self.form is Form.PARTLY:
-            assert self.partly is not None
-            self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
-        else:
-            pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
-            self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
+            lane.follow()  # what is kept was copied on the current stream
+        with lane.beside():
+            if self.form is Form.PARTLY:
+                assert self.partly is not None
+                self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
+            else:
+                pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
+                self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
         return True
 
     @unseen_by_transforms
@@ -106,6 +112,7 @@ class ParameterGroup:
         if self._gathering is None:
             return
         gathering, self._gathering = self._gathering, None
+        self._lane.lead()
         columns = gathering.columns()
         partly = self.partly if self.form is Form.PARTLY else None
         with torch.no_grad():
@@ -115,6 +122,7 @@ class ParameterGroup:
                 torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
         if partly is not None:
             partly.drop()
+        self._lane.follow()  # before what was gathered is freed: it is the lane's memory
         self.form = Form.UNSHARDED
         for parameter in self.parameters:
             parameter.show_unsharded()
@@ -217,6 +225,11 @@ class ParameterGroup:
             parts = torch.split_with_sizes(part, [p.cut.padded_numel for p in reduced])
             for parameter, own in zip(reduced, parts, strict=True):
                 parameter.add_gradient(own)
+
+    def land(self) -> None:
+        """Have the host wait for gradients that are on their way to the CPU."""
+        for parameter in self.parameters:
+            parameter.land()
 
     def forget(self) -> None:
         """After an iteration that failed: drop its gradients and free the parameters."""

@@ -1,0 +1,37 @@
+"""A stream on which a tree of modules gathers, beside the one that computes.
+
+computes    optimizer ─┬─ block 0 waits ─ copies out ─┬─ computes ────────── block 1 waits ─ copies out ─ computes
+lane                   └─ gathers 0                   └─ gathers 1 meanwhile
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+
+class Lane:
+    """The stream of a device; a CPU has none, and everything happens in the order in which it is written."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.Stream(device, priority=-1) if device.type != "cpu" else None
+
+    def beside(self) -> AbstractContextManager[Any]:
+        """Work of the block goes to this stream."""
+        return nullcontext() if self._stream is None else self._stream
+
+    def follow(self, event: Any = None) -> None:
+        """Wait for an event, else for all that the current stream has been given."""
+        if self._stream is not None:
+            self._stream.wait_event(event or torch.accelerator.current_stream().record_event())
+
+    def lead(self) -> None:
+        """Have the current stream wait for all that this one has been given."""
+        if self._stream is not None:
+            torch.accelerator.current_stream().wait_event(self._stream.record_event())
+
+
+#: Where there is no stream beside the current one, or it is not to be used.
+HERE = Lane(torch.device("cpu"))
