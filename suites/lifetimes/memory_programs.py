@@ -139,6 +139,7 @@ def deleted(rank: Rank, case: MemoryCase) -> Bytes:
     with Tally() as tally:
         for when in ("first", "second"):
             Held(rank, case).do_all(STEP[:-1])
+            settled(tally, 0)  # a device's backward lets go on threads of its own, maybe only now
             gc.collect()
             found[f"after the {when} is gone"] = tally.alive()
     return found

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from harness.worlds.rank import Rank
 from suites.oracle.facts import facts
 from suites.oracle.layout import local
-from suites.oracle.situation import Trained, interrupted, kept, taken, tensors_in, vary
+from suites.oracle.situation import UNDER_WAY, Trained, interrupted, kept, taken, tensors_in, vary
 
 State = dict[str, Any]
 FORMS = {
@@ -60,6 +60,7 @@ class Sharded(Trained):
         self.optimizer = self.case.optimizer_of(self.held)
         self.pending: list[list[list[Tensor]]] = []
         self.handles: list[Any] = []
+        self.is_under_way = False
 
     def step_in_backward(self) -> None:
         """Have each parameter take its step as soon as its gradient is there."""
@@ -73,7 +74,8 @@ class Sharded(Trained):
         """Do an action; what can be seen then."""
         verb, _, what = action.partition(" ")
         found = getattr(self, verb)(what) or {}
-        return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown}}
+        hidden = UNDER_WAY if self.is_under_way else ()
+        return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown if name not in hidden}}
 
     def do_all(self, actions: Iterable[str]) -> None:
         """Do some actions, of which nothing is to be seen."""
@@ -176,6 +178,7 @@ class Sharded(Trained):
     def switch(self, what: str, value: bool) -> None:
         """Set what is named, of all or ``in`` one module."""
         setting, _, where = what.partition(" in ")
+        self.is_under_way = not value if setting == "last" else self.is_under_way
         self.tell("set_is_last_backward" if setting == "last" else f"set_requires_{setting}", value, where)
 
     def tell(self, setter: str, value: Any, where: str = "") -> None:

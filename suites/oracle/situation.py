@@ -22,6 +22,8 @@ from suites.oracle.layout import shard
 
 #: One training step.
 STEP = ("forward", "backward", "step", "drop")
+#: What is not looked at while backwards are said not to be the last: reductions may be under way then.
+UNDER_WAY = ("gradients", "facts")
 #: What is compared after an action besides what it gives.
 SHOWN: dict[str, tuple[str, ...]] = {
     "forward": ("buffers",),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suites.oracle.situation import Situation, Trained, interrupted, kept, taken, tensors_in
+from suites.oracle.situation import UNDER_WAY, Situation, Trained, interrupted, kept, taken, tensors_in
 
 State = dict[str, Any]
 
@@ -45,7 +45,7 @@ class Unsharded(Trained):
         self.named = dict(self.net.named_parameters())
         self.optimizer = self.case.optimizer_of(self.named)
         self.pending: list[list[list[Tensor]]] = []
-        self.deferred = ""
+        self.is_under_way = False
         self.waiting: set[str] = set()  # parameters whose gradients stay each rank's own
 
     def nets(self) -> list[Any]:
@@ -56,7 +56,7 @@ class Unsharded(Trained):
         """Do an action; what must be seen then, of whole tensors; buffers and ``found`` are by data rank."""
         verb, _, what = action.partition(" ")
         found = getattr(self, verb, self.nothing)(what) or [{}] * self.case.data_ranks
-        hidden = {"gradients", "facts"} if self.deferred == "last" else set()  # whether they are there yet is open
+        hidden = UNDER_WAY if self.is_under_way else ()
         return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown if name not in hidden}}
 
     # What can be seen at any time.
@@ -140,12 +140,12 @@ class Unsharded(Trained):
 
     def defer(self, what: str) -> None:
         """Gradients stay each rank's own, all or those ``in`` one unit, or are not waited for."""
-        self.deferred = what
+        self.is_under_way |= what == "last"
         self.waiting |= self.those(what)
 
     def resume(self, what: str) -> None:
         """The next backward reduces them again."""
-        self.deferred = ""
+        self.is_under_way &= what != "last"
         self.waiting -= self.those(what)
 
     def those(self, what: str) -> set[str]:

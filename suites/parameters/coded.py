@@ -11,10 +11,10 @@ A ``Scaled`` weight is sent as bytes and one number to divide by, another on eve
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_map_only
@@ -52,16 +52,26 @@ def hand_over(full: Tensor, out: Tensor | None, *more: Tensor) -> tuple[Tensor, 
     return None
 
 
-class Notes(threading.local):
-    """What hooks note on one rank, where ranks may be threads: each call's arguments, and tensors to be freed."""
+class Notes:
+    """What hooks note of each rank: ranks may be threads, and the backward of a device runs on threads of its own."""
 
     def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.inner: dict[nn.Module, list[Tensor]] = {}
+        self._calls: dict[int, list[dict[str, Any]]] = {}
+        self._inner: dict[int, dict[nn.Module, list[Tensor]]] = {}
 
     def begin(self) -> None:
-        """Forget what was noted before."""
-        self.calls, self.inner = [], {}
+        """Forget what this rank noted before."""
+        self._calls[dist.get_rank()], self._inner[dist.get_rank()] = [], {}
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The arguments of each call."""
+        return self._calls.setdefault(dist.get_rank(), [])
+
+    @property
+    def inner(self) -> dict[nn.Module, list[Tensor]]:
+        """By module, tensors to be freed."""
+        return self._inner.setdefault(dist.get_rank(), {})
 
     def filled(self, module: nn.Module) -> list[bool]:
         """Of each tensor that was handed over for a module, to be freed, whether it has all its memory."""

@@ -131,6 +131,12 @@ IMPOSSIBLE = (
     _no("torch's tools load no full state into a module that is shared", wrapping="shared", life=("loaded", "meta")),
     _no("torch's tools load no full state into a module that is shared", wrapping="shared", form=("full", "rank zero")),
     _no("a group has one axis", groups="from group", mesh=(*REPLICATED, *OF_TWO)),
+    _no(
+        "torch's tools load no full state into parameters on the CPU beside buffers on a device",
+        net="norms",
+        offload="cpu",
+        form=("full", "rank zero"),
+    ),
     _no("tensor parallelism cuts into equal parts", mesh=OF_TWO, rows=("uneven", "fewer")),
     _no("torch has no norm of parameters on several meshes", mesh=OF_TWO, gradients="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
