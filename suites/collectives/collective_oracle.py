@@ -14,6 +14,7 @@ from torch import Tensor
 from harness.data.comparison import Allowance, exact
 from suites.collectives.collective_cases import (
     IN_PLACE,
+    MARK,
     REDUCING,
     Collective,
     CollectiveCase,
@@ -39,6 +40,17 @@ def wanted(case: CollectiveCase, place: int, rank: int) -> Memory:
         "given": [laid(values, call.layout) for values in given],
         "got": [laid(values, call.layout) for values in results(case, place, member)],
     }
+
+
+def outputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
+    """What a member's outputs hold before the call: nothing yet, or what it brings to one in place."""
+    call, brought = case.steps[place], case.brought(place, member)
+    if call.kind in ("all_reduce", "broadcast"):
+        return [brought]
+    unwritten = [torch.full(values.shape, MARK).to(call.torch_dtype) for values in results(case, place, member)]
+    if call.kind == "all_gather_in_place":
+        unwritten[0][member * call.numel : (member + 1) * call.numel] = brought
+    return unwritten
 
 
 def results(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
