@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.distributed.tensor import distribute_module
 
 from harness.worlds.rank import Rank
 from suites.composition.compose import ComposedCase, spread_by
@@ -70,22 +69,14 @@ class WrongCase(ComposedCase):
 
 
 def wrong(rank: Rank, case: WrongCase) -> None:
-    """Replicate it so."""
-    module, more = WRONG[case.how]
-    mesh = rank.mesh((1, rank.size), ("replicate", "shard")) if case.how.startswith("over") else rank.mesh()
-    net: Any = case.build()
-    if more:
-        make = rank.implementation.data_parallel_mesh_dims
-        assert make is not None
-        net, more = distribute_module(net, mesh), {"dp_mesh_dims": make(**more)}
-    replicate(rank, module(net), mesh=mesh, **more)
+    """Replicate it so, over a mesh of one axis or of two."""
+    mesh = rank.mesh((1, rank.size), ("replicate", "shard")) if case.how == "over two axes" else rank.mesh()
+    replicate(rank, WRONG[case.how](case.build()), mesh=mesh)
 
 
-#: What is replicated of a net, and the mesh dims that are named.
-WRONG: dict[str, tuple[Callable[[Any], nn.Module], dict[str, Any]]] = {
-    "over two axes": (lambda net: net, {}),
-    "over shards": (lambda net: net, {"shard": "shard"}),
-    "over shards and replicas": (lambda net: net, {"shard": "shard", "replicate": "replicate"}),
-    "in a list": (nn.ModuleList, {}),
-    "in a dict": (lambda net: nn.ModuleDict({f"block {name}": block for name, block in net.named_children()}), {}),
+#: What is replicated of a net.
+WRONG: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "over two axes": lambda net: net,
+    "in a list": lambda net: nn.ModuleList(net.children()),
+    "in a dict": lambda net: nn.ModuleDict({f"block {name}": block for name, block in net.named_children()}),
 }

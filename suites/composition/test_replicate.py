@@ -15,23 +15,29 @@ from suites.composition.compose import PASS, Act, ComposedCase
 from suites.composition.compose_programs import Composed, after, communicated, returns, waiting
 from suites.composition.compose_strategies import ROOTED, SMALL, alternating, composed, mixed, replicas, routes
 from suites.composition.replicated import LowCase, Replicas, WrongCase, expected_layouts, expected_managed, wrong
+from suites.kit.cases import Stack
 from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.kit.precision_programs import precision_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
+from suites.parallelism.spmd import SpmdCase, replicate_by_names
 
 REPLICATE = Feature.REPLICATE
 DTENSORS = Feature.REPLICATE_FSDP
 PLAIN, OF_DTENSORS = replicas("replicate"), replicas("replicate_fsdp")
 #: Two ranks and two steps, two blocks replicated before the root.
 SOME = ComposedCase(world_size=2, net=replace(SMALL, own=True), dtype="float64")
-SOME_PLAIN = replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "2"), Act("replicate")))
 SOME_DTENSORS = replace(SOME, acts=(Act("replicate_fsdp", "0"), Act("replicate_fsdp", "2"), Act("replicate_fsdp")))
+#: Two ranks on an axis that is named for shards, alone or beside one for replicas.
+SHARDS = SpmdCase(2, Stack(2, ("mlp",), 1))
+SHARDS_AND_REPLICAS = replace(
+    SHARDS, axes=("replicate", "shard"), mesh=(1, 2), shard=("shard",), replicate=("replicate",)
+)
 TP: list[Mesh] = [({"dp": dp, "tp": tp}, (), ("dp",)) for dp, tp in [(2, 2), (2, 1), (1, 2), (1, 4)]]
 
 
 @requirement("replicate/parity", REPLICATE, ranks=2)
-@example(case=SOME_PLAIN)
+@example(case=replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "2"), Act("replicate"))))
 @given(case=PLAIN)
 def test_replicas_train_as_the_plain_net(trial: Trial, case: ComposedCase) -> None:
     """Replicas that see a batch each train as the plain net with the mean of their gradients, on every rank alike."""
@@ -181,13 +187,13 @@ def test_containers_without_forward_are_refused(trial: Trial, how: str) -> None:
 @requirement("replicate/refuses-shard-dims", DTENSORS, Feature.SPMD_MESH)
 def test_mesh_dims_for_shards_are_refused(trial: Trial) -> None:
     """A mesh dim for shards raises a ValueError that asks for replicate dims alone."""
-    trial.refuses(wrong, wrongly("over shards"), "ValueError", "replicate-only")
+    trial.refuses(replicate_by_names, SHARDS, "ValueError", "replicate-only")
 
 
 @requirement("replicate/refuses-hybrid-dims", DTENSORS, Feature.SPMD_MESH)
 def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
     """A mesh dim for shards beside one for replicas raises a ValueError that asks for replicate dims alone."""
-    trial.refuses(wrong, wrongly("over shards and replicas"), "ValueError", "replicate-only")
+    trial.refuses(replicate_by_names, SHARDS_AND_REPLICAS, "ValueError", "replicate-only")
 
 
 def trains(trial: Trial, case: ComposedCase) -> None:
