@@ -22,8 +22,6 @@ from suites.kit.trees import share
 
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
-#: These leave parameters whole.
-COPYING = ("replicate", "replicate_fsdp", "NO_SHARD")
 
 Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]

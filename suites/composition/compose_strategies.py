@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,30 +71,37 @@ def nestings(by_policy: bool = False) -> st.SearchStrategy[ComposedCase]:
     return composed(st.sampled_from(names).map(lambda name: nesting(name, by_policy)))
 
 
+def some(
+    function: Function, places: Sequence[str], least: int = 1, most: int = 3, chosen: Sequence[str] = ("",)
+) -> Acts:
+    """One function on some of these places, in any order."""
+    act = st.builds(Act, st.just(function), st.sampled_from(places), st.sampled_from(chosen))
+    return st.lists(act, min_size=least, max_size=most, unique_by=lambda act: act.place).map(tuple)
+
+
 @st.composite
-def same_module(draw: st.DrawFn, by_policy: bool = False) -> tuple[Act, ...]:
+def shuffled(draw: st.DrawFn, *parts: Acts, root: Act | None = None) -> tuple[Act, ...]:
+    """All these acts in any order; and then perhaps one on the root."""
+    acts = draw(st.permutations([act for part in parts for act in draw(part)]))
+    return (*acts, *draw(st.sampled_from([(), (root,)] if root else [()])))
+
+
+def same_module(function: Function = "fully_shard", chosen: Sequence[str] = ("Linear", "")) -> Acts:
     """``checkpoint`` and sharding on one module, in either order; then perhaps sharding of the root."""
-    place = draw(st.sampled_from(PLACES))
-    function: Function = "FULL_SHARD" if by_policy else "fully_shard"
-    chosen = draw(st.sampled_from(["Linear"] if by_policy else ["Linear", ""]))
-    both = [Act(function, place, chosen), Act("checkpoint", place)]
-    return (*draw(st.permutations(both)), *draw(perhaps(Act(function))))
+    return st.sampled_from(PLACES).flatmap(
+        lambda at: shuffled(some(function, [at], chosen=chosen), some("checkpoint", [at]), root=Act(function))
+    )
 
 
-@st.composite
-def inside_sharded(draw: st.DrawFn) -> tuple[Act, ...]:
+def inside_sharded() -> Acts:
     """``fully_shard`` on both units, ``checkpoint`` on one inside them or both, in any order; then perhaps the root."""
-    sharded = [Act("fully_shard", unit, draw(st.sampled_from(["Linear", ""]))) for unit in UNITS]
-    inner = draw(st.lists(st.sampled_from(["1.0", "2.0", "2.1"]), min_size=1, unique=True))
-    acts = draw(st.permutations([*sharded, *(Act("checkpoint", place) for place in inner)]))
-    return (*acts, *draw(perhaps(Act("fully_shard"))))
+    units = some("fully_shard", UNITS, least=2, chosen=("Linear", ""))
+    return shuffled(units, some("checkpoint", ["1.0", "2.0", "2.1"]), root=Act("fully_shard"))
 
 
-@st.composite
-def under_root(draw: st.DrawFn, root: Act) -> tuple[Act, ...]:
-    """``checkpoint`` on some modules, of which one may lie in another, and ``root``, before, between or after them."""
-    places = draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True))
-    return tuple(draw(st.permutations([*(Act("checkpoint", place) for place in places), root])))
+def under_root(root: Function) -> Acts:
+    """``checkpoint`` on some modules, of which one may lie in another, and the root, before, between or after them."""
+    return shuffled(some("checkpoint", PLACES), some(root, [""]))
 
 
 def one_of_each(cut: Function, whole: Function) -> Acts:
@@ -107,11 +115,6 @@ def siblings(draw: st.DrawFn) -> tuple[Act, ...]:
     kinds: list[Function] = ["fully_shard", "replicate"]
     kinds.append(draw(st.sampled_from(kinds)))
     return tuple(map(Act, kinds, draw(st.permutations(BLOCKS))))
-
-
-def perhaps(act: Act) -> Acts:
-    """The act, or nothing."""
-    return st.sampled_from([(act,), ()])
 
 
 @st.composite
@@ -128,11 +131,9 @@ def strategy_cases(draw: st.DrawFn, policy: str = "") -> ComposedCase:
 # Replicas.
 
 
-@st.composite
-def under_one_root(draw: st.DrawFn, function: Function) -> tuple[Act, ...]:
+def under_one_root(function: Function) -> Acts:
     """One function on some blocks, and then on the root."""
-    some = draw(st.lists(st.sampled_from(BLOCKS), unique=True, max_size=2))
-    return (*(Act(function, place) for place in some), Act(function))
+    return some(function, BLOCKS, least=0, most=2).map(lambda acts: (*acts, Act(function)))
 
 
 def replicas(function: Function, **fixed: Any) -> st.SearchStrategy[ComposedCase]:

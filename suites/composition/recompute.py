@@ -146,13 +146,17 @@ class Layer(nn.Module):
 
 
 class Chain(nn.Module):
-    """Layers that hand each other two tensors; the result is their product."""
+    """Layers that hand each other two tensors; the result is their product.
+
+    ``returned`` has for each module whether ``checkpoint`` has returned what it was given.
+    """
 
     def __init__(self, dim: int, layers: int, dropout: float, twice: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(dim, dropout) for _ in range(layers))
         self.twice = twice
         self.log: list[str] = []
+        self.returned: list[bool] = []
 
     @property
     def each(self) -> list[Layer]:
@@ -172,8 +176,8 @@ def chain(rank: Rank, case: RecomputeCase, recompute: bool = True) -> Chain:
     net = case.build().to(rank.device)
     if case.sharded and not case.checkpoint_first:
         shard(rank, case, net)
-    for place in case.recomputed if recompute else ():
-        checkpointed(rank, net.get_submodule(place), **case.options())
+    for module in [net.get_submodule(place) for place in case.recomputed if recompute]:
+        net.returned.append(checkpointed(rank, module, **case.options()) is module)
     if case.sharded and case.checkpoint_first:
         shard(rank, case, net)
     return net
@@ -198,32 +202,35 @@ def checkpointed(rank: Rank, module: nn.Module, **options: Any) -> Any:
     return rank.implementation.checkpoint(module, **options)
 
 
-def once(rank: Rank, case: RecomputeCase, net: Chain) -> dict[str, Any]:
+def once(rank: Rank, case: RecomputeCase, net: Chain, backward: bool = True) -> dict[str, Any]:
     """What a forward and backward from a seed leave: output, gradients, and the random numbers that come next.
 
-    And how often each module ran in which dtype, how many activations of each layer forward kept, and which collectives
-    were made. Between forward and backward random numbers are drawn, as a user may.
+    And what can be seen of the net, how often each module ran in which dtype, how many activations of each layer
+    forward kept, and which collectives were made. Between forward and backward random numbers are drawn, as a user may.
     """
     torch.manual_seed(case.seed + rank.number)
     inputs = case.inputs(rank)
-    with rank.collectives() as entries:
+    with rank.collectives() as entries, torch.set_grad_enabled(backward):
         output = net(*inputs)
         torch.rand(3, device=rank.device)
         kept = [sum(not activation.expired() for activation in layer.activations) for layer in net.each]
-        output.sum().backward()
+        if backward:
+            output.sum().backward()
     given, next_numbers = inputs[0].grad, torch.rand(3, device=rank.device)
     results = {"output": output.detach(), "gradients": gradients(net), "next random numbers": next_numbers}
     return {
         "results": {**results, "input gradient": None if given is None else given.clone()},
+        "looks": described(net),
+        "returned the module": net.returned,
         "runs": runs(net),
         "activations kept": kept,
         "collectives": tallied(entry["op"] for entry in entries if not tells_nothing(entry)),
     }
 
 
-def both(rank: Rank, case: RecomputeCase) -> list[dict[str, Any]]:
-    """What training leaves without recomputation and with it."""
-    return [once(rank, case, chain(rank, case, recompute)) for recompute in (False, True)]
+def both(rank: Rank, case: RecomputeCase, backward: bool = True) -> list[dict[str, Any]]:
+    """What training leaves without recomputation and with it; or a forward without gradients."""
+    return [once(rank, case, chain(rank, case, recompute), backward) for recompute in (False, True)]
 
 
 def runs(net: Chain) -> dict[str, dict[str, int]]:
@@ -249,15 +256,6 @@ def expected_kept(case: RecomputeCase) -> list[int]:
     ]
 
 
-def without_gradients(rank: Rank, case: RecomputeCase) -> dict[str, Any]:
-    """Under ``no_grad``: the outputs of the plain and the recomputed chain, and how often modules of the latter ran."""
-    with torch.no_grad():
-        plain = chain(rank, case, recompute=False)(*case.inputs(rank))
-        net = chain(rank, case)
-        output = net(*case.inputs(rank))
-    return {"plain": plain, "recomputed": output, "runs": runs(net)}
-
-
 def described(net: nn.Module) -> dict[str, Any]:
     """All that a user can see of a net from outside: names, classes, and the keys of its state dict."""
     return {
@@ -265,14 +263,6 @@ def described(net: nn.Module) -> dict[str, Any]:
         "parameters": [name for name, _ in net.named_parameters()],
         "state dict": list(net.state_dict()),
     }
-
-
-def looks(rank: Rank, case: RecomputeCase) -> dict[str, Any]:
-    """What is seen of the net before and after, and whether ``checkpoint`` returned the module it was given."""
-    net = case.build()
-    before = described(net)
-    same = [checkpointed(rank, module) is module for module in (net.get_submodule(at) for at in case.recomputed)]
-    return {"before": before, "after": described(net), "returned the module": same}
 
 
 def after_a_failure(rank: Rank, case: RecomputeCase, fails_in: int) -> dict[str, Any]:

@@ -71,18 +71,18 @@ def test_recomputation_makes_no_more_collectives(trial: Trial, case: RecomputeCa
 @given(case=recompute_cases(LAYERS))
 def test_nothing_is_recomputed_without_gradients(trial: Trial, case: RecomputeCase) -> None:
     """Under no_grad the output is the same, and everything runs once."""
-    [got] = trial.run(recompute.without_gradients, case)
-    trial.agree("the output", got["recomputed"], got["plain"])
-    trial.agree("runs", got["runs"], expected_runs(case, recomputing=False))
+    [(plain, recomputed)] = trial.run(recompute.both, case, False)
+    trial.agree("results", recomputed["results"], plain["results"])
+    trial.agree("runs", recomputed["runs"], expected_runs(case, recomputing=False))
 
 
 @requirement("checkpoint/leaves-the-module", CHECKPOINT)
 @given(case=recompute_cases())
 def test_names_classes_and_structure_stay(trial: Trial, case: RecomputeCase) -> None:
     """Returned is the module itself, whose class, names, submodules and state dict are as they were."""
-    [got] = trial.run(recompute.looks, case)
-    trial.agree("the net", got["after"], got["before"])
-    trial.agree("is what was given", got["returned the module"], [True] * len(case.recomputed))
+    [(plain, recomputed)] = trial.run(recompute.both, case)
+    trial.agree("the net", recomputed["looks"], plain["looks"])
+    trial.agree("is what was given", recomputed["returned the module"], [True] * len(case.recomputed))
 
 
 @requirement("checkpoint/after-failures", CHECKPOINT)

@@ -14,7 +14,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
-from suites.composition.compose import NESTINGS, PASS, Act, ComposedCase, Composite, forms, forms_after_forward, nesting
+from suites.composition.compose import NESTINGS, PASS, Act, ComposedCase, forms, forms_after_forward, nesting
 from suites.composition.compose_programs import Composed, after, state_of_each_type
 from suites.composition.compose_strategies import (
     PLACES,
@@ -43,7 +43,6 @@ MIXED = (Feature.FULLY_SHARD, Feature.REPLICATE)
 #: Two ranks and two steps in float64: the least that shows what one step or a rounding hides.
 PLAIN = ComposedCase(world_size=2, net=SMALL, dtype="float64", steps=2)
 OWN = replace(PLAIN, net=replace(SMALL, own=True))
-SHARD_UNITS = tuple(Act("fully_shard", unit) for unit in UNITS)
 RECOMPUTE_INNER = tuple(Act("checkpoint", f"{unit}.0") for unit in UNITS)
 
 
@@ -56,7 +55,7 @@ def test_checkpoint_and_fully_shard_on_one_module_train_as_unsharded(trial: Tria
 
 
 @requirement("composition/checkpoint-inside", *RECOMPUTED, ranks=2, source="B2")
-@example(case=replace(PLAIN, acts=(*SHARD_UNITS, *RECOMPUTE_INNER)))
+@example(case=replace(PLAIN, acts=(*(Act("fully_shard", unit) for unit in UNITS), *RECOMPUTE_INNER)))
 @given(case=composed(inside_sharded()))
 def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Sharded modules of which a part is recomputed train as the plain ones, with or without a sharded root."""
@@ -65,7 +64,7 @@ def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, cas
 
 @requirement("composition/checkpoint-under-root", *RECOMPUTED, ranks=2, source="B5")
 @example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("fully_shard"))))
-@given(case=composed(under_root(Act("fully_shard")), net=ROOTED))
+@given(case=composed(under_root("fully_shard"), net=ROOTED))
 def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A sharded root with parameters of its own, and recomputed modules below, trains as the plain net."""
     trains(trial, case)
@@ -73,18 +72,8 @@ def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case:
 
 @requirement("composition/adam", *RECOMPUTED, ranks=2, source="B0")
 @example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("fully_shard")), adam=True, set_to_none=False))
-@example(
-    case=ComposedCase(
-        2,
-        Composite(2, ("linear", "nested", "nested"), multiplier=1, bias=False),
-        steps=1,
-        batch=1,
-        acts=(Act("checkpoint", "1"), Act("fully_shard")),
-        adam=True,
-        set_to_none=False,
-    )
-)
-@given(case=composed(under_root(Act("fully_shard")) | inside_sharded(), adam=True, set_to_none=st.booleans()))
+@example(case=replace(PLAIN, dtype="float32", acts=(Act("checkpoint", "1"), Act("fully_shard")), adam=True))
+@given(case=composed(under_root("fully_shard") | inside_sharded(), adam=True, set_to_none=st.booleans()))
 def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: ComposedCase) -> None:
     """Adam, with gradients set to None or to zero between steps, trains a composed net as the plain one."""
     trains(trial, case)
@@ -113,17 +102,7 @@ def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: Com
 
 
 @requirement("composition/siblings", *MIXED, ranks=2, source="B6")
-@example(
-    case=ComposedCase(
-        2,
-        Composite(1, ("linear", "nested", "nested"), multiplier=1),
-        dtype="float64",
-        seed=3,
-        steps=1,
-        batch=1,
-        acts=(Act("fully_shard", "0"), Act("replicate", "1"), Act("fully_shard", "2")),
-    )
-)
+@example(case=replace(PLAIN, acts=(Act("fully_shard", "0"), Act("replicate", "1"), Act("fully_shard", "2"))))
 @given(case=composed(siblings(), net=THREE))
 def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: ComposedCase) -> None:
     """Modules of one net given to fully_shard and to replicate, side by side, train as the plain ones."""
@@ -159,7 +138,7 @@ def test_state_dicts_of_mixed_nets_keep_the_forms_of_parameters(trial: Trial, ca
 @requirement("composition/policy-checkpoint", *RECOMPUTED, BY_POLICY, ranks=2, source="B1 B5")
 @example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("FULL_SHARD", "1", "Linear"))))
 @example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("NO_SHARD"))))
-@given(case=composed(same_module(by_policy=True) | under_root(Act("NO_SHARD")), net=ROOTED))
+@given(case=composed(same_module("FULL_SHARD", ["Linear"]) | under_root("NO_SHARD"), net=ROOTED))
 def test_recomputed_modules_sharded_by_policy_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A module given to checkpoint and, with a policy or under NO_SHARD, sharded by it or above trains as plain."""
     trains(trial, case)
