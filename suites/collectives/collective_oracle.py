@@ -68,11 +68,8 @@ def results(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     if call.kind in REDUCING:
         total = reduced(call, rows)
         return [total if call.kind == "all_reduce" else parts(total, size)[member]]
-    return [torch.cat([row.split(_cuts(call, source, size))[member] for source, row in enumerate(rows)])]
-
-
-def _cuts(call: Collective, source: int, size: int) -> list[int]:
-    return [call.part(source, target) for target in range(size)]
+    cuts = [[call.part(source, target) for target in range(size)] for source in range(size)]
+    return [torch.cat([row.split(cut)[member] for row, cut in zip(rows, cuts, strict=True)])]
 
 
 def reduced(call: Collective, rows: list[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
-from suites.communication.ladder import LadderCase, ladders, only, precedes
+from suites.communication.ladder import LadderCase, Rungs, ladders, only, precedes
 from suites.communication.ladder_programs import comes_in_order
 from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
@@ -34,7 +34,11 @@ def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case
 @requirement("prefetch/backward-order", SHARDED, ranks=2)
 @costly(2)
 @example(case=LadderCase(2))
-@example(case=LadderCase(2, (1, 2, 4), ((0, 1), (2,)), True, None))
+@example(
+    case=LadderCase(
+        2, Rungs(multipliers=(1, 2, 4), tail=True), (0, 1), reshard_after_forward=None, groups=((0, 1), (2,))
+    )
+)
 @given(case=ladders(lists=True))
 def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase) -> None:
     """Backward gathers what was freed in the reverse of the order of running, and reduces groups in that order too."""
