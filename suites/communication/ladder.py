@@ -118,31 +118,23 @@ def only(words: Iterable[str], verb: str) -> list[str]:
 # What is expected.
 
 
-def forward_order(case: LadderCase) -> list[str]:
-    """The gathers of a forward: each group when it is reached, and what it gathers ahead right after it."""
-    return _order(case, range(len(case.groups)), {}, held=set(), frees=case.reshard_after_forward is not False)
+def gathers(case: LadderCase, where: str) -> list[str]:
+    """The gathers of a forward or backward: the root's, then each group's when it is reached, and those ahead of it.
 
-
-def backward_order(case: LadderCase) -> list[str]:
-    """The gathers of a backward; a group without a list of its own gathers the group before it ahead."""
-    places = range(len(case.groups))
-    held = {AT_ROOT} if case.reshard_after_forward is None else set()
-    held |= {AT_ROOT, *places} if case.reshard_after_forward is False else set()
-    default: dict[int, tuple[int, ...]] = {place: (place - 1,) for place in places if place}
-    return _order(case, reversed(places), {**default, AT_ROOT: (len(places) - 1,)}, held, frees=True)
-
-
-def _order(
-    case: LadderCase, places: Iterable[int], default: dict[int, tuple[int, ...]], held: set[int], frees: bool
-) -> list[str]:
-    """Gathers in the order in which places are reached, the root's first; those ahead as listed, or by default."""
-    order, lists = [], {**default, **dict(case.ahead)}
-    held |= set() if case.net.tail else {AT_ROOT}  # it has nothing of its own
-    for place in (AT_ROOT, *places):
+    In backward a group without a list of its own gathers the group before it ahead.
+    """
+    places = [AT_ROOT, *range(len(case.groups))]
+    order, lists, frees = list[str](), dict(case.ahead), case.reshard_after_forward is not False
+    held = set() if case.net.tail else {AT_ROOT}  # it has nothing of its own
+    if where == "backward":
+        held |= set() if case.reshard_after_forward else {AT_ROOT} if frees else set(places)
+        places[1:] = reversed(places[1:])
+        lists = {**{place: (following,) for place, following in pairwise(places)}, **lists}
+    for place in places:
         for each in (place, *lists.get(place, ())):
             order += [] if each in held else [f"gather {ROOT if each == AT_ROOT else each}"]
             held.add(each)
-        if frees and place != AT_ROOT:
+        if place != AT_ROOT and (frees or where == "backward"):
             held.discard(place)
     return order
 
