@@ -159,24 +159,6 @@ def inputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     return [brought]
 
 
-def outputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
-    """What a member's outputs hold before the call: nothing yet, or what it brings to one in place."""
-    call, size = case.steps[place], len(case.members(place))
-    if call.kind == "all_gather_in_place":
-        whole = unwritten(size * call.numel, call.torch_dtype)
-        whole[member * call.numel : (member + 1) * call.numel] = case.brought(place, member)
-        return [whole]
-    if call.kind in IN_PLACE:
-        return [case.brought(place, member)]
-    sizes = {
-        "all_gather_single": [size * call.numel],
-        "all_gather": [call.numel] * size,
-        "all_to_all_single": [size * call.numel],
-        "all_to_all_uneven": [sum(call.part(source, member) for source in range(size))],
-    }.get(call.kind, [call.numel])
-    return [unwritten(numel, call.torch_dtype) for numel in sizes]
-
-
 def parts(values: Tensor, count: int) -> list[Tensor]:
     """Values cut into equal parts, which may be empty."""
     return list(values.view(count, -1)) if values.numel() else [values] * count
@@ -202,8 +184,3 @@ def seen(memory: Tensor, numel: int, layout: Layout) -> Tensor:
     if layout == "strided":
         return memory[::2]
     return memory.view(2, numel // 2).t() if layout == "transposed" else memory
-
-
-def unwritten(numel: int, dtype: torch.dtype) -> Tensor:
-    """What an output holds before the call."""
-    return torch.full((numel,), MARK).to(dtype)

@@ -14,6 +14,7 @@ from torch import Tensor
 from harness.data.comparison import Allowance, exact
 from suites.collectives.collective_cases import (
     IN_PLACE,
+    MARK,
     REDUCING,
     Collective,
     CollectiveCase,
@@ -41,6 +42,17 @@ def wanted(case: CollectiveCase, place: int, rank: int) -> Memory:
     }
 
 
+def outputs(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
+    """What a member's outputs hold before the call: nothing yet, or what it brings to one in place."""
+    call, brought = case.steps[place], case.brought(place, member)
+    if call.kind in ("all_reduce", "broadcast"):
+        return [brought]
+    unwritten = [torch.full(values.shape, MARK).to(call.torch_dtype) for values in results(case, place, member)]
+    if call.kind == "all_gather_in_place":
+        unwritten[0][member * call.numel : (member + 1) * call.numel] = brought
+    return unwritten
+
+
 def results(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     """The values of a member's outputs after the call."""
     call, size = case.steps[place], len(case.members(place))
@@ -56,11 +68,8 @@ def results(case: CollectiveCase, place: int, member: int) -> list[Tensor]:
     if call.kind in REDUCING:
         total = reduced(call, rows)
         return [total if call.kind == "all_reduce" else parts(total, size)[member]]
-    return [torch.cat([row.split(_cuts(call, source, size))[member] for source, row in enumerate(rows)])]
-
-
-def _cuts(call: Collective, source: int, size: int) -> list[int]:
-    return [call.part(source, target) for target in range(size)]
+    cuts = [[call.part(source, target) for target in range(size)] for source in range(size)]
+    return [torch.cat([row.split(cut)[member] for row, cut in zip(rows, cuts, strict=True)])]
 
 
 def reduced(call: Collective, rows: list[Tensor]) -> Tensor:

@@ -7,7 +7,6 @@ written beside an output shows. FSDP itself does not run here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,23 +22,25 @@ from suites.collectives.collective_cases import (
     Memory,
     inputs,
     laid,
-    outputs,
     seen,
 )
+from suites.collectives.collective_oracle import outputs
 
 
-@dataclass
 class Prepared:
     """One rank's part in a call: the group, the memory, and the tensors in it that the collective is given."""
 
-    call: Collective
-    group: dist.ProcessGroup | None
-    members: tuple[int, ...]
-    member: int
-    given: list[Tensor]
-    got: list[Tensor]
-    sent: list[Tensor]
-    received: list[Tensor]
+    def __init__(self, rank: Rank, case: CollectiveCase, place: int, group: dist.ProcessGroup | None) -> None:
+        self.call, self.members, self.group = case.steps[place], case.members(place), group
+        self.member = self.members.index(rank.number)
+        given = [] if self.call.kind in IN_PLACE else inputs(case, place, self.member)
+        self.given, self.sent = self._laid(rank, given)
+        self.got, self.received = self._laid(rank, outputs(case, place, self.member))
+
+    def _laid(self, rank: Rank, values: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        layout = self.call.layout
+        memory = [laid(each, layout).to(rank.device) for each in values]
+        return memory, [seen(base, each.numel(), layout) for base, each in zip(memory, values, strict=True)]
 
     def start(self, async_op: bool = False) -> Any:
         """Make the call."""
@@ -48,6 +49,11 @@ class Prepared:
     def memory(self) -> Memory:
         """What the memory holds now, on CPU."""
         return {"given": [t.cpu().clone() for t in self.given], "got": [t.cpu().clone() for t in self.got]}
+
+    def performed(self) -> Memory:
+        """What it holds after the call."""
+        self.start()
+        return self.memory()
 
 
 def reduction(call: Collective) -> Any:
@@ -89,22 +95,11 @@ CALLS: dict[str, Callable[[Prepared, dict[str, Any]], Any]] = {
 
 def prepared(rank: Rank, case: CollectiveCase) -> list[Prepared | None]:
     """This rank's part in each call, None where it is no member of the group."""
-    groups = [rank.group(ranks, copy) for copy, ranks in enumerate(case.groups)]
-    return [_prepare(rank, case, place, groups) for place in range(len(case.steps))]
-
-
-def _prepare(rank: Rank, case: CollectiveCase, place: int, groups: list[dist.ProcessGroup | None]) -> Prepared | None:
-    call, members = case.steps[place], case.members(place)
-    if rank.number not in members:
-        return None
-    member = members.index(rank.number)
-    values = [[] if call.kind in IN_PLACE else inputs(case, place, member), outputs(case, place, member)]
-    memory = [[laid(each, call.layout).to(rank.device) for each in some] for some in values]
-    views = [
-        [seen(base, each.numel(), call.layout) for base, each in zip(bases, some, strict=True)]
-        for bases, some in zip(memory, values, strict=True)
+    groups = [rank.group(ranks, copy) for copy, ranks in enumerate(case.groups)] or [None]
+    return [
+        Prepared(rank, case, place, groups[place % len(groups)]) if rank.number in case.members(place) else None
+        for place in range(len(case.steps))
     ]
-    return Prepared(call, groups[place % len(groups)] if groups else None, members, member, *memory, *views)
 
 
 # Programs.
@@ -112,12 +107,7 @@ def _prepare(rank: Rank, case: CollectiveCase, place: int, groups: list[dist.Pro
 
 def performed(rank: Rank, case: CollectiveCase) -> list[Memory]:
     """One call after the other; the memory that each leaves."""
-    return [_performed(it) if it else {} for it in prepared(rank, case)]
-
-
-def _performed(it: Prepared) -> Memory:
-    it.start()
-    return it.memory()
+    return [it.performed() if it else {} for it in prepared(rank, case)]
 
 
 def tried(rank: Rank, case: CollectiveCase) -> list[Any]:
@@ -125,7 +115,7 @@ def tried(rank: Rank, case: CollectiveCase) -> list[Any]:
     done: list[Any] = []
     for it in prepared(rank, case):
         try:
-            done.append(_performed(it) if it else {})
+            done.append(it.performed() if it else {})
         except Exception as error:
             return [*done, {"raised": f"{type(error).__name__}: {error}"}]
     return done
@@ -143,7 +133,7 @@ def in_the_same_memory(rank: Rank, case: CollectiveCase) -> list[Memory]:
     for it in parts:
         for old, new in zip([*parts[0].given, *parts[0].got], [*it.given, *it.got], strict=True):
             old.copy_(new)
-        done.append(_performed(parts[0]))
+        done.append(parts[0].performed())
     return done
 
 

@@ -19,13 +19,10 @@ SUMMED = (*FLOATS, "int64", "int32", "uint8", "int8")
 MOVED = (*SUMMED, "bool")
 #: What FSDP and DTensor do not send by themselves: a backend may have it or refuse it.
 RARE = ("int16", "uint16", "complex64", "float8_e4m3fn", "float8_e5m2")
+#: Every size up to two cache lines of the smallest dtype, and then some.
+SMALL = st.integers(1, 67)
 #: Up to how many numbers a part has in a run of few examples, as a power of two, and in one of many.
 TOP, FULL_TOP = 16, 20
-
-
-def small_sizes() -> st.SearchStrategy[int]:
-    """Every size up to two cache lines of the smallest dtype, and then some."""
-    return st.integers(1, 67)
 
 
 @st.composite
@@ -34,11 +31,6 @@ def edges(draw: st.DrawFn) -> int:
     top = FULL_TOP if is_thorough() else TOP
     power: int = 2 ** draw(st.integers(7, top))
     return power + draw(st.sampled_from([-1, 0, 1]))
-
-
-def all_ranks(world_size: int) -> st.SearchStrategy[Groups]:
-    """No group but that of all ranks."""
-    return st.just(())
 
 
 def groups_of(world_size: int) -> st.SearchStrategy[Groups]:
@@ -63,12 +55,12 @@ def collective_cases(
     dtypes: Sequence[str],
     at_least: int = 2,
     most_calls: int = 5,
-    groups: Callable[[int], st.SearchStrategy[Groups]] = all_ranks,
+    groups: Callable[[int], st.SearchStrategy[Groups]] = lambda _: st.just(()),
     large: bool = True,
-    sizes: st.SearchStrategy[int] | None = None,
+    sizes: st.SearchStrategy[int] = SMALL,
     **fixed: Any,
 ) -> CollectiveCase:
-    """Some small calls, and perhaps a large one, on all ranks or on ``groups`` of them.
+    """Some small calls, and perhaps a large one, on all ranks, which is no group, or on ``groups``.
 
     ``fixed`` fields of a call are strategies or values.
     """
@@ -81,9 +73,7 @@ def collective_cases(
         "root": st.integers(0, members - 1),
         **{name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fixed.items()},
     }
-    few = st.lists(
-        st.builds(Collective, numel=small_sizes() if sizes is None else sizes, **how), min_size=1, max_size=most_calls
-    )
+    few = st.lists(st.builds(Collective, numel=sizes, **how), min_size=1, max_size=most_calls)
     one = st.lists(st.builds(Collective, numel=edges(), **how), max_size=1 if large else 0)
     calls = (*draw(few), *draw(one))
     return CollectiveCase(world_size, calls, chosen, draw(st.integers(0, 2**16)), draw(st.integers(0, 3)))

@@ -10,20 +10,18 @@ where each gather but the first is ahead of its use. Imports no ``torch.distribu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from harness.data.case import Case
 from reference_models.nets import MLP
-from suites.communication.markers import mark
-from suites.kit.cases import fill, mixed
-from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.expected_collectives import ROOT, as_meant, tells_nothing, units
 from suites.kit.strategies import world_sizes
 
 #: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
@@ -36,58 +34,34 @@ CUTS = ((0, 2, 3), (0, 1, 3), (0, 2, 4), (0, 1, 3, 4), (0, 2, 3, 4), (0, 1, 4))
 
 
 @dataclass(frozen=True)
-class LadderCase(Case):
-    """MLPs of different multipliers, ``rungs``, in ``groups`` of neighbours; with ``tail`` the root has a layer."""
+class Rungs(Stack):
+    """MLPs of different multipliers; with ``tail`` there is a layer after them, which is the root's."""
 
-    world_size: int
-    rungs: tuple[int, ...] = (1, 2, 3)
-    groups: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
-    tail: bool = False
-    reshard_after_forward: bool | None = True
-    ahead: Ahead = ()
     dim: int = 2
-    seed: int = 0
+    blocks: tuple[Any, ...] = ()
+    multipliers: tuple[int, ...] = (1, 2, 3)
+    tail: bool = False
 
-    def build(self) -> Ladder:
-        """The net, of the seed's weights."""
-        net = Ladder(self)
-        fill(net, self.seed, exact=False)
-        return net
-
-    def inputs(self, rank: int) -> Tensor:
-        """A batch of one rank."""
-        return torch.randn(2, self.dim, generator=torch.Generator().manual_seed(mixed(self.seed, rank)))
+    def build(self) -> nn.Sequential:
+        """The net, on the current default device."""
+        rungs = [MLP(self.dim, multiplier) for multiplier in self.multipliers]
+        return nn.Sequential(*rungs, *([nn.Linear(self.dim, self.dim)] if self.tail else []))
 
 
-class Ladder(nn.Module):
-    """Rung after rung; ``note`` hears when a group's first rung runs, and when a gradient comes to its last one.
+@dataclass(frozen=True)
+class LadderCase(TrainingCase):
+    """Rungs in ``groups`` of neighbours, whose numbers are in ``sharded``."""
 
-    It also hears when the last rung's own backward begins: inside the module, after all that is done before it.
-    """
+    net: Rungs = Rungs()
+    sharded: tuple[int, ...] = (0, 1, 2)
+    reshard_after_forward: bool | None = True
+    groups: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
+    ahead: Ahead = ()
 
-    def __init__(self, case: LadderCase) -> None:
-        super().__init__()
-        self.rungs = nn.ModuleList(MLP(case.dim, multiplier) for multiplier in case.rungs)
-        self.tail = nn.Linear(case.dim, case.dim) if case.tail else None
-        self.groups = case.groups
-        self.note: Callable[[str], None] = lambda word: None
-        for place, group in enumerate(case.groups):
-            layer: Any = self.rungs[group[0]].in_proj
-            layer.register_forward_pre_hook(lambda _, inputs, place=place: self.note(f"run {place}"))
-            last: Any = self.rungs[group[-1]].out_proj
-            last.register_forward_hook(lambda _, inputs, output, place=place: self._mark(output, place))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(batch, dim)`` to the same."""
-        for place, group in enumerate(self.groups):
-            for rung in group:
-                x = self.rungs[rung](x)
-            x.register_hook(lambda gradient, place=place: self.note(f"enter {place}"))
-        y: Tensor = x if self.tail is None else self.tail(x)
-        return y
-
-    def _mark(self, output: Tensor, place: int) -> Tensor:
-        return mark(output, lambda: self.note(f"back {place}"))
+    def unit_of(self, name: str) -> str:
+        """The group of a rung, or the root."""
+        rung = int(name.partition(".")[0])
+        return next((str(place) for place, group in enumerate(self.groups) if rung in group), ROOT)
 
 
 @st.composite
@@ -107,9 +81,9 @@ def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: A
         lists_ahead[place] = tuple(draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else ())
     return LadderCase(**{
         "world_size": draw(world_sizes(2)),
-        "rungs": tuple(draw(st.permutations(MULTIPLIERS[:count]))),
+        "net": Rungs(multipliers=tuple(draw(st.permutations(MULTIPLIERS[:count]))), tail=tail),
+        "sharded": tuple(range(len(groups))),
         "groups": groups,
-        "tail": tail,
         "reshard_after_forward": draw(st.sampled_from([None, True, False])),
         "ahead": tuple((place, chosen) for place, chosen in lists_ahead.items() if chosen),
         "seed": draw(st.integers(0, 2**16)),
@@ -128,26 +102,12 @@ def heard(case: LadderCase, entries: Iterable[dict[str, Any]]) -> list[str]:
 def _word(case: LadderCase, entry: dict[str, Any]) -> str:
     if "note" in entry:
         return str(entry["note"])
-    entry = as_meant(entry)
-    names = {numel: name for name, numel in _sizes(case).items()}
+    entry, names = as_meant(entry), {unit.numel: unit.name for unit in units(case)}
+    assert len(names) == len(units(case)), names
     gathers = entry["op"] == "all_gather"
     numel = entry["input"]["bytes"] // torch.float32.itemsize if gathers else entry["output"]["numel"]
     verb = {"all_gather": "gather", "reduce_scatter": "reduce"}.get(entry["op"], entry["op"])
     return f"{verb} {names.get(numel, f'{numel} numbers')}"
-
-
-def _sizes(case: LadderCase) -> dict[str, int]:
-    """How many numbers a rank holds of each group; no two alike."""
-    net = case.build()
-    modules = {str(place): [net.rungs[rung] for rung in group] for place, group in enumerate(case.groups)}
-    if net.tail is not None:
-        modules[ROOT] = [net.tail]
-    sizes = {
-        name: sum(padded(tuple(p.shape), case.world_size) for module in found for p in module.parameters())
-        for name, found in modules.items()
-    }
-    assert len(set(sizes.values())) == len(sizes), sizes
-    return sizes
 
 
 def only(words: Iterable[str], verb: str) -> list[str]:
@@ -158,31 +118,23 @@ def only(words: Iterable[str], verb: str) -> list[str]:
 # What is expected.
 
 
-def forward_order(case: LadderCase) -> list[str]:
-    """The gathers of a forward: each group when it is reached, and what it gathers ahead right after it."""
-    return _order(case, range(len(case.groups)), {}, held=set(), frees=case.reshard_after_forward is not False)
+def gathers(case: LadderCase, where: str) -> list[str]:
+    """The gathers of a forward or backward: the root's, then each group's when it is reached, and those ahead of it.
 
-
-def backward_order(case: LadderCase) -> list[str]:
-    """The gathers of a backward; a group without a list of its own gathers the group before it ahead."""
-    places = range(len(case.groups))
-    held = {AT_ROOT} if case.reshard_after_forward is None else set()
-    held |= {AT_ROOT, *places} if case.reshard_after_forward is False else set()
-    default: dict[int, tuple[int, ...]] = {place: (place - 1,) for place in places if place}
-    return _order(case, reversed(places), {**default, AT_ROOT: (len(places) - 1,)}, held, frees=True)
-
-
-def _order(
-    case: LadderCase, places: Iterable[int], default: dict[int, tuple[int, ...]], held: set[int], frees: bool
-) -> list[str]:
-    """Gathers in the order in which places are reached, the root's first; those ahead as listed, or by default."""
-    order, lists = [], {**default, **dict(case.ahead)}
-    held |= set() if case.tail else {AT_ROOT}  # it has nothing of its own
-    for place in (AT_ROOT, *places):
+    In backward a group without a list of its own gathers the group before it ahead.
+    """
+    places = [AT_ROOT, *range(len(case.groups))]
+    order, lists, frees = list[str](), dict(case.ahead), case.reshard_after_forward is not False
+    held = set() if case.net.tail else {AT_ROOT}  # it has nothing of its own
+    if where == "backward":
+        held |= set() if case.reshard_after_forward else {AT_ROOT} if frees else set(places)
+        places[1:] = reversed(places[1:])
+        lists = {**{place: (following,) for place, following in pairwise(places)}, **lists}
+    for place in places:
         for each in (place, *lists.get(place, ())):
             order += [] if each in held else [f"gather {ROOT if each == AT_ROOT else each}"]
             held.add(each)
-        if frees and place != AT_ROOT:
+        if place != AT_ROOT and (frees or where == "backward"):
             held.discard(place)
     return order
 

@@ -8,47 +8,67 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
+from torch import Tensor
 
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
-from suites.communication.played import RecordedStack, each_unit
+from suites.communication.markers import mark
+from suites.communication.played import PASS, RecordedStack, each_unit
 from suites.kit.cases import TrainingCase
+from suites.kit.programs import ShardedStack
+from suites.oracle.sharded import State
+
+
+class Ladder(ShardedStack):
+    """The rungs of a case on one rank, recomputed or not, with notes among what each action communicates.
+
+    Noted is when a group's first rung runs, when a gradient comes to its last one, and when that one's own backward
+    begins: inside the module, after all that is done before it.
+    """
+
+    def made(self) -> Any:
+        """The net, group by group."""
+        case, net = self.case, self.case.build()
+        fully_shard: Any = self.rank.implementation.fully_shard
+        checkpoint: Any = self.rank.implementation.checkpoint
+        for place, group in enumerate(case.groups):
+            rungs = [net[rung] for rung in group]
+            for rung in rungs if self.options["recomputed"] else ():
+                checkpoint(rung)
+            rungs[0].in_proj.register_forward_pre_hook(lambda *_, place=place: self.note(f"run {place}"))
+            rungs[-1].out_proj.register_forward_hook(lambda *found, place=place: self.marked(found[-1], place))
+            fully_shard(rungs[0] if len(rungs) == 1 else rungs, reshard_after_forward=case.reshard_after_forward)
+            rungs[-1].register_forward_hook(lambda *found, place=place: self.enters(found[-1], place))
+        return fully_shard(net, reshard_after_forward=case.reshard_after_forward)
+
+    def marked(self, output: Tensor, place: int) -> Tensor:
+        """The same, noted when backward goes through it."""
+        return mark(output, lambda: self.note(f"back {place}"))
+
+    def enters(self, output: Tensor, place: int) -> None:
+        """Note when a gradient comes."""
+        output.register_hook(lambda _: self.note(f"enter {place}"))
+
+    def note(self, word: str) -> None:
+        """Note it among what is communicated."""
+        self.entries.append({"note": word})
+
+    def do(self, action: str, shown: Any) -> State:
+        """Do an action; what it communicates, with notes."""
+        with self.rank.collectives() as self.entries:
+            super().do(action, shown)
+        return {"words": heard(self.case, self.entries)}
 
 
 def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, list[str]]:
     """The second forward and backward in words; ``ahead`` says which of them lists are for."""
-    net: Any = case.build()
-    fully_shard: Any = rank.implementation.fully_shard
-    checkpoint: Any = rank.implementation.checkpoint
-    for group in case.groups:
-        rungs = [net.rungs[rung] for rung in group]
-        for rung in rungs if recomputed and checkpoint else ():
-            checkpoint(rung)
-        fully_shard(rungs[0] if len(rungs) == 1 else rungs, reshard_after_forward=case.reshard_after_forward)
-    fully_shard(net, reshard_after_forward=case.reshard_after_forward)
-    tell(case, net, ahead)
-    return [passed(rank, case, net) for _ in range(2)][-1]
-
-
-def tell(case: LadderCase, net: Any, ahead: str) -> None:
-    """Say which groups to gather ahead."""
-    firsts = [net.rungs[group[0]] for group in case.groups]
+    stack = Ladder(rank, case, recomputed=recomputed)
     for place, others in case.ahead if ahead else ():
-        module = net if place == AT_ROOT else firsts[place]
-        getattr(module, f"set_modules_to_{ahead}_prefetch")([firsts[other] for other in others])
-
-
-def passed(rank: Rank, case: LadderCase, net: Any) -> dict[str, list[str]]:
-    """A forward and a backward, in words."""
-    net.zero_grad()
-    with rank.collectives() as forward:
-        net.note = lambda word: forward.append({"note": word})
-        outputs = net(case.inputs(rank.number).to(rank.device))
-    with rank.collectives() as backward:
-        net.note = lambda word: backward.append({"note": word})
-        outputs.sum().backward()
-    return {"forward": heard(case, forward), "backward": heard(case, backward)}
+        names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *others)]
+        stack.ahead(" ".join([ahead, *names]))
+    stack.do_all((*PASS, "drop"))
+    return {action: stack.do(action, ())["words"] for action in PASS}
 
 
 def comes_in_order(

@@ -76,8 +76,9 @@ class Bench:
         for _ in range(WARM + REPEATS):
             quiet.append(self._one(act, prepare, is_delayed=False))
             delayed.append(self._one(act, prepare, is_delayed=True))
+        calls = self._gather.calls + self._reduction.calls
         passes = {"quiet": median(quiet[WARM:]), "delayed": median(delayed[WARM:])}
-        return {**self._by_hand(), **passes, "made": self._calls() // (WARM + REPEATS)}
+        return {**self._by_hand(), **passes, "made": calls // (WARM + REPEATS)}
 
     def _one(self, act: Act, prepare: Act, is_delayed: bool) -> float:
         prepare()
@@ -86,9 +87,6 @@ class Bench:
         took = self.clock.milliseconds(act)
         self._gather.is_delayed = self._reduction.is_delayed = False
         return took
-
-    def _calls(self) -> int:
-        return self._gather.calls + self._reduction.calls
 
     def _by_hand(self) -> dict[str, float | int]:
         """A collective's work and the compute beside it: each alone, and on two streams."""

@@ -75,9 +75,8 @@ class RecordedStack(ShardedStack):
         return {**seen, "collectives": entries, "devices": sorted(devices)}
 
 
-def play(rank: Rank, case: TrainingCase) -> list[State]:
-    """Do all actions; what could be seen after each."""
-    return played_on(RecordedStack(rank, case))
+#: A program: do all actions; what could be seen after each.
+play = RecordedStack.play
 
 
 def play_recomputed(rank: Rank, case: TrainingCase) -> list[State]:

@@ -32,7 +32,7 @@ ONE = OverlapCase(blocks=1, collective=12)
 @given(case=ladders(ahead="earlier", reshard_after_forward=True))
 def test_what_is_listed_for_backward_is_issued_before_gradients_are_computed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in backward is on its way before the module computes its own gradients."""
-    comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "back", steps.backward_order(case))
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "back", steps.gathers(case, "backward"))
 
 
 @requirement("overlap/forward-ahead", *TIMED, Feature.PREFETCH, ranks=2, worlds=("processes",), limits=STREAMS)

@@ -10,7 +10,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
-from suites.communication.ladder import LadderCase, ladders, only, precedes
+from suites.communication.ladder import LadderCase, Rungs, ladders, only, precedes
 from suites.communication.ladder_programs import comes_in_order
 from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
@@ -28,13 +28,17 @@ SHARDED, PREFETCH = Feature.FULLY_SHARD, Feature.PREFETCH
 def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case: LadderCase) -> None:
     """Forward gathers the root's parameters first, then each group, a module or a list, in the order of running."""
     pairs = [(place, place) for place in range(len(case.groups))]
-    comes_in_order(trial, case, "forward", pairs, "run", steps.forward_order(case))
+    comes_in_order(trial, case, "forward", pairs, "run", steps.gathers(case, "forward"))
 
 
 @requirement("prefetch/backward-order", SHARDED, ranks=2)
 @costly(2)
 @example(case=LadderCase(2))
-@example(case=LadderCase(2, (1, 2, 4), ((0, 1), (2,)), True, None))
+@example(
+    case=LadderCase(
+        2, Rungs(multipliers=(1, 2, 4), tail=True), (0, 1), reshard_after_forward=None, groups=((0, 1), (2,))
+    )
+)
 @given(case=ladders(lists=True))
 def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase) -> None:
     """Backward gathers what was freed in the reverse of the order of running, and reduces groups in that order too."""
@@ -79,7 +83,7 @@ def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: Ladder
 @given(case=ladders(ahead="later"))
 def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in forward is so after the module's own gather, in order, before it runs."""
-    comes_in_order(trial, case, "forward", steps.pairs_ahead(case), "run", steps.forward_order(case))
+    comes_in_order(trial, case, "forward", steps.pairs_ahead(case), "run", steps.gathers(case, "forward"))
 
 
 @requirement("prefetch/backward-lists", SHARDED, PREFETCH, ranks=2)
@@ -88,7 +92,7 @@ def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: Lad
 @given(case=ladders(ahead="earlier", reshard_after_forward=True))
 def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in backward is so in order, before the module's own gradients are reduced."""
-    comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "reduce", steps.backward_order(case))
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "reduce", steps.gathers(case, "backward"))
 
 
 NET = Stack(3, ("linear", "mlp"), 1)
@@ -134,6 +138,6 @@ def goes_backward(trial: Trial, case: LadderCase, recomputed: bool = False) -> N
     """Compare the order of gathers, and that of reductions but for the root's, which may come at any time."""
     reduced = [f"reduce {place}" for place in reversed(range(len(case.groups)))]
     for number, got in enumerate(trial.run(programs.in_order, case, "", recomputed)):
-        trial.agree(f"rank {number}", only(got["backward"], "gather"), steps.backward_order(case))
+        trial.agree(f"rank {number}", only(got["backward"], "gather"), steps.gathers(case, "backward"))
         got_reduced = [word for word in only(got["backward"], "reduce") if word != f"reduce {wire.ROOT}"]
         trial.agree(f"rank {number}", got_reduced, reduced)

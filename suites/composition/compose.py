@@ -8,10 +8,10 @@ The nesting ``1fm,1r`` of two ranks, a weight of four rows in each block::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,11 @@ from suites.kit.trees import share
 
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
-#: These leave parameters whole.
-COPYING = ("replicate", "replicate_fsdp", "NO_SHARD")
 
 Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 Function = Call | Strategy
+PASS = ("forward", "backward")
 Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated"]
 
 
@@ -87,14 +86,20 @@ class Act(Case):
     plain: bool = False
 
 
+#: What comes before a step, where that is not a forward and a backward.
+PASSES: dict[str, tuple[str, ...]] = {
+    "halves": ("forward", "forward", "backward all"),
+    "accumulated": ("defer gradient_sync", *PASS, "resume gradient_sync", *PASS),
+}
+
+
 @dataclass(frozen=True)
 class ComposedCase(TrainingCase):
     """Some steps of training a net to which ``acts`` are applied in order, by a route that changes no result.
 
-    Where no act takes care of a parameter, ranks must have ``same_inputs`` for it to be trained as unsharded. Of the
-    routes, ``halves`` runs forward twice, on a part of the batch each, before backward; ``tied`` is a net whose units
-    share a weight; ``cast`` builds in float64 and casts what is composed; ``method`` runs forward by another method;
-    ``prefetch`` tells each module which one comes next; ``accumulated`` has a batch that is not reduced before another.
+    Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight; ``cast``
+    builds in float64 and casts what is composed; ``method`` runs forward by another method; ``prefetch`` tells each
+    module which one comes next; ``accumulated`` has a batch that is not reduced before another.
     """
 
     net: Composite
@@ -106,9 +111,13 @@ class ComposedCase(TrainingCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """A forward and a backward a step, or two."""
-        twice = ("defer gradient_sync", "forward", "backward", "resume gradient_sync", "forward", "backward", "step")
-        return twice if self.route == "accumulated" else super().actions
+        """The passes of each step."""
+        return (*PASSES.get(self.route, PASS), "step", "drop" if self.set_to_none else "zero") * self.steps
+
+    def shown(self, place: int) -> Sequence[str]:
+        """All as usual, but for the gradients of a batch that is not reduced: they are a rank's own, or not there."""
+        waits = self.actions[max(place - 2, 0)].startswith("defer")
+        return () if waits else super().shown(place)
 
     def build(self) -> nn.Sequential:
         """The net; where it is tied, the second unit has the first one's weight."""
@@ -116,6 +125,10 @@ class ComposedCase(TrainingCase):
         if self.route == "tied":
             share(net, "2.1.weight", "1.1.weight")
         return net
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What the net gives, by its other method if that is the route."""
+        return super().run(net.run if self.route == "method" else net, batch, rank, dtype, device)
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """Its rows of what is cut; of anything else all."""
@@ -130,13 +143,10 @@ class ComposedCase(TrainingCase):
             return torch.optim.Adam(parameters, lr=self.learning_rate, eps=self.learning_rate, foreach=False)
         return torch.optim.SGD(parameters, lr=self.learning_rate, foreach=False)
 
-    def inputs(self, step: int, rank: int) -> Tensor:
-        """The batch of one rank in one step."""
-        return super().inputs(step, 0 if self.same_inputs else rank)
-
-    def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
-        """The outputs weighted by fixed numbers."""
-        return super().loss(outputs, step, 0 if self.same_inputs else rank)
+    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
+        """Data of a rank, which ends ``salt``; where no act takes care of a parameter, all must have the same."""
+        *what, rank = salt
+        return super().numbers(shape, *what, 0 if self.same_inputs or not all(spread_by(self).values()) else rank)
 
 
 #: Bottom-up, a comma per level of the tree; f: fully_shard, r: replicate, m: explicit, a: what a policy chooses, too.
@@ -170,19 +180,14 @@ def chosen(net: nn.Module, act: Act, taken: Iterable[str]) -> list[str]:
     return [*(name for name in below if name not in taken), act.place]
 
 
-def spreads(case: ComposedCase) -> dict[str, str]:
-    """By the names of modules, the function that spreads what no other one below it spreads."""
-    net, found = case.build(), dict[str, str]()
-    for act in case.acts:
-        if act.function != "checkpoint":
-            found.update(dict.fromkeys(chosen(net, act, found), act.function))
-    return found
-
-
+@lru_cache(maxsize=64)
 def spread_by(case: ComposedCase) -> dict[str, str]:
     """By the names of parameters, the function that spreads each: that of the innermost module; else ``""``."""
-    functions = spreads(case)
-    names = [name for name, _ in case.build().named_parameters()]
+    net, functions = case.build(), dict[str, str]()
+    for act in case.acts:
+        if act.function != "checkpoint":
+            functions.update(dict.fromkeys(chosen(net, act, functions), act.function))
+    names = [name for name, _ in net.named_parameters()]
     return {name: next((functions[up] for up in upwards(name) if up in functions), "") for name in names}
 
 
@@ -193,7 +198,6 @@ def upwards(name: str) -> Iterator[str]:
         yield name
 
 
-@lru_cache(maxsize=64)
 def forms(case: ComposedCase) -> dict[str, str]:
     """Whether each parameter is cut or whole on every rank."""
     return {name: "cut" if function in CUTTING else "whole" for name, function in spread_by(case).items()}
@@ -206,9 +210,3 @@ def forms_after_forward(case: ComposedCase) -> dict[str, str]:
         return dict.fromkeys(forms(case), "whole")
     units = tuple(f"{unit}." for unit in case.net.units)
     return {name: form for name, form in forms(case).items() if name.startswith(units)}
-
-
-def state_is(case: ComposedCase, cut: str, whole: str) -> dict[str, str]:
-    """What every entry of a state dict is: ``cut`` for what is cut, ``whole`` for other parameters and buffers."""
-    of = forms(case)
-    return {name: cut if of.get(name) == "cut" else whole for name in case.build().state_dict()}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.composition.compose import Act, ComposedCase, chosen
-from suites.kit.programs import data_mesh, gradients, loss_of, steps
-from suites.kit.registered import kind
-from suites.oracle.layout import local
-from suites.oracle.situation import Trace
+from suites.composition.compose import PASS, Act, ComposedCase, chosen
+from suites.kit.programs import data_mesh, gradients, introspection, loss_of, spread
+from suites.kit.registered import fact
+from suites.oracle.sharded import Resting, State
 
 
 def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
@@ -33,15 +32,15 @@ def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
     return net
 
 
-def call(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> None:
-    """Call one function of the implementation on one module."""
+def call(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:
+    """What one function of the implementation returns for one module."""
     function: Callable[..., Any] = getattr(rank.implementation, name)
+    options: dict[str, Any] = {}
+    if name in ("fully_shard", "replicate_fsdp"):
+        options["mesh"] = data_mesh(rank, case)
     if name == "fully_shard":
-        function(module, mesh=data_mesh(rank, case), reshard_after_forward=case.reshard_after_forward)
-    elif name == "replicate_fsdp":
-        function(module, mesh=data_mesh(rank, case))
-    else:
-        function(module)
+        options["reshard_after_forward"] = case.reshard_after_forward
+    return function(module, **options)
 
 
 def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, act: Act) -> None:
@@ -54,65 +53,95 @@ def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, act: Act) 
     strategies.shard(module, policy if act.chosen else None, act.function, mesh)
 
 
-def train(rank: Rank, case: ComposedCase) -> Trace:
-    """Apply, then train by the case's route."""
-    net: Any = applied(rank, replace(case, dtype="float64") if case.route == "cast" else case)
-    if case.route == "cast":
-        net.to(case.torch_dtype)
-    if case.route == "prefetch":
-        for one, following in pairwise([net, *(net.get_submodule(place) for place in below_root(case))]):
-            one.set_modules_to_forward_prefetch([following])
-            following.set_modules_to_backward_prefetch([one])
-    if case.route == "method":
-        assert rank.implementation.register_forward_method is not None
-        rank.implementation.register_forward_method(net, "run")
-    ways = {"method": lambda x: net.run(x), "halves": lambda x: torch.cat([net(x[:1]), net(x[1:])])}
-    return steps(rank, case, net, ways.get(case.route))
+class Composed(Resting):
+    """The net of a case, on one rank, with all that is applied to it."""
+
+    def made(self) -> Any:
+        """The net, made ready for the case's route."""
+        rank, case = self.rank, self.case
+        net: Any = applied(rank, replace(case, dtype="float64") if case.route == "cast" else case)
+        if case.route == "prefetch":
+            below = sorted(act.place for act in case.acts if act.place)
+            for one, following in pairwise([net, *(net.get_submodule(place) for place in below)]):
+                one.set_modules_to_forward_prefetch([following])
+                following.set_modules_to_backward_prefetch([one])
+        if case.route == "method":
+            assert rank.implementation.register_forward_method is not None
+            rank.implementation.register_forward_method(net, "run")
+        return net.to(case.torch_dtype) if case.route == "cast" else net
+
+    def switch(self, _: str, value: bool) -> None:
+        """Say of everything that is spread whether its gradients are synchronised."""
+        for act in self.case.acts:
+            self.net.get_submodule(act.place).set_requires_gradient_sync(value)
+
+    def see_forms(self) -> State:
+        """Whether each parameter is cut or whole."""
+        return {name: form(p) for name, p in self.net.named_parameters()}
+
+    def see_layouts(self) -> State:
+        """How every parameter lies."""
+        return {name: spread(p, self.rank.mesh()) for name, p in self.net.named_parameters()}
+
+    def see_classes(self) -> dict[str, bool]:
+        """Whether the modules to which something was applied are of the class that they gain."""
+        module_class = self.rank.implementation.module_class
+        assert module_class is not None
+        return {act.place: isinstance(self.net.get_submodule(act.place), module_class) for act in self.case.acts}
+
+    def see_managed(self) -> list[str]:
+        """The names of the modules that ``fully_shard`` of the root would manage now."""
+        names = {module: name for name, module in self.net.named_modules()}
+        return sorted(names[module] for module in introspection(self.rank).managed_modules(self.net))
+
+    def see_state(self) -> State:
+        """Of every entry of the state dict: what it is, whether that is cut, and this rank's part."""
+        return {name: {**fact(value), "form": form(value)} for name, value in self.net.state_dict().items()}
 
 
-def below_root(case: ComposedCase) -> list[str]:
-    """The modules below the root to which something was applied, in the order in which they run."""
-    return sorted(act.place for act in case.acts if act.place)
+def after(rank: Rank, case: ComposedCase, what: str, *actions: str) -> Any:
+    """What can be seen of the net after some actions."""
+    net = Composed(rank, case)
+    net.do_all(actions)
+    return getattr(net, f"see_{what}")()
 
 
-def one_step(rank: Rank, case: ComposedCase) -> dict[str, Any]:
-    """The form of each parameter after a forward, and after its backward; and of gradients this rank's parts."""
-    net = applied(rank, case)
-    loss = loss_of(rank, case, net)
-    between = {name: form(p) for name, p in net.named_parameters()}
-    loss.backward()
-    after = {name: form(p) for name, p in net.named_parameters()}
-    return {"after forward": between, "after backward": after, "gradients": gradients(net)}
-
-
-def state_after_training(rank: Rank, case: ComposedCase) -> dict[str, Any]:
-    """After training, the form of each entry of the state dict, and this rank's part of it."""
-    net = applied(rank, case)
-    steps(rank, case, net)
-    return state(net, form)
+def returns(rank: Rank, case: ComposedCase) -> list[bool]:
+    """Whether each call returns the very module that it is given."""
+    net = case.build().to(rank.device)
+    modules = [(act, net.get_submodule(act.place)) for act in case.acts]
+    return [call(rank, case, act.function, module) is module for act, module in modules]
 
 
 def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, Any]]:
     """After training, for each type of state dict: the type as read back, and what the state dict holds."""
-    net, strategies = applied(rank, case), rank.implementation.strategies
+    net, strategies = Composed(rank, case), rank.implementation.strategies
     assert strategies is not None
-    steps(rank, case, net)
+    net.do_all(case.actions)
     found = {}
     for asked in ("sharded", "full", "sharded again"):
-        strategies.set_state_dict_type(net, asked.partition(" ")[0])
-        found[asked] = {"type": strategies.state_dict_type(net), **state(net, kind)}
+        strategies.set_state_dict_type(net.net, asked.partition(" ")[0])
+        found[asked] = {"type": strategies.state_dict_type(net.net), "state": net.see_state()}
     return found
 
 
-def state(net: nn.Module, is_what: Callable[[Tensor], str]) -> dict[str, Any]:
-    """What a state dict holds: of each entry what it is, and this rank's part, of parameters and of buffers."""
-    entries = net.state_dict()
-    buffers = dict(net.named_buffers())
-    return {
-        "is": {name: is_what(value) for name, value in entries.items()},
-        "parameters": {name: local(value) for name, value in entries.items() if name not in buffers},
-        "buffers": {name: local(value) for name, value in entries.items() if name in buffers},
-    }
+def waiting(rank: Rank, case: ComposedCase) -> dict[str, Any]:
+    """The gradients that a rank holds after a batch that is not synchronised, and the plain net's ``own``."""
+    net, plain = Composed(rank, case), case.build().to(rank.device)
+    loss_of(rank, case, plain).backward()
+    net.do_all(("defer gradient_sync", *PASS))
+    return {"own": gradients(plain), "held": gradients(net.net)}
+
+
+def communicated(rank: Rank, case: ComposedCase) -> list[dict[str, int]]:
+    """How often a second pass makes which collective; then one that does not synchronise."""
+    net, found = Composed(rank, case), []
+    net.do_all(PASS)
+    for switch in ("resume", "defer"):
+        with rank.collectives() as entries:
+            net.do_all((f"{switch} gradient_sync", *PASS))
+        found.append(dict(Counter(entry["op"] for entry in entries)))
+    return found
 
 
 def form(tensor: Tensor) -> str:

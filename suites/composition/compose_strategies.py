@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from suites.composition.compose import NESTINGS, Act, ComposedCase, Composite, Function, nesting
+from suites.composition.compose import NESTINGS, Act, ComposedCase, Composite, Function, Route, nesting
 from suites.kit.cases import Block
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.strategies import world_sizes
 
 #: The blocks that every composed net begins with; the last two are the units 1 and 2.
 HEAD: tuple[Block, ...] = ("linear", "nested", "nested")
+BLOCKS = ("0", "1", "2")
+UNITS = BLOCKS[1:]
 SMALL = Composite(dim=3, blocks=HEAD, multiplier=1)
-UNITS = ("1", "2")
 #: What the places below the root are called.
 PLACES = ("1", "2", "1.0", "2.0", "0")
 #: Uneven shards show on three ranks; what functions do to each other does not depend on more.
@@ -23,24 +25,24 @@ FEW_RANKS = world_sizes(2).map(lambda size: min(size, 3))
 Acts = st.SearchStrategy[tuple[Act, ...]]
 
 
-def composites(own: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Composite]:
-    """Nets of a Linear, two units and perhaps another block."""
-    rest: st.SearchStrategy[tuple[Block, ...]] = st.sampled_from([(), ("linear",), ("buffer",)])
+def composites(own: bool | None = None, more: bool = True) -> st.SearchStrategy[Composite]:
+    """Nets of a Linear, two units and, if there may be more, perhaps another block."""
     return st.builds(
         Composite,
         dim=st.integers(1, 5),
-        blocks=rest.map(lambda blocks: (*HEAD, *blocks)),
+        blocks=st.sampled_from([HEAD, *([(*HEAD, "linear"), (*HEAD, "buffer")] if more else [])]),
         multiplier=st.integers(1, 2),
         bias=st.booleans(),
-        own=st.booleans() if own is None else own,
+        own=st.booleans() if own is None else st.just(own),
     )
 
 
-def composed(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
-    """Some steps of training under drawn calls; what no call takes care of is trained on the same inputs.
+#: Nets with a parameter of the root's own, and nets of three blocks and nothing else.
+ROOTED, THREE = composites(own=True), composites(own=False, more=False)
 
-    ``fixed`` are values of fields, or strategies for them.
-    """
+
+def composed(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
+    """Some steps of training under drawn calls; ``fixed`` are values of fields, or strategies for them."""
     fields: dict[str, Any] = {
         "world_size": FEW_RANKS,
         "net": composites(),
@@ -52,75 +54,67 @@ def composed(acts: Acts, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
         "batch": st.integers(1, 3),
         **{name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fixed.items()},
     }
-    cases = st.builds(ComposedCase, **fields)
-    if "same_inputs" in fixed:
-        return cases
-    return cases.map(lambda case: replace(case, same_inputs=all(act.place for act in case.acts)))
+    return st.builds(ComposedCase, **fields)
+
+
+def applying(*acts: Act, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
+    """The same under these calls."""
+    return composed(st.just(acts), **fixed)
+
+
+# fully_shard, replicate and checkpoint.
 
 
 def nestings(by_policy: bool = False) -> st.SearchStrategy[ComposedCase]:
     """Any nesting of any composed net; by policy, those in which policies choose."""
     names = [name for name, acts in NESTINGS.items() if not by_policy or any(act.chosen for act in acts)]
-    return composed(st.sampled_from(names).map(lambda name: nesting(name, by_policy)), same_inputs=False)
+    return composed(st.sampled_from(names).map(lambda name: nesting(name, by_policy)))
+
+
+def some(
+    function: Function, places: Sequence[str], least: int = 1, most: int = 3, chosen: Sequence[str] = ("",)
+) -> Acts:
+    """One function on some of these places, in any order."""
+    act = st.builds(Act, st.just(function), st.sampled_from(places), st.sampled_from(chosen))
+    return st.lists(act, min_size=least, max_size=most, unique_by=lambda act: act.place).map(tuple)
 
 
 @st.composite
-def same_module(draw: st.DrawFn, by_policy: bool = False) -> tuple[Act, ...]:
+def shuffled(draw: st.DrawFn, *parts: Acts, root: Act | None = None) -> tuple[Act, ...]:
+    """All these acts in any order; and then perhaps one on the root."""
+    acts = draw(st.permutations([act for part in parts for act in draw(part)]))
+    return (*acts, *draw(st.sampled_from([(), (root,)] if root else [()])))
+
+
+def same_module(function: Function = "fully_shard", chosen: Sequence[str] = ("Linear", "")) -> Acts:
     """``checkpoint`` and sharding on one module, in either order; then perhaps sharding of the root."""
-    place = draw(st.sampled_from(PLACES))
-    function: Function = "FULL_SHARD" if by_policy else "fully_shard"
-    both = [Act(function, place, draw(choices(by_policy))), Act("checkpoint", place)]
-    return (*draw(st.permutations(both)), *draw(perhaps(Act(function))))
+    return st.sampled_from(PLACES).flatmap(
+        lambda at: shuffled(some(function, [at], chosen=chosen), some("checkpoint", [at]), root=Act(function))
+    )
 
 
-@st.composite
-def inside_sharded(draw: st.DrawFn) -> tuple[Act, ...]:
+def inside_sharded() -> Acts:
     """``fully_shard`` on both units, ``checkpoint`` on one inside them or both, in any order; then perhaps the root."""
-    sharded = [Act("fully_shard", unit, draw(choices(False))) for unit in UNITS]
-    inner = draw(st.lists(st.sampled_from(["1.0", "2.0", "2.1"]), min_size=1, unique=True))
-    acts = draw(st.permutations([*sharded, *(Act("checkpoint", place) for place in inner)]))
-    return (*acts, *draw(perhaps(Act("fully_shard"))))
+    units = some("fully_shard", UNITS, least=2, chosen=("Linear", ""))
+    return shuffled(units, some("checkpoint", ["1.0", "2.0", "2.1"]), root=Act("fully_shard"))
 
 
-@st.composite
-def under_root(draw: st.DrawFn, root: Act) -> tuple[Act, ...]:
-    """``checkpoint`` on some modules, of which one may lie in another, and ``root``, before, between or after them."""
-    places = draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True))
-    return tuple(draw(st.permutations([*(Act("checkpoint", place) for place in places), root])))
+def under_root(root: Function) -> Acts:
+    """``checkpoint`` on some modules, of which one may lie in another, and the root, before, between or after them."""
+    return shuffled(some("checkpoint", PLACES), some(root, [""]))
 
 
-@st.composite
-def state_dict_cases(draw: st.DrawFn, cut: Function, whole: Function) -> ComposedCase:
+def one_of_each(cut: Function, whole: Function) -> Acts:
     """One unit is cut, the other kept whole, and the rest belongs to none."""
-    places = draw(st.permutations(UNITS))
-    return draw(composed(st.just((Act(cut, places[0]), Act(whole, places[1])))))
+    return st.permutations(UNITS).map(lambda units: (Act(cut, units[0]), Act(whole, units[1])))
 
 
 @st.composite
-def both_on_one(draw: st.DrawFn) -> ComposedCase:
-    """``fully_shard`` and ``replicate`` on one module."""
-    place = draw(st.sampled_from(["", *PLACES]))
-    return draw(composed(st.just((Act("fully_shard", place), Act("replicate", place)))))
-
-
-@st.composite
-def siblings(draw: st.DrawFn) -> ComposedCase:
-    """``fully_shard`` and ``replicate`` on all modules of a net, side by side in any order; nothing on the root."""
-    functions: st.SearchStrategy[Function] = st.sampled_from(["fully_shard", "replicate"])
-    places = draw(st.permutations(range(len(HEAD))))
-    both = [Act("fully_shard", str(places[0])), Act("replicate", str(places[1])), Act(draw(functions), str(places[2]))]
-    net = replace(SMALL, dim=draw(st.integers(1, 4)))
-    return draw(composed(st.just(tuple(both)), net=net, same_inputs=False))
-
-
-def choices(by_policy: bool) -> st.SearchStrategy[str]:
-    """What is chosen inside a module: its Linears; or, where that is not by a policy, nothing."""
-    return st.just("Linear") if by_policy else st.sampled_from(["Linear", ""])
-
-
-def perhaps(act: Act) -> st.SearchStrategy[tuple[Act, ...]]:
-    """The act, or nothing."""
-    return st.sampled_from([(act,), ()])
+def siblings(draw: st.DrawFn) -> tuple[Act, ...]:
+    """``fully_shard`` and ``replicate`` on all blocks of a net, side by side in any order; nothing on the root."""
+    kinds: list[Function] = ["fully_shard", "replicate"]
+    kinds.append(draw(st.sampled_from(kinds)))
+    return tuple(map(Act, kinds, draw(st.permutations(BLOCKS))))
 
 
 @st.composite
@@ -131,4 +125,43 @@ def strategy_cases(draw: st.DrawFn, policy: str = "") -> ComposedCase:
     act = Act(strategy, "", policy or draw(st.sampled_from(["Unit", "Linear", ""])), draw(st.booleans()))
     mesh = draw(hsdp_meshes()) if strategy == "HYBRID_SHARD" else ()
     size = mesh[0] * mesh[1] if mesh else draw(world_sizes(2))
-    return draw(composed(st.just((act,)), world_size=size, mesh=mesh))
+    return draw(applying(act, world_size=size, mesh=mesh))
+
+
+# Replicas.
+
+
+def under_one_root(function: Function) -> Acts:
+    """One function on some blocks, and then on the root."""
+    return some(function, BLOCKS, least=0, most=2).map(lambda acts: (*acts, Act(function)))
+
+
+def replicas(function: Function, **fixed: Any) -> st.SearchStrategy[ComposedCase]:
+    """One function on the root and perhaps on blocks before; or on every block, and none on the root."""
+    each = applying(*(Act(function, place) for place in BLOCKS), net=THREE, **fixed)
+    return composed(under_one_root(function), net=ROOTED, **fixed) | each
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> tuple[Act, ...]:
+    """``replicate_fsdp`` and ``fully_shard`` on layers of a net, none within another, under a root of either."""
+    functions: st.SearchStrategy[Function] = st.sampled_from(["replicate_fsdp", "fully_shard"])
+    places = draw(st.permutations(["0", draw(st.sampled_from(["1", "1.0"])), draw(st.sampled_from(["2", "2.1"]))]))
+    both = (Act("replicate_fsdp", places[0]), Act("fully_shard", places[1]), Act(draw(functions), places[2]))
+    return (*both[: draw(st.integers(2, 3))], Act(draw(functions)))
+
+
+def alternating() -> Acts:
+    """One function within the other within the first."""
+    kinds: list[tuple[Function, Function]] = [("replicate_fsdp", "fully_shard"), ("fully_shard", "replicate_fsdp")]
+    return st.sampled_from([(Act(outer, "1.0"), Act(inner, "1"), Act(outer)) for outer, inner in kinds])
+
+
+def routes(*names: Route) -> st.SearchStrategy[ComposedCase]:
+    """Replicas that are trained by one of these routes.
+
+    What is tied is replicated together; where modules prefetch, each block is one of its own.
+    """
+    cases = composed(under_one_root("replicate_fsdp"), net=ROOTED, route=st.sampled_from(names))
+    acts_of = {"tied": (), "prefetch": tuple(Act("replicate_fsdp", place) for place in BLOCKS)}
+    return cases.map(lambda case: replace(case, acts=(*acts_of.get(case.route, case.acts[:-1]), case.acts[-1])))

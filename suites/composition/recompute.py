@@ -1,4 +1,4 @@
-"""Activation checkpointing of plain nets: the net, what is asked, and what runs on ranks.
+"""Activation checkpointing of plain nets: the net, what is asked and drawn, and what runs on ranks.
 
 A chain of two layers of which the second is recomputed runs so::
 
@@ -9,18 +9,25 @@ A chain of two layers of which the second is recomputed runs so::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.data.case import Case
 from harness.worlds.rank import Rank
 from suites.kit.cases import draw, fill
+from suites.kit.expected_collectives import tallied, tells_nothing
 from suites.kit.programs import gradients
+from suites.kit.strategies import world_sizes
+
+#: The layers of a chain of three, and what else can be recomputed of it.
+LAYERS = ("layers.0", "layers.1", "layers.2")
+PLACES = (*LAYERS, "layers.1.linear", "")
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class RecomputeCase(Case):
     input_gradients: bool = True
     preserve_rng_state: bool = True
     early_stop: bool = True
+    determinism_check: str = "default"
+    keyword: str = ""
     seed: int = 0
     sharded: bool = False
     checkpoint_first: bool = True
@@ -58,8 +67,41 @@ class RecomputeCase(Case):
         return [first.to(rank.device).requires_grad_(self.input_gradients), second.to(rank.device)]
 
     def options(self) -> dict[str, Any]:
-        """The keywords that ``checkpoint`` is called with."""
-        return {"preserve_rng_state": self.preserve_rng_state, "early_stop": self.early_stop}
+        """The keywords that ``checkpoint`` is called with; ``keyword`` is one more."""
+        names = ("preserve_rng_state", "early_stop", "determinism_check")
+        return {**{name: getattr(self, name) for name in names}, **({self.keyword: True} if self.keyword else {})}
+
+
+@st.composite
+def recompute_cases(draw: st.DrawFn, /, places: Sequence[str] = PLACES, **fixed: Any) -> RecomputeCase:
+    """Chains of up to three layers, of which any of ``places`` may be recomputed, also one within another."""
+    layers = draw(st.integers(1, 3))
+    there = [place for place in places if place not in LAYERS[layers:] and (layers > 1 or "1" not in place)]
+    return RecomputeCase(**{
+        "dim": draw(st.integers(1, 4)),
+        "layers": layers,
+        "recomputed": tuple(draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True))),
+        "twice": draw(st.booleans()),
+        "input_gradients": draw(st.booleans()),
+        "early_stop": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**16)),
+        **fixed,
+    })  # fmt: skip
+
+
+@st.composite
+def sharded_cases(draw: st.DrawFn, /, **fixed: Any) -> RecomputeCase:
+    """Chains that are sharded and recomputed in either order, some layers of them with dropout if that is not fixed."""
+    first, frees = draw(st.tuples(st.booleans(), st.booleans()))
+    fixed = {"dropout": 0.5, "checkpoint_first": first, "reshard_after_forward": frees, **fixed}
+    return draw(recompute_cases(LAYERS, world_size=draw(world_sizes(2)), sharded=True, **fixed))
+
+
+def cast_cases() -> st.SearchStrategy[RecomputeCase]:
+    """Any low dtype in the last of two layers, and ``checkpoint`` there or further inside."""
+    pairs = st.tuples(st.sampled_from(["layers.1", "layers.1.linear"]), st.sampled_from(["float16", "bfloat16"]))
+    fixed = {"dropout": 0.0, "layers": 2, "twice": False}
+    return pairs.flatmap(lambda pair: sharded_cases(recomputed=pair[:1], low=pair[1], **fixed))
 
 
 class Noting(nn.Linear):
@@ -104,13 +146,17 @@ class Layer(nn.Module):
 
 
 class Chain(nn.Module):
-    """Layers that hand each other two tensors; the result is their product."""
+    """Layers that hand each other two tensors; the result is their product.
+
+    ``returned`` has for each module whether ``checkpoint`` has returned what it was given.
+    """
 
     def __init__(self, dim: int, layers: int, dropout: float, twice: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(dim, dropout) for _ in range(layers))
         self.twice = twice
         self.log: list[str] = []
+        self.returned: list[bool] = []
 
     @property
     def each(self) -> list[Layer]:
@@ -130,8 +176,8 @@ def chain(rank: Rank, case: RecomputeCase, recompute: bool = True) -> Chain:
     net = case.build().to(rank.device)
     if case.sharded and not case.checkpoint_first:
         shard(rank, case, net)
-    for place in case.recomputed if recompute else ():
-        checkpointed(rank, net.get_submodule(place), **case.options())
+    for module in [net.get_submodule(place) for place in case.recomputed if recompute]:
+        net.returned.append(checkpointed(rank, module, **case.options()) is module)
     if case.sharded and case.checkpoint_first:
         shard(rank, case, net)
     return net
@@ -156,85 +202,58 @@ def checkpointed(rank: Rank, module: nn.Module, **options: Any) -> Any:
     return rank.implementation.checkpoint(module, **options)
 
 
-def trained(rank: Rank, case: RecomputeCase, net: Callable[..., Tensor]) -> dict[str, Any]:
-    """After forward and backward from a seed: the output, all gradients, and the random numbers that come next.
+def once(rank: Rank, case: RecomputeCase, net: Chain, backward: bool = True) -> dict[str, Any]:
+    """What a forward and backward from a seed leave: output, gradients, and the random numbers that come next.
 
-    Between forward and backward random numbers are drawn, as a user may.
+    And what can be seen of the net, how often each module ran in which dtype, how many activations of each layer
+    forward kept, and which collectives were made. Between forward and backward random numbers are drawn, as a user may.
     """
-    assert isinstance(net, nn.Module)
     torch.manual_seed(case.seed + rank.number)
     inputs = case.inputs(rank)
-    output = net(*inputs)
-    torch.rand(3, device=rank.device)
-    output.sum().backward()
-    next_numbers = torch.rand(3, device=rank.device)
-    given = inputs[0].grad
+    with rank.collectives() as entries, torch.set_grad_enabled(backward):
+        output = net(*inputs)
+        torch.rand(3, device=rank.device)
+        kept = [sum(not activation.expired() for activation in layer.activations) for layer in net.each]
+        if backward:
+            output.sum().backward()
+    given, next_numbers = inputs[0].grad, torch.rand(3, device=rank.device)
+    results = {"output": output.detach(), "gradients": gradients(net), "next random numbers": next_numbers}
     return {
-        "output": output.detach(),
-        "gradients": gradients(net),
-        "input gradient": None if given is None else given.clone(),
-        "next random numbers": next_numbers,
+        "results": {**results, "input gradient": None if given is None else given.clone()},
+        "looks": described(net),
+        "returned the module": net.returned,
+        "runs": runs(net),
+        "activations kept": kept,
+        "collectives": tallied(entry["op"] for entry in entries if not tells_nothing(entry)),
     }
 
 
-def both(rank: Rank, case: RecomputeCase) -> list[dict[str, Any]]:
-    """What training gives without recomputation and with it."""
-    return [trained(rank, case, chain(rank, case, recompute)) for recompute in (False, True)]
+def both(rank: Rank, case: RecomputeCase, backward: bool = True) -> list[dict[str, Any]]:
+    """What training leaves without recomputation and with it; or a forward without gradients."""
+    return [once(rank, case, chain(rank, case, recompute), backward) for recompute in (False, True)]
 
 
-def noted(rank: Rank, case: RecomputeCase) -> list[dict[str, Any]]:
-    """Without recomputation and with it: how often each module ran in which dtype, and this rank's gradients."""
-    found = []
-    for recompute in (False, True):
-        net = chain(rank, case, recompute)
-        gradients_of = trained(rank, case, net)["gradients"]
-        logs = {name: module.log for name, module in net.named_modules() if isinstance(module, (Chain, Layer, Noting))}
-        found.append({"seen": {name: dict(Counter(log)) for name, log in logs.items()}, "gradients": gradients_of})
+def runs(net: Chain) -> dict[str, dict[str, int]]:
+    """How often each module has run in which dtype."""
+    noting = (Chain, Layer, Noting)
+    return {name: dict(Counter(each.log)) for name, each in net.named_modules() if isinstance(each, noting)}
+
+
+def expected_runs(case: RecomputeCase, recomputing: bool) -> dict[str, dict[str, int]]:
+    """What must be noted of runs: what is recomputed runs once more for each of its runs, and the last layer in low."""
+    found = {}
+    for name in ("", *(f"{layer}{part}" for layer in LAYERS[: case.layers] for part in ("", ".linear"))):
+        dtype = case.low if case.low and name.startswith("layers.1") else "float32"
+        again = recomputing and any(f"{name}.".startswith(f"{place}.".lstrip(".")) for place in case.recomputed)
+        found[name] = {f"run in torch.{dtype}": (1 + (case.twice and name.startswith("layers.0"))) * (1 + again)}
     return found
 
 
-def expected_casts(case: RecomputeCase, recompute: bool) -> dict[str, dict[str, int]]:
-    """What must be noted of two layers: float32 but for the last, which runs twice where it is recomputed."""
-    [place] = case.recomputed
-    dtypes = dict.fromkeys(("", "layers.0", "layers.0.linear"), "float32")
-    dtypes.update(dict.fromkeys(("layers.1", "layers.1.linear"), case.low))
-    again = {name for name in dtypes if recompute and name.startswith(place)}
-    return {name: {f"run in torch.{dtype}": 1 + (name in again)} for name, dtype in dtypes.items()}
-
-
-def work(rank: Rank, case: RecomputeCase) -> dict[str, list[int]]:
-    """How often each layer has run after forward and after backward, and how many activations forward has kept."""
-    net = chain(rank, case)
-    output = net(*case.inputs(rank))
-    after_forward = runs(net)
-    kept = [sum(not activation.expired() for activation in layer.activations) for layer in net.each]
-    output.sum().backward()
-    return {"runs in forward": after_forward, "activations kept": kept, "runs in all": runs(net)}
-
-
-def runs(net: Chain) -> list[int]:
-    """How often each layer has run."""
-    return [len(layer.log) for layer in net.each]
-
-
-def expected_work(case: RecomputeCase) -> dict[str, list[int]]:
-    """Recomputed layers keep nothing and run again for each run; the others keep what they must."""
-    once = [2 if case.twice and place == 0 else 1 for place in range(case.layers)]
-    again = [f"layers.{place}" in case.recomputed or "" in case.recomputed for place in range(case.layers)]
-    return {
-        "runs in forward": once,
-        "activations kept": [0 if twice else count for count, twice in zip(once, again, strict=True)],
-        "runs in all": [2 * count if twice else count for count, twice in zip(once, again, strict=True)],
-    }
-
-
-def without_gradients(rank: Rank, case: RecomputeCase) -> dict[str, Any]:
-    """Under ``no_grad``: the outputs of the plain and the recomputed chain, and how often layers of the latter ran."""
-    with torch.no_grad():
-        plain = chain(rank, case, recompute=False)(*case.inputs(rank))
-        net = chain(rank, case)
-        output = net(*case.inputs(rank))
-    return {"plain": plain, "recomputed": output, "runs": runs(net)}
+def expected_kept(case: RecomputeCase) -> list[int]:
+    """How many activations each layer keeps: none if it is recomputed, else one for each run."""
+    return [
+        0 if layer in case.recomputed else 1 + (case.twice and layer == LAYERS[0]) for layer in LAYERS[: case.layers]
+    ]
 
 
 def described(net: nn.Module) -> dict[str, Any]:
@@ -246,24 +265,16 @@ def described(net: nn.Module) -> dict[str, Any]:
     }
 
 
-def looks(rank: Rank, case: RecomputeCase) -> dict[str, Any]:
-    """What is seen of the net before and after, and whether ``checkpoint`` returned the module it was given."""
-    net = case.build()
-    before = described(net)
-    same = [checkpointed(rank, module) is module for module in (net.get_submodule(at) for at in case.recomputed)]
-    return {"before": before, "after": described(net), "returned the module": same}
-
-
 def after_a_failure(rank: Rank, case: RecomputeCase, fails_in: int) -> dict[str, Any]:
-    """A pass in which the last layer's run ``fails_in`` raises; then training of the same net, and how often it ran."""
+    """A pass in which the last layer's run ``fails_in`` raises; then what the next one leaves."""
     net = chain(rank, case)
     raised, net.each[-1].fails_in = "nothing", fails_in
     try:
         net(*case.inputs(rank)).sum().backward()
     except ArithmeticError as error:
         raised = str(error)
-    for layer in net.each:
-        layer.fails_in, layer.log = None, []
+    net.each[-1].fails_in = None
+    for log in (net.log, *(each for layer in net.each for each in (layer.log, layer.linear.log))):
+        log.clear()
     net.zero_grad()
-    found = trained(rank, case, net)
-    return {"raised": raised, "trained": found, "runs": runs(net)}
+    return {"raised": raised, **once(rank, case, net)}

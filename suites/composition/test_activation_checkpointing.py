@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,13 +13,13 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute, recompute_options
-from suites.composition.recompute import RecomputeCase
-from suites.composition.recompute_options import (
-    CONTEXTS,
-    KeywordCase,
+from suites.composition.recompute import (
+    LAYERS,
+    RecomputeCase,
+    expected_kept,
+    expected_runs,
     recompute_cases,
     sharded_cases,
-    whole_layers,
 )
 
 CHECKPOINT = Feature.CHECKPOINT
@@ -47,38 +50,39 @@ def test_sharded_modules_draw_the_random_numbers_of_the_forward(trial: Trial, ca
 
 
 @requirement("checkpoint/recomputes", CHECKPOINT)
-@given(case=whole_layers())
+@given(case=recompute_cases(LAYERS))
 def test_forward_keeps_no_activations_and_backward_computes_them_again(trial: Trial, case: RecomputeCase) -> None:
     """What is recomputed keeps no activations from forward to backward, and runs once more for each of its runs."""
-    [got] = trial.run(recompute.work, case)
-    trial.agree("the layers", got, recompute.expected_work(case))
+    [(_, got)] = trial.run(recompute.both, case)
+    trial.agree("activations kept", got["activations kept"], expected_kept(case))
+    trial.agree("runs", got["runs"], expected_runs(case, recomputing=True))
 
 
 @requirement("checkpoint/no-more-collectives", CHECKPOINT, Feature.FULLY_SHARD, ranks=2)
 @given(case=sharded_cases())
 def test_recomputation_makes_no_more_collectives(trial: Trial, case: RecomputeCase) -> None:
     """A sharded module that is recomputed is gathered and reduced as often as one that is not, in either order."""
-    for number, (plain, recomputed) in enumerate(trial.run(recompute_options.collectives, case)):
-        trial.holds(bool(plain), f"rank {number}: expected collectives, but none was heard")
-        trial.agree(f"rank {number}", recomputed, plain)
+    for number, (plain, recomputed) in enumerate(trial.run(recompute.both, case)):
+        trial.holds(bool(plain["collectives"]), f"rank {number}: expected collectives, but none was heard")
+        trial.agree(f"rank {number}", recomputed["collectives"], plain["collectives"])
 
 
 @requirement("checkpoint/without-gradients", CHECKPOINT)
-@given(case=whole_layers())
+@given(case=recompute_cases(LAYERS))
 def test_nothing_is_recomputed_without_gradients(trial: Trial, case: RecomputeCase) -> None:
     """Under no_grad the output is the same, and everything runs once."""
-    [got] = trial.run(recompute.without_gradients, case)
-    trial.agree("the output", got["recomputed"], got["plain"])
-    trial.agree("runs", got["runs"], recompute.expected_work(case)["runs in forward"])
+    [(plain, recomputed)] = trial.run(recompute.both, case, False)
+    trial.agree("results", recomputed["results"], plain["results"])
+    trial.agree("runs", recomputed["runs"], expected_runs(case, recomputing=False))
 
 
 @requirement("checkpoint/leaves-the-module", CHECKPOINT)
 @given(case=recompute_cases())
 def test_names_classes_and_structure_stay(trial: Trial, case: RecomputeCase) -> None:
     """Returned is the module itself, whose class, names, submodules and state dict are as they were."""
-    [got] = trial.run(recompute.looks, case)
-    trial.agree("the net", got["after"], got["before"])
-    trial.agree("is what was given", got["returned the module"], [True] * len(case.recomputed))
+    [(plain, recomputed)] = trial.run(recompute.both, case)
+    trial.agree("the net", recomputed["looks"], plain["looks"])
+    trial.agree("is what was given", recomputed["returned the module"], [True] * len(case.recomputed))
 
 
 @requirement("checkpoint/after-failures", CHECKPOINT)
@@ -89,8 +93,8 @@ def test_a_module_that_raised_can_be_used_again(trial: Trial, case: RecomputeCas
     for fails_in in (1, 2):
         [got] = trial.run(recompute.after_a_failure, case, fails_in)
         trial.agree("raised", got["raised"], f"run {fails_in} fails")
-        trial.agree(f"the pass after run {fails_in} failed", got["trained"], want)
-        trial.agree(f"runs after run {fails_in} failed", got["runs"], [2])
+        trial.agree(f"the pass after run {fails_in} failed", got["results"], want["results"])
+        trial.agree(f"runs after run {fails_in} failed", got["runs"], expected_runs(case, recomputing=True))
 
 
 @requirement("checkpoint/contexts", CHECKPOINT)
@@ -98,40 +102,42 @@ def test_a_module_that_raised_can_be_used_again(trial: Trial, case: RecomputeCas
 def test_contexts_are_entered_in_forward_and_recomputation(trial: Trial, case: RecomputeCase) -> None:
     """Of the two contexts that context_fn makes, forward runs within the first and recomputation within the second."""
     [log] = trial.run(recompute_options.contexts_entered, case)
-    trial.agree("what happened", log, CONTEXTS)
+    trial.agree("what happened", log, recompute_options.CONTEXTS)
 
 
 @requirement("checkpoint/determinism", CHECKPOINT)
 def test_other_tensors_in_recomputation_are_refused(trial: Trial) -> None:
     """Recomputing tensors of other shapes raises a CheckpointError, unless determinism_check is "none"."""
     trial.refuses(recompute_options.recomputes_otherwise, ONE, "CheckpointError", "differ|metadata|shape")
-    [gradient] = trial.run(recompute_options.recomputes_unchecked, ONE)
+    unchecked = RecomputeCase(determinism_check="none")
+    [gradient] = trial.run(recompute_options.recomputes_otherwise, unchecked)
     trial.agree("the gradient", gradient, torch.tensor([2.0, 3.0]))
 
 
 @requirement("checkpoint/refuses-reentry", CHECKPOINT)
 def test_reentrant_recomputation_is_refused(trial: Trial) -> None:
     """With use_reentrant=True a NotImplementedError is raised that names it."""
-    trial.refuses(recompute_options.asks_for_reentry, ONE, "NotImplementedError", "use_reentrant")
+    trial.refuses(recompute.both, RecomputeCase(keyword="use_reentrant"), "NotImplementedError", "use_reentrant")
 
 
 @requirement("checkpoint/refuses-keywords", CHECKPOINT)
-@given(case=st.sampled_from(["foo", "recompute", "preserve_rng", "policy"]).map(lambda word: KeywordCase(keyword=word)))
-def test_unknown_keywords_are_refused(trial: Trial, case: KeywordCase) -> None:
+@pytest.mark.parametrize("keyword", ["foo", "recompute", "preserve_rng", "policy"])
+def test_unknown_keywords_are_refused(trial: Trial, keyword: str) -> None:
     """A keyword that is not known raises a ValueError or TypeError that names it."""
-    match = rf"[Uu]nexpected keyword argument.*{case.keyword}"
-    trial.refuses(recompute_options.with_keyword, case, ("ValueError", "TypeError"), match)
+    match = rf"[Uu]nexpected keyword argument.*{keyword}"
+    trial.refuses(recompute.both, RecomputeCase(keyword=keyword), ("ValueError", "TypeError"), match)
 
 
 @requirement("checkpoint/once", CHECKPOINT)
-@given(case=whole_layers())
+@given(case=recompute_cases(LAYERS))
 def test_one_module_is_not_checkpointed_twice(trial: Trial, case: RecomputeCase) -> None:
     """A second checkpoint of one module raises an error that says it can be applied once."""
     errors = ("AssertionError", "ValueError", "RuntimeError")
-    trial.refuses(recompute_options.twice_on_one, case, errors, "once|already")
+    case = replace(case, recomputed=case.recomputed * 2)
+    trial.refuses(recompute.both, case, errors, "once|already")
 
 
 def are_alike(trial: Trial, case: RecomputeCase) -> None:
     """Train without and with recomputation, and compare the results bit for bit."""
     for number, (plain, recomputed) in enumerate(trial.run(recompute.both, case)):
-        trial.agree(f"rank {number}", recomputed, plain)
+        trial.agree(f"rank {number}", recomputed["results"], plain["results"])

@@ -9,85 +9,74 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.data.comparison import Allowance
+from harness.data.comparison import exact
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.composition import compose, recompute
-from suites.composition.compose import NESTINGS, Act, ComposedCase, Composite, nesting
-from suites.composition.compose_programs import one_step, state_after_training, state_of_each_type, train
+from suites.composition import recompute
+from suites.composition.compose import NESTINGS, PASS, Act, ComposedCase, forms, forms_after_forward, nesting
+from suites.composition.compose_programs import Composed, after, state_of_each_type
 from suites.composition.compose_strategies import (
+    PLACES,
+    ROOTED,
     SMALL,
+    THREE,
     UNITS,
-    both_on_one,
+    applying,
     composed,
-    composites,
     inside_sharded,
     nestings,
+    one_of_each,
     same_module,
     siblings,
-    state_dict_cases,
     strategy_cases,
     under_root,
 )
-from suites.composition.recompute import RecomputeCase
-from suites.composition.recompute_options import cast_cases
+from suites.composition.recompute import RecomputeCase, cast_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import trains
+from suites.oracle.judging import finds, follows
 
 BY_POLICY = Feature.WRAP_POLICY
 RECOMPUTED = (Feature.FULLY_SHARD, Feature.CHECKPOINT)
 MIXED = (Feature.FULLY_SHARD, Feature.REPLICATE)
-OWN = composites(own=st.just(True))
 
 #: Two ranks and two steps in float64: the least that shows what one step or a rounding hides.
 PLAIN = ComposedCase(world_size=2, net=SMALL, dtype="float64", steps=2)
-ROOTED = replace(PLAIN, net=replace(SMALL, own=True))
-SHARD_UNITS = tuple(Act("fully_shard", unit) for unit in UNITS)
+OWN = replace(PLAIN, net=replace(SMALL, own=True))
 RECOMPUTE_INNER = tuple(Act("checkpoint", f"{unit}.0") for unit in UNITS)
 
 
 @requirement("composition/checkpoint-same-module", *RECOMPUTED, ranks=2, source="B1")
-@example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("fully_shard", "1", "Linear")), same_inputs=True))
+@example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("fully_shard", "1", "Linear"))))
 @given(case=composed(same_module()))
 def test_checkpoint_and_fully_shard_on_one_module_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Given to both checkpoint and fully_shard, in either order, a module trains as the plain one."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/checkpoint-inside", *RECOMPUTED, ranks=2, source="B2")
-@example(case=replace(PLAIN, acts=(*SHARD_UNITS, *RECOMPUTE_INNER), same_inputs=True))
+@example(case=replace(PLAIN, acts=(*(Act("fully_shard", unit) for unit in UNITS), *RECOMPUTE_INNER)))
 @given(case=composed(inside_sharded()))
 def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Sharded modules of which a part is recomputed train as the plain ones, with or without a sharded root."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/checkpoint-under-root", *RECOMPUTED, ranks=2, source="B5")
-@example(case=replace(ROOTED, acts=(*RECOMPUTE_INNER, Act("fully_shard"))))
-@given(case=composed(under_root(Act("fully_shard")), net=OWN))
+@example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("fully_shard"))))
+@given(case=composed(under_root("fully_shard"), net=ROOTED))
 def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A sharded root with parameters of its own, and recomputed modules below, trains as the plain net."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/adam", *RECOMPUTED, ranks=2, source="B0")
-@example(case=replace(ROOTED, acts=(*RECOMPUTE_INNER, Act("fully_shard")), adam=True, set_to_none=False))
-@example(
-    case=ComposedCase(
-        2,
-        Composite(2, ("linear", "nested", "nested"), multiplier=1, bias=False),
-        steps=1,
-        batch=1,
-        acts=(Act("checkpoint", "1"), Act("fully_shard")),
-        adam=True,
-        set_to_none=False,
-    )
-)
-@given(case=composed(under_root(Act("fully_shard")) | inside_sharded(), adam=True, set_to_none=st.booleans()))
+@example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("fully_shard")), adam=True, set_to_none=False))
+@example(case=replace(PLAIN, dtype="float32", acts=(Act("checkpoint", "1"), Act("fully_shard")), adam=True))
+@given(case=composed(under_root("fully_shard") | inside_sharded(), adam=True, set_to_none=st.booleans()))
 def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: ComposedCase) -> None:
     """Adam, with gradients set to None or to zero between steps, trains a composed net as the plain one."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/nestings", *MIXED, ranks=2, source="B7")
@@ -100,76 +89,67 @@ def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: Compose
 @given(case=nestings())
 def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """However replicate and fully_shard are nested, the loss, gradients and parameters are the plain net's."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/replicated-rest", *MIXED, ranks=2, source="B4")
-@example(case=replace(ROOTED, acts=(*(Act("fully_shard", unit, "Linear") for unit in UNITS), Act("replicate"))))
-@given(case=composed(st.just((Act("fully_shard", "1", "Linear"), Act("fully_shard", "2"), Act("replicate"))), net=OWN))
+@example(case=replace(OWN, acts=(*(Act("fully_shard", unit, "Linear") for unit in UNITS), Act("replicate"))))
+@given(case=applying(Act("fully_shard", "1", "Linear"), Act("fully_shard", "2"), Act("replicate"), net=ROOTED))
 def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: ComposedCase) -> None:
     """Above sharded modules, replicate keeps all other parameters whole, and only them, with averaged gradients."""
-    spreads_as_told(trial, case)
+    finds(trial, after, case, forms(case), "forms", *PASS)
+    trains(trial, case)
 
 
 @requirement("composition/siblings", *MIXED, ranks=2, source="B6")
-@example(
-    case=ComposedCase(
-        2,
-        Composite(1, ("linear", "nested", "nested"), multiplier=1),
-        dtype="float64",
-        seed=3,
-        steps=1,
-        batch=1,
-        acts=(Act("fully_shard", "0"), Act("replicate", "1"), Act("fully_shard", "2")),
-    )
-)
-@given(case=siblings())
+@example(case=replace(PLAIN, acts=(Act("fully_shard", "0"), Act("replicate", "1"), Act("fully_shard", "2"))))
+@given(case=composed(siblings(), net=THREE))
 def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: ComposedCase) -> None:
     """Modules of one net given to fully_shard and to replicate, side by side, train as the plain ones."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/refuses-both", *MIXED, source="B6")
-@given(case=both_on_one())
+@given(case=composed(st.sampled_from(["", *PLACES]).map(lambda at: (Act("fully_shard", at), Act("replicate", at)))))
 def test_replicate_refuses_what_is_sharded(trial: Trial, case: ComposedCase) -> None:
     """Given a module that is fully sharded, replicate raises a RuntimeError that says it cannot be applied."""
-    trial.refuses(train, case, "RuntimeError", "Cannot apply .*replicate")
+    trial.refuses(Composed.play, case, "RuntimeError", "Cannot apply .*replicate")
 
 
 @requirement("composition/casts", *RECOMPUTED, Feature.MIXED_PRECISION, ranks=2, source="B3")
 @given(case=cast_cases())
 def test_recomputation_casts_inputs_as_the_forward_did(trial: Trial, case: RecomputeCase) -> None:
     """Recomputed under mixed precision, each module meets inputs of the forward's dtype, and gradients are the same."""
-    for number, (plain, recomputed) in enumerate(trial.run(recompute.noted, case)):
-        trial.agree(f"rank {number}", plain["seen"], recompute.expected_casts(case, recompute=False))
-        trial.agree(f"rank {number}, recomputing", recomputed["seen"], recompute.expected_casts(case, recompute=True))
-        trial.agree(f"rank {number}, gradients", recomputed["gradients"], plain["gradients"])
+    for number, (plain, recomputed) in enumerate(trial.run(recompute.both, case)):
+        trial.agree(f"rank {number}", plain["runs"], recompute.expected_runs(case, recomputing=False))
+        trial.agree(f"rank {number}, recomputing", recomputed["runs"], recompute.expected_runs(case, recomputing=True))
+        trial.agree(f"rank {number}, results", recomputed["results"], plain["results"])
 
 
 @requirement("composition/state-dict", *MIXED, Feature.STATE_DICT, ranks=2, source="B8")
-@given(case=state_dict_cases("fully_shard", "replicate"))
+@given(case=composed(one_of_each("fully_shard", "replicate")))
 def test_state_dicts_of_mixed_nets_keep_the_forms_of_parameters(trial: Trial, case: ComposedCase) -> None:
     """After training, a state dict holds what is sharded as sharded tensors, and all else whole on every rank."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(state_after_training, case)):
-        parameters = want.trace(number)[-1]["parameters"]
-        holds(trial, f"rank {number}", case, got, compose.state_is(case, "cut", "whole"), parameters, want.within)
+    for number, got in enumerate(trial.run(after, case, "state", *case.actions)):
+        saves(trial, f"rank {number}", case, got, expected(case).trace(number)[-1]["parameters"])
+        trial.agree(f"rank {number}, entries", {name: got[name]["form"] for name in forms(case)}, forms(case))
 
 
 @requirement("composition/policy-checkpoint", *RECOMPUTED, BY_POLICY, ranks=2, source="B1 B5")
-@example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("FULL_SHARD", "1", "Linear")), same_inputs=True))
-@example(case=replace(ROOTED, acts=(*RECOMPUTE_INNER, Act("NO_SHARD"))))
-@given(case=composed(same_module(by_policy=True) | under_root(Act("NO_SHARD")), net=OWN))
+@example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("FULL_SHARD", "1", "Linear"))))
+@example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("NO_SHARD"))))
+@given(case=composed(same_module("FULL_SHARD", ["Linear"]) | under_root("NO_SHARD"), net=ROOTED))
 def test_recomputed_modules_sharded_by_policy_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A module given to checkpoint and, with a policy or under NO_SHARD, sharded by it or above trains as plain."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/policy-replicated-rest", *MIXED, BY_POLICY, ranks=2, source="B4")
-@given(case=composed(st.just((*(Act("FULL_SHARD", unit, "Linear") for unit in UNITS), Act("replicate"))), net=OWN))
+@given(case=applying(*(Act("FULL_SHARD", unit, "Linear") for unit in UNITS), Act("replicate"), net=ROOTED))
 def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial, case: ComposedCase) -> None:
     """Above modules sharded by policy, replicate keeps the other parameters whole, and averages their gradients."""
-    spreads_as_told(trial, case)
+    finds(trial, after, case, forms(case), "forms", *PASS)
+    trains(trial, case)
 
 
 @requirement("composition/policy-nestings", *MIXED, BY_POLICY, ranks=2, source="B7")
@@ -178,7 +158,7 @@ def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial,
 @given(case=nestings(by_policy=True))
 def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCase) -> None:
     """A policy leaves modules alone that replicate has taken, and the nested net trains as the plain one."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/strategies", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B1 B5")
@@ -186,7 +166,7 @@ def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCas
 @given(case=strategy_cases())
 def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Under every strategy, with any policy, ranks hold the right parts of what the plain net's training gives."""
-    trains(trial, train, case)
+    trains(trial, case)
 
 
 @requirement("composition/strategies-after-forward", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B5")
@@ -194,44 +174,37 @@ def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) ->
 @given(case=strategy_cases(policy="Unit"))
 def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: ComposedCase) -> None:
     """From forward to backward, SHARD_GRAD_OP and NO_SHARD keep all whole, the others have what a policy chose cut."""
-    want = compose.forms_after_forward(case)
-    for number, got in enumerate(trial.run(one_step, case)):
-        trial.agree(f"rank {number}", {name: got["after forward"][name] for name in want}, want)
+    want = forms_after_forward(case)
+    for number, got in enumerate(trial.run(after, case, "forms", "forward")):
+        trial.agree(f"rank {number}", {name: got[name] for name in want}, want)
 
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
-@given(case=state_dict_cases("FULL_SHARD", "NO_SHARD"))
+@given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, else plain tensors; full ones whole plain tensors only."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(state_of_each_type, case)):
-        own, full = want.trace(number)[-1]["parameters"], want.whole[-1]["parameters"]
-        for asked, found in got.items():
+    want, of = expected(case), forms(case)
+    for number, each in enumerate(trial.run(state_of_each_type, case)):
+        for asked, got in each.items():
             where, is_full = f"rank {number}, {asked}", asked == "full"
-            trial.agree(f"{where}, type", found["type"], "full" if is_full else "sharded")
-            kinds = compose.state_is(case, "a plain tensor" if is_full else "a DTensor", "a plain tensor")
-            holds(trial, where, case, found, kinds, full if is_full else own, want.within)
+            trial.agree(f"{where}, type", got["type"], "full" if is_full else "sharded")
+            kinds = {
+                name: "a plain tensor" if is_full or of.get(name) != "cut" else "a DTensor" for name in got["state"]
+            }
+            trial.agree(f"{where}, entries", {name: entry["is"] for name, entry in got["state"].items()}, kinds)
+            last = want.whole[-1] if is_full else want.trace(number)[-1]
+            saves(trial, where, case, got["state"], last["parameters"])
 
 
-def spreads_as_told(trial: Trial, case: ComposedCase) -> None:
-    """Compare which parameters are cut after a forward and backward, and each rank's gradients."""
-    want = expected(replace(case, steps=1))
-    for number, got in enumerate(trial.run(one_step, case)):
-        trial.agree(f"rank {number}, forms", got["after backward"], compose.forms(case))
-        due = want.trace(number)[0]["gradients"]
-        trial.agree(f"rank {number}", {"gradients": got["gradients"]}, {"gradients": due}, want.within)
+def trains(trial: Trial, case: ComposedCase) -> None:
+    """Play all actions on ranks, and compare with the unsharded net."""
+    follows(trial, Composed.play, expected(case))
 
 
-def holds(
-    trial: Trial,
-    where: str,
-    case: ComposedCase,
-    got: dict[str, Any],
-    kinds: dict[str, str],
-    parameters: dict[str, Tensor],
-    within: Allowance,
-) -> None:
-    """Compare what a state dict holds: what its entries are, parameters within rounding, and buffers exactly."""
-    trial.agree(f"{where}, entries", got["is"], kinds)
-    trial.agree(where, {"parameters": got["parameters"]}, {"parameters": parameters}, within)
-    trial.agree(f"{where}, buffers", got["buffers"], dict(case.build().named_buffers()))
+def saves(trial: Trial, where: str, case: ComposedCase, got: dict[str, Any], parameters: dict[str, Tensor]) -> None:
+    """Compare what a state dict holds: parameters within rounding, buffers exactly, and nothing else."""
+    buffers = dict(case.build().named_buffers())
+    trial.agree(f"{where}, names", sorted(got), sorted([*parameters, *buffers]))
+    due: dict[str, Any]
+    for due, within in ((parameters, expected(case).within), (buffers, exact)):
+        trial.agree(where, {name: got[name]["local"] for name in due}, due, within)

@@ -57,6 +57,11 @@ class ShardedStack(Sharded):
         """The net."""
         return sharded(self.rank, self.case, **self.options)
 
+    @classmethod
+    def layouts(cls, rank: Rank, case: TrainingCase) -> dict[str, Any]:
+        """A program: how parameters lie on the mesh of all axes at first."""
+        return layouts(cls(rank, case).net, whole_mesh(rank, case))
+
     def places(self) -> list[str]:
         """The names of all sharded modules, the root last."""
         return [*map(str, self.case.sharded), ""]

@@ -24,12 +24,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from harness.worlds.rank import Rank
 from reference_models.nets import Transformer
 from suites.kit.cases import fill
 from suites.kit.parallel import ParallelCase, parallel_cases
-from suites.kit.programs import data_mesh, steps, whole_mesh
-from suites.oracle.situation import Trace
+from suites.kit.programs import ShardedStack, data_mesh, whole_mesh
 
 
 class Decoder(Transformer):
@@ -115,12 +113,16 @@ def parallelize(net: Decoder, mesh: DeviceMesh) -> None:
         net.head.weight = net.tokens.weight
 
 
-def train_decoder(rank: Rank, case: DecoderCase) -> Trace:
-    """Cut a decoder over tp, shard some layers and the whole over dp, and train; tp ranks see the same tokens."""
-    net, fully_shard = case.build(), rank.implementation.fully_shard
-    decoder: Any = net[0]
-    assert fully_shard is not None
-    parallelize(decoder, whole_mesh(rank, case)["tp"])
-    for module in [*(decoder.layers[place] for place in case.sharded), net]:
-        fully_shard(module, mesh=data_mesh(rank, case), reshard_after_forward=case.reshard_after_forward)
-    return steps(rank, case, net)
+class ShardedDecoder(ShardedStack):
+    """A decoder on one rank; tp ranks see the same tokens."""
+
+    def made(self) -> Any:
+        """The net cut over tp, then some layers and the whole sharded over dp."""
+        rank, case = self.rank, self.case
+        net, fully_shard = case.build(), rank.implementation.fully_shard
+        decoder: Any = net[0]
+        assert fully_shard is not None
+        parallelize(decoder, whole_mesh(rank, case)["tp"])
+        for module in [*(decoder.layers[place] for place in case.sharded), net]:
+            fully_shard(module, mesh=data_mesh(rank, case), reshard_after_forward=case.reshard_after_forward)
+        return net

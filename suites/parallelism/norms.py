@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.parallel import parallel_cases
-from suites.kit.programs import gradients, loss_of, parameters, whole
+from suites.kit.programs import whole
 from suites.oracle.expected import expected
-from suites.parallelism.tensor_parallel import TensorParallelCase, sharded
+from suites.oracle.layout import own
+from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase
 
 #: Below the norm of nearly all gradients drawn; those that are below it are left as they are.
 MOST_NORM = 0.5
@@ -55,18 +55,12 @@ def leaves_no_rank_without(case: NormCase) -> bool:
     return all(part.numel() for rank in range(case.world_size) for part in case.parts(rank).values())
 
 
-def backward(rank: Rank, case: NormCase, scale: float = 1.0) -> nn.Sequential:
-    """One forward and backward of a scaled loss."""
-    net = sharded(rank, case)
-    (loss_of(rank, case, net) * scale).backward()
-    return net
-
-
 def clip(rank: Rank, case: NormCase) -> dict[str, Any]:
     """The total norm that clipping returns, and the gradients after it."""
-    net = backward(rank, case)
-    total = nn.utils.clip_grad_norm_(net.parameters(), MOST_NORM, float(case.norm), foreach=case.foreach)
-    return {"total": whole(total), "gradients": gradients(net)}
+    stack = TensorParallel(rank, case)
+    stack.do_all(("forward", "backward"))
+    total = nn.utils.clip_grad_norm_(stack.held.values(), MOST_NORM, float(case.norm), foreach=case.foreach)
+    return {"total": whole(total), "gradients": stack.see_gradients()}
 
 
 def clipped(case: NormCase, number: int) -> dict[str, Any]:
@@ -80,30 +74,24 @@ def clipped(case: NormCase, number: int) -> dict[str, Any]:
 
 def scaled_step(rank: Rank, case: NormCase) -> dict[str, Any]:
     """Scale the loss, let a gradient scaler unscale and step; what it left, and the scale afterwards."""
-    net = backward(rank, case, scale=SCALE)
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
+    stack = TensorParallel(rank, case)
+    (stack.losses()[0] * SCALE).backward()
+    optimizer = torch.optim.SGD(stack.held.values(), lr=case.learning_rate)
     scaler = torch.amp.GradScaler(rank.device.type, init_scale=SCALE, growth_interval=1000)
     scaler.scale(torch.zeros((), device=rank.device))
     if rank.number == case.spoilt:
-        spoil(net)
+        own(next(iter(stack.held.values())).grad).view(-1)[0] = float("inf")
     scaler.unscale_(optimizer)
-    after = gradients(net)
+    after = stack.see_gradients()
     scaler.step(optimizer)
     scaler.update()
-    return {"gradients": after, "parameters": parameters(net), "scale": scaler.get_scale()}
-
-
-def spoil(net: nn.Module) -> None:
-    """Put an infinity into the first local gradient."""
-    first = next(iter(net.parameters())).grad
-    assert isinstance(first, DTensor)
-    with torch.no_grad():
-        first.to_local().view(-1)[0] = float("inf")
+    return {"gradients": after, "parameters": stack.see_parameters(), "scale": scaler.get_scale()}
 
 
 def stepped(case: NormCase, number: int) -> dict[str, Any]:
     """What rank ``number`` must see: a step where all is finite, else none and half the scale."""
     [step] = expected(case).trace(number)
-    if case.spoilt is None:
-        return {"gradients": step["gradients"], "parameters": step["parameters"], "scale": SCALE}
-    return {"gradients": step["gradients"], "parameters": case.parts(number), "scale": SCALE / 2}
+    ends = {"parameters": step["parameters"], "scale": SCALE}
+    if case.spoilt is not None:
+        ends = {"parameters": case.parts(number), "scale": SCALE / 2}
+    return {"gradients": step["gradients"], **ends}

@@ -9,18 +9,18 @@ what lies whole on dp::
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from harness.worlds.rank import Rank
-from suites.kit import programs
 from suites.kit.parallel import Mesh, ParallelCase
-from suites.kit.programs import apply, gradients, loss_of, steps, whole_mesh
-from suites.oracle.situation import Trace
+from suites.kit.programs import ShardedStack, apply, whole_mesh
 from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
 FSDP: list[Mesh] = [({"dp": size}, ("dp",), ()) for size in (2, 4, 1)]
@@ -42,18 +42,52 @@ WITH_TP: list[Mesh] = [
 
 @dataclass(frozen=True)
 class SpmdCase(ParallelCase):
-    """All parameters lie on the mesh of all axes before they are sharded. With ``spare``, the last block is not run."""
+    """All parameters lie on the mesh of all axes before they are sharded.
+
+    With ``spare``, the last block is not run, and its parameters are reduced all the same. ``wrong`` is what the caller
+    gets wrong, if anything.
+    """
 
     axes: tuple[str, ...] = ("dp",)
     mesh: tuple[int, ...] = (2,)
     spare: bool = False
+    wrong: str = ""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Training, after what is set if a block is to spare."""
+        return (*["set reduce_scatter_unused_params True"] * self.spare, *super().actions)
+
+    @property
+    def zeros_for_unused(self) -> bool:
+        """If a block is to spare."""
+        return self.spare
+
+    def build(self) -> nn.Sequential:
+        """The net; a block that is to spare does nothing."""
+        net = super().build()
+        if self.spare:
+            vars(net[-1])["forward"] = lambda x: x
+        return net
+
+
+class Spmd(ShardedStack):
+    """The net of a case, sharded by the names of the data axes, on one rank; ranks of one tp group see one batch."""
+
+    def made(self) -> Any:
+        """Blocks, then the root."""
+        rank, case = self.rank, self.case
+        options = {"mesh": whole_mesh(rank, case), "dp_mesh_dims": data_axes(rank, case.shard, case.replicate)}
+        if case.shard:
+            options["reshard_after_forward"] = case.reshard_after_forward
+        net = case.build() if case.wrong == "plain parameters" else distributed(rank, case)
+        return apply(rank, case, net, **{**options, **(wrongly(rank, case, net) if case.wrong else {})})
 
 
 def distributed(rank: Rank, case: SpmdCase) -> SpmdNet:
     """The net with all parameters on the mesh: cut over tp, and whole on each data axis."""
-    mesh, built = whole_mesh(rank, case), case.build()
-    net = SpmdNet(*built)
-    net.mesh, net.spare = mesh, case.spare
+    mesh, net = whole_mesh(rank, case), SpmdNet(*case.build())
+    net.mesh = mesh
     for block in net if mesh.ndim > 1 else []:
         compute_locally(block, mesh)
     for prefix, module in net.named_modules():
@@ -74,38 +108,36 @@ def data_axes(rank: Rank, shard: tuple[str, ...], replicate: tuple[str, ...]) ->
     return make(shard=one, replicate=other)
 
 
-def sharded(rank: Rank, case: SpmdCase, net: SpmdNet | None = None, **options: Any) -> SpmdNet:
-    """Shard the case's blocks, then the root, by the names of the data axes."""
-    options.setdefault("mesh", whole_mesh(rank, case))
-    options.setdefault("dp_mesh_dims", data_axes(rank, case.shard, case.replicate))
-    if case.shard:
-        options.setdefault("reshard_after_forward", case.reshard_after_forward)
-    net = net or distributed(rank, case)
-    apply(rank, case, net, **options)
-    return net
+def wrongly(rank: Rank, case: SpmdCase, net: Any) -> dict[str, Any]:
+    """The options that are given wrongly; or the first weight is put where it must not lie."""
+    given: dict[str, Callable[[], dict[str, Any]]] = {
+        "no name": lambda: {"dp_mesh_dims": data_axes(rank, (), ())},
+        "unknown name": lambda: {"dp_mesh_dims": data_axes(rank, ("elsewhere",), ())},
+        "nameless mesh": lambda: {"mesh": rank.mesh(case.mesh)},
+        "placed replicas": lambda: {"shard_placement_fn": lambda parameter: Shard(0)},
+    }
+    mesh, placed = whole_mesh(rank, case), [Replicate() for _ in case.axes]
+    elsewhere: dict[str, Callable[[], tuple[DeviceMesh, Sequence[Placement]]]] = {
+        "on another mesh": lambda: (rank.mesh(case.mesh, tuple(f"other_{axis}" for axis in case.axes)), placed),
+        "cut already": lambda: (mesh, [Shard(0) for _ in placed]),
+    }
+    if case.wrong in elsewhere:
+        layer = net[0].in_proj
+        local = layer.weight.detach().to_local()
+        layer.weight = nn.Parameter(DTensor.from_local(local, *elsewhere[case.wrong](), run_check=False))
+    return given.get(case.wrong, dict)()
 
 
-def layouts(rank: Rank, case: SpmdCase) -> dict[str, Any]:
-    """How every parameter lies on the mesh, what this rank holds, and what all ranks put together."""
-    return programs.layouts(sharded(rank, case), whole_mesh(rank, case))
-
-
-def train_spmd(rank: Rank, case: SpmdCase) -> Trace:
-    """Shard, then train; ranks of one tp group see the same batch."""
-    return steps(rank, case, sharded(rank, case))
-
-
-def train_in_groups(rank: Rank, case: SpmdCase) -> dict[str, Any]:
-    """Train with shards over smaller groups; or how that was refused."""
+def in_groups(rank: Rank, case: SpmdCase) -> dict[str, Any]:
+    """What is seen in training with shards over smaller groups; or how that was refused."""
     try:
-        return {"trace": train_spmd(rank, case)}
+        return {"trace": Spmd.play(rank, case)}
     except (NotImplementedError, ValueError) as error:
         return {"refused": str(error)}
 
 
-def unused(rank: Rank, case: SpmdCase) -> dict[str, Any]:
-    """One backward in which unused parameters are reduced too; the gradients."""
-    net = sharded(rank, case)
-    net.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
-    loss_of(rank, case, net).backward()
-    return dict(gradients(net))
+def replicate_by_names(rank: Rank, case: SpmdCase) -> None:
+    """Have ``replicate`` take the names of the data axes."""
+    replicate, mesh = rank.implementation.replicate_fsdp, whole_mesh(rank, case)
+    assert replicate is not None
+    replicate(distributed(rank, case), mesh=mesh, dp_mesh_dims=data_axes(rank, case.shard, case.replicate))

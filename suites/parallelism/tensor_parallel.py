@@ -14,10 +14,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
 from harness.worlds.rank import Rank
-from suites.kit import programs
 from suites.kit.parallel import ParallelCase, cut_over_tp
-from suites.kit.programs import apply, loss_of, steps, whole_mesh
-from suites.oracle.situation import Trace
+from suites.kit.programs import ShardedStack, sharded
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,22 @@ class TensorParallelCase(ParallelCase):
         return 1 if self.free and name.endswith("in_proj.weight") else 0
 
 
-def sharded(rank: Rank, case: TensorParallelCase) -> nn.Sequential:
-    """Cut every MLP over tp; then shard by the plan."""
-    net, subject = cut_over_tp(rank, case, case.build()), rank.implementation
-    for block in net if case.checkpointed else ():
-        assert subject.checkpoint is not None
-        subject.checkpoint(block)
-    options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
-    if case.free:
-        options["shard_placement_fn"] = where_tp_leaves_whole
-    if case.offload:
-        assert subject.cpu_offload_policy is not None
-        options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
-    return apply(rank, case, net, **options)
+class TensorParallel(ShardedStack):
+    """The net of a case, on one rank; ranks of one tp group see the same batch."""
+
+    def made(self) -> Any:
+        """Every MLP cut over tp, then sharded by the plan."""
+        case, subject, options = self.case, self.rank.implementation, dict[str, Any]()
+        net = cut_over_tp(self.rank, case, case.build())
+        for block in net if case.checkpointed else ():
+            assert subject.checkpoint is not None
+            subject.checkpoint(block)
+        if case.free:
+            options["shard_placement_fn"] = where_tp_leaves_whole
+        if case.offload:
+            assert subject.cpu_offload_policy is not None
+            options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
+        return sharded(self.rank, case, net, **options)
 
 
 def where_tp_leaves_whole(parameter: nn.Parameter) -> Shard | None:
@@ -57,19 +58,9 @@ def where_tp_leaves_whole(parameter: nn.Parameter) -> Shard | None:
     return Shard(1) if parameter.dim() == 2 and isinstance(cut, Shard) and cut.dim == 0 else None
 
 
-def layouts(rank: Rank, case: TensorParallelCase) -> dict[str, Any]:
-    """Of every parameter: how it lies on the mesh, what this rank holds, and what all ranks put together."""
-    return programs.layouts(sharded(rank, case), whole_mesh(rank, case))
-
-
-def train(rank: Rank, case: TensorParallelCase) -> Trace:
-    """Shard over all axes, then train; ranks of one tp group see the same batch."""
-    return steps(rank, case, sharded(rank, case))
-
-
 def devices(rank: Rank, case: TensorParallelCase) -> list[str]:
     """The kinds of device on which parameters, then gradients lie after a backward."""
-    net = sharded(rank, case)
-    loss_of(rank, case, net).backward()
-    kept = [t for p in net.parameters() for t in (p, p.grad)]
+    stack = TensorParallel(rank, case)
+    stack.do_all(("forward", "backward"))
+    kept = [t for p in stack.held.values() for t in (p, p.grad)]
     return sorted({"none" if tensor is None else tensor.device.type for tensor in kept})

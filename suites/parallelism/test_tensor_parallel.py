@@ -14,10 +14,11 @@ from suites.kit import tolerance
 from suites.kit.cases import Stack
 from suites.kit.parallel import FLAT, HYBRID, parallel_cases
 from suites.kit.strategies import costly
-from suites.oracle.judging import finds, trains
-from suites.parallelism.decoder import DecoderCase, decoder_cases, train_decoder
+from suites.oracle.expected import expected
+from suites.oracle.judging import finds, follows
+from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
 from suites.parallelism.norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
-from suites.parallelism.tensor_parallel import TensorParallelCase, devices, layouts, train
+from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase, devices
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
 cases = partial(parallel_cases, kind=TensorParallelCase)
@@ -31,6 +32,10 @@ RICH = TensorParallelCase(
     mesh=(2, 2),
     reshard_after_forward=True,
 )
+#: The same on three axes.
+THREE_AXES = replace(
+    RICH, world_size=8, mesh=(2, 2, 2), axes=("replicate", "shard", "tp"), shard=("shard",), replicate=("replicate",)
+)
 #: The same of one MLP in float32, which may be averaged on the way.
 SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dtype="float32", steps=1)
 
@@ -40,7 +45,7 @@ SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dty
 @given(case=cases(exact=True))
 def test_training_after_tensor_parallelism_on_integers_is_exact(trial: Trial, case: TensorParallelCase) -> None:
     """On data whose sums are exact, MLPs cut over tp and dp train as the unsharded model does, bit for bit."""
-    trains(trial, train, case)
+    follows(trial, TensorParallel.play, expected(case))
 
 
 @requirement("tensor-parallel/general", *BOTH, ranks=2)
@@ -48,30 +53,32 @@ def test_training_after_tensor_parallelism_on_integers_is_exact(trial: Trial, ca
 @given(case=cases(dtype="float32"))
 def test_training_after_tensor_parallelism_follows_the_unsharded_model(trial: Trial, case: TensorParallelCase) -> None:
     """Gradients are averaged over dp and not over tp: training is the unsharded model's on one batch for each dp."""
-    trains(trial, train, case)
+    follows(trial, TensorParallel.play, expected(case))
 
 
 @requirement("tensor-parallel/hybrid-layout", *BOTH, Feature.HSDP, ranks=4)
 @costly(2)
+@example(case=replace(THREE_AXES, sharded=()))
 @given(case=cases(meshes=HYBRID))
 def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Trial, case: TensorParallelCase) -> None:
     """A parameter cut over tp, then hybrid-sharded, lies on (replicate, shard, tp), and is put together as it was."""
-    finds(trial, layouts, case, case.layouts)
+    finds(trial, TensorParallel.layouts, case, case.layouts)
 
 
 @requirement("tensor-parallel/hybrid", *BOTH, Feature.HSDP, ranks=4)
+@example(case=THREE_AXES)
 @given(case=cases(meshes=HYBRID, exact=True))
 def test_hybrid_training_after_tensor_parallelism_is_exact(trial: Trial, case: TensorParallelCase) -> None:
     """On data whose sums are exact, MLPs cut over tp and hybrid-sharded train as the unsharded model, bit for bit."""
-    trains(trial, train, case)
+    follows(trial, TensorParallel.play, expected(case))
 
 
 @requirement("tensor-parallel/free-dim", *BOTH, Feature.SHARD_PLACEMENT, ranks=2)
 @given(case=cases(meshes=FLAT[:-1], exact=True, multiple=2, free=True))
 def test_sharding_along_the_dim_that_tensor_parallelism_leaves_whole(trial: Trial, case: TensorParallelCase) -> None:
     """A placement function may choose the dim that tp leaves whole: both axes then cut it their way, and it trains."""
-    finds(trial, layouts, case, case.layouts)
-    trains(trial, train, case)
+    finds(trial, TensorParallel.layouts, case, case.layouts)
+    follows(trial, TensorParallel.play, expected(case))
 
 
 @requirement("tensor-parallel/checkpoint", *BOTH, Feature.CHECKPOINT, ranks=2)
@@ -79,7 +86,7 @@ def test_sharding_along_the_dim_that_tensor_parallelism_leaves_whole(trial: Tria
 @given(case=cases(exact=True, checkpointed=True))
 def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case: TensorParallelCase) -> None:
     """MLPs cut over tp and dp whose forwards are recomputed in backward train as the unsharded model, bit for bit."""
-    trains(trial, train, case)
+    follows(trial, TensorParallel.play, expected(case))
 
 
 @requirement("tensor-parallel/offload", *BOTH, Feature.CPU_OFFLOAD, ranks=2)
@@ -88,7 +95,7 @@ def test_recomputing_after_tensor_parallelism_changes_nothing(trial: Trial, case
 def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case: TensorParallelCase) -> None:
     """With CPU offload, shards and gradients of parameters cut over tp lie on the CPU, also where dp has one rank."""
     finds(trial, devices, case, ["cpu"])
-    trains(trial, train, case)
+    follows(trial, TensorParallel.play, expected(case))
 
 
 @requirement("tensor-parallel/decoder", *BOTH, ranks=2)
@@ -96,7 +103,7 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
 @given(case=decoder_cases())
 def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Trial, case: DecoderCase) -> None:
     """A gradient that tp left partial or whole is laid out as its parameter first: a decoder trains as unsharded."""
-    trains(trial, train_decoder, case)
+    follows(trial, ShardedDecoder.play, expected(case))
 
 
 @requirement("tensor-parallel/clip", *BOTH, ranks=2)
