@@ -65,7 +65,7 @@ def _digest() -> str:
 
 
 def _build(path: Path) -> None:
-    """Compile beside the final place and rename, so that no reader finds half a file, and two builders do not disturb each other."""
+    """Compile beside the final place, then rename: no reader finds half a file, and two builders are both right."""
     if why := unavailable():
         raise CannotBuild(why)
     path.parent.mkdir(parents=True, exist_ok=True)
