@@ -57,6 +57,11 @@ class GeneratedCase(CaseOnMesh, Situation):
     #: Losses are means, so gradients are small, and this moves weights by some hundredths.
     learning_rate = 0.5
 
+    @property
+    def exact(self) -> bool:
+        """Whether all numbers are integers, and results to be equal bit for bit."""
+        return isinstance(self.net, Net) and self.net.plain
+
     def build(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The net with the seed's numbers, rounded to the case's dtype; in ``dtype`` from then on, if there is one.
 
@@ -65,7 +70,7 @@ class GeneratedCase(CaseOnMesh, Situation):
         net = self.net.make()
         if self.net != Named("mixed dtypes"):
             net = net.to(self.torch_dtype)
-        fill(net, self.seed)
+        fill(net, self.seed, self.exact)
         mixture = self.net == Named("mixed dtypes") and dtype != torch.float64
         return net if dtype is None or mixture else net.to(dtype)
 
@@ -113,11 +118,11 @@ class GeneratedCase(CaseOnMesh, Situation):
 
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
-        return draw(shape, mixed(self.seed, *salt), exact=False)
+        return draw(shape, mixed(self.seed, *salt), self.exact)
 
     def total(self, losses: Tensor) -> Tensor:
-        """One loss of many: the mean."""
-        return losses.mean()
+        """One loss of many: the mean, or, since that is not exact, the sum."""
+        return losses.sum() if self.exact else losses.mean()
 
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """Plain SGD."""

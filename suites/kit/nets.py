@@ -199,16 +199,18 @@ def skeleton(net: Net | Named) -> nn.Module:
 ADDED = ("bias", "shift", "offset", "buffer", "table", "running_mean")
 
 
-def fill(net: nn.Module, seed: int) -> None:
+def fill(net: nn.Module, seed: int, exact: bool = False) -> None:
     """Write numbers drawn from the seed into all parameters and floating buffers; shared ones are written once.
 
     Weights are divided by the root of their fan-in, and factors are above one: then values neither vanish nor grow from
-    block to block, norms do not divide by nothing, and running variances are positive.
+    block to block, norms do not divide by nothing, and running variances are positive. If ``exact``, all are integers.
     """
     with torch.no_grad():
         for place, (name, tensor) in enumerate([*net.named_parameters(), *net.named_buffers()]):
-            numbers = draw(tuple(tensor.shape), mixed(seed, 0, place), exact=False)
-            if tensor.dim() > 1:
+            numbers = draw(tuple(tensor.shape), mixed(seed, 0, place), exact)
+            if exact:
+                tensor.copy_(numbers)
+            elif tensor.dim() > 1:
                 tensor.copy_(numbers / max(tensor.shape[1:].numel(), 1) ** 0.5)
             elif tensor.is_floating_point():
                 tensor.copy_(numbers / 4 if name.endswith(ADDED) else 1 + numbers.abs() / 4)

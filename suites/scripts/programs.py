@@ -41,15 +41,6 @@ class ShardedScript(Sharded):
         found = super().forward("")
         return {**found, "dtypes": [str(loss.dtype) for loss in found["losses"]]}
 
-    def accumulate(self, what: str) -> State:
-        """A forward and a backward without reduction, or with one among ``shards`` only."""
-        setting = "all_reduce" if what == "shards" else "gradient_sync"
-        self.defer(setting)
-        found = self.forward("")
-        self.backward("newest")
-        self.resume(setting)
-        return found
-
     # State.
 
     def save(self, _: str) -> State:
