@@ -21,9 +21,10 @@ from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.programs import data_mesh
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.sharded import State, played_on
+from suites.passes.autograd_routes import HEADS
+from suites.passes.passes import Blocks
 from suites.training.offloading import policy
 
 
@@ -118,53 +119,16 @@ class FineCase(PrecisionCase):
 # Two results of one forward.
 
 
-class Fork(nn.Module):
-    """Two blocks on one input: what is drawn from one need not be drawn from the other."""
+class Beside(Blocks):
+    """Blocks on one input: what is drawn from one need not be drawn from the other."""
 
-    def __init__(self, left: nn.Module, right: nn.Module) -> None:
-        super().__init__()
-        self.left, self.right = left, right
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both results."""
-        return self.left(x), self.right(x)
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the results of all."""
+        return [block(x) for block in self.blocks]
 
 
-@dataclass(frozen=True)
-class ForkCase(TrainingCase):
-    """The net twice, with other weights, on one input; each result goes backward by itself, the second as the last."""
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """Twice over."""
-        return ("forward", "defer last", "backward first", "resume last", "backward second", "drop") * 2
-
-    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
-        """Both nets in a dtype."""
-        return Fork(self.build(), replace(self, seed=self.seed + 1).build()).to(dtype or self.torch_dtype)
-
-    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
-        """One of each result."""
-        return [self.loss(each, 2 * batch + place, rank) for place, each in enumerate(outputs)]
-
-
-class ShardedFork(RecordedStack):
-    """Two nets on one input, each sharded by itself."""
-
-    def made(self) -> Any:
-        """Both."""
-        net, fully_shard = self.case.build_in(None), self.rank.implementation.fully_shard
-        assert fully_shard is not None
-        for module in (net.left, net.right, net):
-            fully_shard(
-                module, mesh=data_mesh(self.rank, self.case), reshard_after_forward=self.case.reshard_after_forward
-            )
-        return net
-
-
-def play_fork(rank: Rank, case: ForkCase) -> list[State]:
-    """Two backwards of one forward."""
-    return played_on(ShardedFork(rank, case))
+#: Each result goes backward by itself, the second as the last.
+FORK = replace(HEADS, net=Beside)
 
 
 # Different parameters of one group.

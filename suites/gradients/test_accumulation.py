@@ -13,20 +13,21 @@ from harness.vendor import Feature
 from suites.communication.played import PASS, ActionsCase, play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
+    FORK,
     AccumulationCase,
     BranchedMicroBatches,
     FineCase,
-    ForkCase,
     accumulation_cases,
     branched_micro_batches,
-    play_fork,
     play_offloaded,
 )
-from suites.kit.cases import Stack, as_case
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly, training_cases
+from suites.kit.strategies import costly
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
+from suites.passes import pass_programs
+from suites.passes.pass_strategies import pass_cases
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
 #: Two steps, one block sharded by itself, one left to the root, gradients zeroed once and dropped once.
@@ -117,10 +118,10 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 
 @requirement("accumulation/last-backward", *ADDING, ranks=2)
 @costly(2)
-@given(case=training_cases(exact=True, dtype="float64", steps=1).map(lambda case: as_case(ForkCase, case)))
-def test_a_backward_may_be_followed_by_another(trial: Trial, case: ForkCase) -> None:
+@given(case=pass_cases(plan=(0, 1)))
+def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase) -> None:
     """After set_is_last_backward(False) a backward of one result, and then one of another, give all gradients."""
-    follows(trial, play_fork, expected(case))
+    pass_programs.follows(trial, case, FORK)
 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)

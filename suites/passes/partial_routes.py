@@ -42,13 +42,6 @@ def shard_in_list(implementation: Implementation, case: TrainingCase, net: Any, 
     fully_shard(net, **options)
 
 
-def shard_in_list_checkpointed(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
-    """The same, after activation checkpointing of the first block."""
-    assert implementation.checkpoint is not None
-    implementation.checkpoint(net.blocks[0])
-    shard_in_list(implementation, case, net, **options)
-
-
 def accumulated(p: Pass) -> Found:
     """Two such passes, of which the first keeps its gradients to itself."""
     for last in (False, True):
@@ -77,7 +70,7 @@ def kept_full(p: Pass) -> Found:
 
 CHUNKS = replace(DETACHED, spread=shard_in_list)
 CHUNKS_TIED = replace(CHUNKS, net=Tied)
-CHUNKS_CHECKPOINTED = replace(CHUNKS, spread=shard_in_list_checkpointed)
+CHUNKS_CHECKPOINTED = replace(CHUNKS, recomputed=1)
 ACCUMULATED = replace(CHUNKS, body=accumulated, actions=ALONE)
 KEPT_FULL = replace(CHUNKS, body=kept_full, actions=ALONE)
 TWO_FORWARDS = Route(net=Cut, actions=TWO, spread=shard_in_list)

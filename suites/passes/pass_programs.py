@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.distributed.tensor.placement_types import Shard
+
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
@@ -21,8 +23,13 @@ class Walking(Resting):
 
     def made(self) -> Any:
         """The net, sharded as the route has it."""
-        net = self.case.build_in(None).to(self.rank.device)
-        self.case.route.spread(self.rank.implementation, self.case.case, net, **self.options)
+        net, route, subject = self.case.build_in(None).to(self.rank.device), self.case.route, self.rank.implementation
+        for block in list(net.blocks)[: route.recomputed]:
+            assert subject.checkpoint is not None
+            subject.checkpoint(block)
+        if route.dim:
+            self.options["shard_placement_fn"] = lambda parameter: Shard(route.dim % parameter.dim())
+        route.spread(subject, self.case.case, net, **self.options)
         return net
 
     def walk(self, place: str) -> State:

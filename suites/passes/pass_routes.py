@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
 from suites.kit.cases import Stack, TrainingCase
@@ -86,11 +86,6 @@ def with_methods(implementation: Implementation, case: TrainingCase, net: Any, *
         implementation.register_forward_method(net, name)
 
 
-def by_last_dim(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
-    """Sharding by plan, with every parameter cut along its last dim."""
-    shard_by_plan(implementation, case, net, shard_placement_fn=lambda p: Shard(p.dim() - 1), **options)
-
-
 def roots_that_share(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
     """Every block is a root of its own; they share what they communicate with."""
     assert implementation.fully_shard is not None
@@ -99,14 +94,6 @@ def roots_that_share(implementation: Implementation, case: TrainingCase, net: An
         implementation.fully_shard(block, **options)
     implementation.share_comm_ctx([])
     implementation.share_comm_ctx(list(net.blocks))
-
-
-def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
-    """Activation checkpointing of every block, then sharding by plan."""
-    assert implementation.checkpoint is not None
-    for block in net.blocks:
-        implementation.checkpoint(block)
-    shard_by_plan(implementation, case, net, **options)
 
 
 #: Optimizers of ``torch.optim``, each with one of its ways to go over parameters, or left to itself.
@@ -129,11 +116,11 @@ TWO = ("forward", "forward", "backward all")
 TWICE = Route(net=Twice)
 CHILD_ALONE = Route(run=child_alone)
 TWO_FORWARDS = Route(actions=TWO)
-TWO_FORWARDS_AGAIN = Route(actions=TWO, spread=checkpointed)
+TWO_FORWARDS_AGAIN = replace(TWO_FORWARDS, recomputed=None)
 TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
 METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
 SHARING_ROOTS = Route(spread=roots_that_share)
 OPTIMIZERS = Route(optimizer=named_optimizer, exact=False)
-LAST_DIM = Route(spread=by_last_dim, dim=-1)
+LAST_DIM = Route(dim=-1)

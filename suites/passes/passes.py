@@ -119,6 +119,8 @@ class Route:
     in_backward: bool = False
     #: The dim along which parameters are cut.
     dim: int = 0
+    #: How many blocks, from the first on, run again in backward; None is all.
+    recomputed: int | None = 0
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ param_dtype bfloat16 a module must be given the same with the first tensor in bf
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
 from suites.oracle.situation import tensors_in
+from suites.passes.containers import MAKE
 from suites.training.noting import Noting, NotingCase
 
 #: What a structure is made of: ``("tensor", dtype)``, ``("text", what)`` or ``(kind, *structures)``.
@@ -28,31 +27,6 @@ Structure = tuple[Any, ...]
 ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool")
-
-
-@dataclass
-class Pair:
-    """Two values."""
-
-    left: Any
-    right: Any
-
-
-class NamedPair(NamedTuple):
-    """Two values, as a tuple."""
-
-    left: Any
-    right: Any
-
-
-MAKE: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "dict": lambda items: {str(place): item for place, item in enumerate(items)},
-    "ordered dict": lambda items: OrderedDict((str(place), item) for place, item in enumerate(items)),
-    "dataclass": lambda items: Pair(*items),
-    "namedtuple": lambda items: NamedPair(*items),
-}
 
 
 class Taking(Noting):

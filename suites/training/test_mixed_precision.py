@@ -16,6 +16,7 @@ from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
 from suites.oracle.judging import finds, trains
+from suites.passes.containers import MAKE
 from suites.training.noting import NotingCase, notes_agree, noting_cases
 from suites.training.precision_values import (
     BesideCase,
@@ -27,7 +28,7 @@ from suites.training.precision_values import (
     table_cases,
     transformed,
 )
-from suites.training.structures import MAKE, ONE_LAYER, CarriedCase, StructureCase, structure_cases
+from suites.training.structures import ONE_LAYER, CarriedCase, StructureCase, structure_cases
 
 MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 TWO_LAYERS = Stack(3, ("linear", "linear"))
