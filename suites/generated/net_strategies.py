@@ -18,7 +18,7 @@ from torch import nn
 from reference_models import nets
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.kit.nets import LEAVES, OUTPUTS, Block, Named, Net, skeleton
-from suites.kit.strategies import pairs_of, related, shape_of, world_sizes
+from suites.kit.strategies import drawn, pairs_of, related, shape_of, world_sizes
 from suites.kit.trees import is_closed
 
 RESHARDS = st.sampled_from([None, True, False])
@@ -197,7 +197,7 @@ def generated_cases(
         "steps": draw(st.integers(1, 2)),
         "batch": draw(st.integers(2, 3)),
         "seed": draw(st.integers(0, 2**16)),
-        **{name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fixed.items()},
+        **drawn(draw, fixed),
     })  # fmt: skip
 
 

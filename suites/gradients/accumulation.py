@@ -15,17 +15,15 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.worlds.rank import Rank
 from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import training_cases, world_sizes
-from suites.oracle.sharded import State, played_on
+from suites.kit.strategies import drawn, training_cases, world_sizes
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
-from suites.training.offloading import policy
+from suites.training.offloading import Offloaded
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,10 @@ class AccumulationCase(TrainingCase):
 
 
 @st.composite
-def accumulation_cases(
-    draw: st.DrawFn, /, quiet: str = "all", replicas: bool = False, by_hand: bool = False, **fixed: Any
-) -> Any:
+def accumulation_cases(draw: st.DrawFn, /, quiet: str = "all", replicas: bool = False, **fixed: Any) -> Any:
     """Exact training of micro-batches; where two steps are taken, in float64 and on small nets (see tolerance.py)."""
+    fixed = drawn(draw, fixed)
+    by_hand = fixed.pop("by_hand", False)
     if replicas:
         mesh = draw(hsdp_meshes(2, power_of_two=True))
         fixed = {"mesh": mesh, "world_size": mesh[0] * mesh[1], **fixed}
@@ -93,9 +91,8 @@ def accumulation_cases(
     return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, by_hand=by_hand)
 
 
-def play_offloaded(rank: Rank, case: AccumulationCase) -> list[State]:
-    """Train a stack that rests on the CPU, in memory that is not pinned."""
-    return played_on(RecordedStack(rank, case, offload_policy=policy(rank, pinned=False)))
+class OffloadedRecorded(Offloaded, RecordedStack):
+    """A stack that rests on the CPU, and notes where gradients lie."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from suites.gradients.accumulation import (
     AccumulationCase,
     BranchedMicroBatches,
     FineCase,
+    OffloadedRecorded,
     accumulation_cases,
     branched_micro_batches,
-    play_offloaded,
 )
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision_programs import precision_cases
@@ -110,7 +110,7 @@ def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: Accumu
 @requirement("accumulation/pipeline", *ADDING, ranks=2)
 @costly(2)
 @example(case=RICH)
-@given(case=st.booleans().flatmap(lambda by_hand: accumulation_cases(dtype="float64", by_hand=by_hand)))
+@given(case=accumulation_cases(dtype="float64", by_hand=st.booleans()))
 def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCase) -> None:
     """One forward ahead of one backward, with sync and resharding off until the last, is the unsharded model's step."""
     follows(trial, play, expected(replace(case, quiet="pipeline")))
@@ -146,7 +146,7 @@ def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case
 @given(case=accumulation_cases(dtype="float64"))
 def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With offload to memory that is not pinned, micro-batches add up, and their gradients lie on the CPU."""
-    traces = trial.run(play_offloaded, case)
+    traces = trial.run(OffloadedRecorded.play, case)
     agrees(trial, traces, expected(case))
     last = len(case.actions) - 1 - case.actions[::-1].index("step")
     trial.agree("the devices of gradients", [trace[last]["devices"] for trace in traces], [["cpu"]] * case.world_size)

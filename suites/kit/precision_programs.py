@@ -11,7 +11,7 @@ from suites.kit.cases import Block, Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
 from suites.kit.programs import after_a_step, sharded, steps
-from suites.kit.strategies import training_cases, world_sizes
+from suites.kit.strategies import drawn, training_cases, world_sizes
 from suites.oracle.situation import Trace
 
 LOW = ("bfloat16", "float16")
@@ -27,6 +27,7 @@ def precision_cases(
     draw: st.DrawFn, /, cls: type[PrecisionCase] = PrecisionCase, bias: bool | None = None, **fixed: Any
 ) -> Any:
     """Training in two dtypes; exact unless ``cls`` is rough (see the notes of ``precision.py``)."""
+    fixed = drawn(draw, fixed)
     param, reduce = draw(st.sampled_from(fixed.pop("pairs", PAIRS)))
     own = {name: fixed.pop(name) for name in fixed.keys() - TrainingCase.__dataclass_fields__.keys()}
     blocks = draw(st.sampled_from([each for each in EXACT_BLOCKS if bias is not False or "mlp" not in each]))
@@ -43,10 +44,9 @@ def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> RoundingCase:
     mesh = draw(hsdp_meshes(power_of_two=True)) if replicas else ()
     size = mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True))
     large, small = draw(st.permutations(range(size)))[:2]
-    born = draw(st.sampled_from([None, *LOW]))
+    born = st.sampled_from([None, *LOW])
     fixed = {"world_size": size, "mesh": mesh, "large": large, "small": small, "born": born}
-    case: RoundingCase = draw(precision_cases(RoundingCase, bias=False, steps=1, **fixed))
-    return case
+    return draw(precision_cases(RoundingCase, bias=False, steps=1, **fixed))  # type: ignore[no-any-return]
 
 
 def train(rank: Rank, case: PrecisionCase) -> Trace:

@@ -58,14 +58,6 @@ def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
     return RefusedCase(**vars(case), value=value)
 
 
-def set_later_cases() -> st.SearchStrategy[SetLaterCase]:
-    """Any boolean setting, changed to any other."""
-    return st.builds(
-        lambda case, then, recurse: SetLaterCase(**vars(case), then=then, recurse=recurse),
-        training_cases(), st.booleans(), st.booleans(),
-    )  # fmt: skip
-
-
 @st.composite
 def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     """Resharding to groups of some ranks of the world; with ``ends``, of one rank or of all.

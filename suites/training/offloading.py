@@ -18,15 +18,11 @@ from suites.kit.programs import ShardedStack, after_a_step, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import own
-from suites.oracle.sharded import State, played_on
 
 #: Nets without buffers: these do not rest on the CPU.
-plain_cases = stacks(most_blocks=2, largest=5, buffers=False).flatmap(
-    lambda net: training_cases(exact=True, net=net, dtype="float64")
-)
-replicated_cases = stacks(most_blocks=2, largest=5, buffers=False).flatmap(
-    lambda net: hsdp_cases(exact=True, net=net, dtype="float64")
-)
+plain_nets = stacks(most_blocks=2, largest=5, buffers=False)
+plain_cases = training_cases(exact=True, net=plain_nets, dtype="float64")
+replicated_cases = hsdp_cases(exact=True, net=plain_nets, dtype="float64")
 
 
 @dataclass(frozen=True)
@@ -48,18 +44,21 @@ class SteppingCase(TrainingCase):
 stepping_cases = plain_cases.map(lambda case: as_case(SteppingCase, case))
 
 
-def policy(rank: Rank, pinned: bool) -> Any:
-    """To rest on the CPU, pinned or not."""
-    make = rank.implementation.cpu_offload_policy
-    assert make is not None
-    return make(pin_memory=pinned)
-
-
 class Offloaded(ShardedStack):
-    """A net on one rank whose parameters rest on the CPU, in pinned memory or not."""
+    """A net on one rank whose parameters rest on the CPU, in memory that is not pinned."""
 
-    def __init__(self, rank: Rank, case: TrainingCase, pinned: bool = False) -> None:
-        super().__init__(rank, case, offload_policy=policy(rank, pinned))
+    pinned = False
+
+    def __init__(self, rank: Rank, case: TrainingCase) -> None:
+        make = rank.implementation.cpu_offload_policy
+        assert make is not None
+        super().__init__(rank, case, offload_policy=make(pin_memory=self.pinned))
+
+
+class Pinned(Offloaded):
+    """The same in pinned memory."""
+
+    pinned = True
 
 
 class OffloadedFromMeta(Offloaded):
@@ -86,26 +85,6 @@ class OffloadedElsewhere(OffloadedFromMeta):
         return self.on_meta().to_empty(device=self.rank.device)
 
 
-def play(rank: Rank, case: TrainingCase) -> list[State]:
-    """Train a net whose parameters rest on the CPU."""
-    return played_on(Offloaded(rank, case))
-
-
-def play_pinned(rank: Rank, case: TrainingCase) -> list[State]:
-    """The same in pinned memory."""
-    return played_on(Offloaded(rank, case, pinned=True))
-
-
-def play_from_meta(rank: Rank, case: TrainingCase) -> list[State]:
-    """Train one that is sharded without memory."""
-    return played_on(OffloadedFromMeta(rank, case))
-
-
-def run_on_the_device(rank: Rank, case: TrainingCase) -> None:
-    """Run one that is given memory on the rank's device."""
-    OffloadedElsewhere(rank, case).forward("")
-
-
 def resting_places(rank: Rank, case: TrainingCase) -> dict[str, dict[str, str]]:
     """Where parameters, gradients, momenta and state dict lie after a step, and parameters when layers run."""
     net = Offloaded(rank, case).net
@@ -125,9 +104,8 @@ def where(tensor: Tensor | None) -> str:
 
 def pinned_parts(rank: Rank, case: TrainingCase) -> dict[str, bool]:
     """Whether each parameter's and each gradient's own part is in pinned memory, of those that have any memory."""
-    stack = Offloaded(rank, case, pinned=True)
-    for action in ("forward", "backward"):
-        stack.do(action, ())
+    stack = Pinned(rank, case)
+    stack.do_all(("forward", "backward"))
     gradients = {f"{name}.grad": p.grad for name, p in stack.held.items() if p.grad is not None}
     parts = {name: own(tensor) for name, tensor in {**stack.held, **gradients}.items()}
     return {name: part.is_pinned() for name, part in parts.items() if part.numel()}

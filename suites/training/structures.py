@@ -83,18 +83,18 @@ def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Struct
     return (any_number | pairs).map(lambda drawn: (drawn[0], *drawn[1]))
 
 
-@st.composite
-def structure_cases(draw: st.DrawFn, /, **fixed: Any) -> StructureCase:
+def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
     """One or two structures by place, up to one by name, and a policy."""
-    pairs = [(low, None) for low in LOW]
-    own = {
-        "world_size": draw(world_sizes()),
-        "positional": tuple(draw(st.lists(structures(), min_size=1, max_size=2))),
-        "named": tuple(draw(st.lists(structures(), max_size=1))),
+    return precision_cases(
+        StructureCase,
+        pairs=[(low, None) for low in LOW],
+        net=ONE_LAYER,
+        sharded=(),
+        world_size=world_sizes(),
+        positional=st.lists(structures(), min_size=1, max_size=2).map(tuple),
+        named=st.lists(structures(), max_size=1).map(tuple),
         **fixed,
-    }
-    case: StructureCase = draw(precision_cases(StructureCase, pairs=pairs, net=ONE_LAYER, sharded=(), **own))
-    return case
+    )
 
 
 def make(structure: Structure) -> Any:

@@ -14,7 +14,7 @@ from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
-from suites.kit.strategies import stacks, training_cases
+from suites.kit.strategies import cases_of, stacks, training_cases
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 
@@ -58,7 +58,7 @@ def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: T
 
 @requirement("reshard/set-later", Feature.FULLY_SHARD, ranks=2)
 @example(case=SetLaterCase(**vars(replace(ONE_WEIGHT, sharded=(0,), reshard_after_forward=False)), recurse=False))
-@given(case=registered.set_later_cases())
+@given(case=cases_of(SetLaterCase, training_cases(), then=st.booleans(), recurse=st.booleans()))
 def test_resharding_can_be_set_after_sharding(trial: Trial, case: SetLaterCase) -> None:
     """set_reshard_after_forward does what the argument would have done, for the root alone with recurse=False."""
     children = case.then if case.recurse else case.reshard_after_forward
@@ -75,7 +75,7 @@ def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: 
 
 @requirement("reshard/to-group-uneven", *TO_GROUP, ranks=4)
 @example(case=FIVE_ROWS)
-@given(case=stacks(most_blocks=2).flatmap(lambda net: training_cases(net=net, world_size=4, reshard_after_forward=2)))
+@given(case=training_cases(net=stacks(most_blocks=2), world_size=4, reshard_after_forward=2))
 def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
     """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
     want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
