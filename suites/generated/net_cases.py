@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from harness.data.case import Case
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
-from suites.kit.nets import Named, Net, each_tensor, fill
+from suites.kit.nets import Named, Net, fill
 from suites.kit.stepping import OwnSGD
 from suites.oracle.layout import shard
 from suites.oracle.situation import Situation, tensors_in
@@ -90,7 +91,7 @@ class GeneratedCase(CaseOnMesh, Situation):
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for a rank's micro-batch."""
-        return net(**each_tensor(self.inputs(batch, rank, dtype), lambda tensor: tensor.to(device)))
+        return net(**tree_map_only(Tensor, lambda tensor: tensor.to(device), self.inputs(batch, rank, dtype)))
 
     def inputs(self, batch: int, rank: int, dtype: torch.dtype) -> dict[str, Any]:
         """A micro-batch of one rank, by forward's names; rounded to the case's dtype, then in ``dtype``."""
@@ -104,8 +105,8 @@ class GeneratedCase(CaseOnMesh, Situation):
             return tensor.to(self.torch_dtype).to(dtype) if tensor.is_floating_point() else tensor
 
         routes = self.routes[min(step, len(self.routes) - 1)]
-        given: dict[str, Any] = each_tensor(self.net.inputs(self.batch, numbers, routes[rank % len(routes)]), rounded)
-        return given
+        given = self.net.inputs(self.batch, numbers, routes[rank % len(routes)])
+        return dict(tree_map_only(Tensor, rounded, given))
 
     def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
         """One scalar of all tensors in the outputs, weighted by fixed numbers of either sign; a mean."""

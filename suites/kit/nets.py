@@ -214,12 +214,3 @@ def fill(net: nn.Module, seed: int, exact: bool = False) -> None:
                 tensor.copy_(numbers / max(tensor.shape[1:].numel(), 1) ** 0.5)
             elif tensor.is_floating_point():
                 tensor.copy_(numbers / 4 if name.endswith(ADDED) else 1 + numbers.abs() / 4)
-
-
-def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The inputs with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: each_tensor(item, change) for key, item in value.items()}
-    return tuple(each_tensor(item, change) for item in value) if isinstance(value, tuple) else value

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
 
 from suites.generated.net_programs import spread_net
-from suites.kit.nets import each_tensor
 from suites.oracle.layout import local
 from suites.oracle.sharded import Sharded, State
 
@@ -48,7 +48,10 @@ class ShardedScript(Sharded):
         nets = {"sharded": self.net.state_dict(), "full": get_model_state_dict(self.net, options=FULL)}
         for form, state in nets.items():
             net = {name: value.detach().clone() for name, value in state.items()}
-            self.saved[form] = net, each_tensor(self.optimizer.state_dict(), self.whole if form == "full" else copied)
+            self.saved[form] = (
+                net,
+                tree_map_only(Tensor, self.whole if form == "full" else copied, self.optimizer.state_dict()),
+            )
         return {form: {name: local(value) for name, value in net.items()} for form, (net, _) in self.saved.items()}
 
     def load(self, form: str) -> None:

@@ -5,14 +5,13 @@ On an accelerator a layer runs on the rank's device, while its parameter, gradie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase, as_case
+from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.programs import ShardedStack, after_a_step, sharded, write
 from suites.kit.registered import when_run
@@ -23,25 +22,6 @@ from suites.oracle.layout import own
 plain_nets = stacks(most_blocks=2, largest=5, buffers=False)
 plain_cases = training_cases(exact=True, net=plain_nets, dtype="float64")
 replicated_cases = hsdp_cases(exact=True, net=plain_nets, dtype="float64")
-
-
-@dataclass(frozen=True)
-class SteppingCase(TrainingCase):
-    """Each parameter takes its step as soon as it has its gradient, which is then forgotten."""
-
-    steps_in_backward = True
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """No steps besides."""
-        return ("forward", "backward") * self.steps
-
-    def shown(self, place: int) -> tuple[str, ...]:
-        """Parameters after every action."""
-        return (*super().shown(place), "parameters")
-
-
-stepping_cases = plain_cases.map(lambda case: as_case(SteppingCase, case))
 
 
 class Offloaded(ShardedStack):

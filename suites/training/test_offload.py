@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -13,6 +14,8 @@ from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.oracle import judging
 from suites.oracle.expected import expected
+from suites.scenarios import sharding
+from suites.scenarios.scenario import Scenario
 from suites.training import offloading
 from suites.training.offloading import (
     Offloaded,
@@ -21,7 +24,6 @@ from suites.training.offloading import (
     Pinned,
     plain_cases,
     replicated_cases,
-    stepping_cases,
 )
 
 OFFLOAD = (Feature.FULLY_SHARD, Feature.CPU_OFFLOAD)
@@ -29,8 +31,11 @@ PINNED = ("pinned memory",)
 FIXED = TrainingCase(2, Stack(3, ("mlp", "linear")), (0,), "float64", exact=True)
 
 
-def follows(trial: Trial, program: Program, case: TrainingCase) -> None:
-    """Compare what each rank shows with its parts of the unsharded model's, bit for bit."""
+ROWS = st.sampled_from(["even", "uneven", "fewer"])
+
+
+def follows(trial: Trial, program: Program, case: TrainingCase | Scenario) -> None:
+    """Compare what each rank shows with its parts of the unsharded model's."""
     judging.follows(trial, program, expected(case))
 
 
@@ -72,10 +77,11 @@ def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCas
 
 
 @requirement("offload/update-in-backward", *OFFLOAD, ranks=2)
-@given(case=stepping_cases)
-def test_hooks_see_finished_gradients(trial: Trial, case: TrainingCase) -> None:
+@example(case=Scenario(gradients="hooks", offload="cpu"))
+@given(case=st.builds(Scenario, gradients=st.just("hooks"), offload=st.just("cpu"), rows=ROWS, seed=st.integers(0, 99)))
+def test_hooks_see_finished_gradients(trial: Trial, case: Scenario) -> None:
     """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
-    follows(trial, Offloaded.play, case)
+    follows(trial, sharding.play, case)
 
 
 @requirement("offload/resting-places", *OFFLOAD, ranks=2)
