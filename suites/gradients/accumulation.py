@@ -20,7 +20,7 @@ from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import drawn, training_cases, world_sizes
+from suites.kit.strategies import drawn, training_cases
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded
@@ -71,13 +71,10 @@ class AccumulationCase(TrainingCase):
 
 
 @st.composite
-def accumulation_cases(draw: st.DrawFn, /, quiet: str = "all", replicas: bool = False, **fixed: Any) -> Any:
+def accumulation_cases(draw: st.DrawFn, /, quiet: str = "all", **fixed: Any) -> Any:
     """Exact training of micro-batches; where two steps are taken, in float64 and on small nets (see tolerance.py)."""
     fixed = drawn(draw, fixed)
     by_hand = fixed.pop("by_hand", False)
-    if replicas:
-        mesh = draw(hsdp_meshes(2, power_of_two=True))
-        fixed = {"mesh": mesh, "world_size": mesh[0] * mesh[1], **fixed}
     dtype = fixed.pop("dtype", None) or draw(st.sampled_from(["float64", "float32"]))
     blocks = st.lists(st.sampled_from(["linear", "mlp"]), min_size=1, max_size=1 if dtype == "float32" else 2).map(
         tuple
@@ -163,20 +160,20 @@ class BranchedMicroBatches(PrecisionCase):
         return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
 
 
-@st.composite
-def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> Any:
+#: On replicas of shards.
+REPLICAS: dict[str, Any] = {"mesh": hsdp_meshes(2, power_of_two=True)}
+
+
+def branched_micro_batches(low: bool = False) -> st.SearchStrategy[BranchedMicroBatches]:
     """Two or three micro-batches, of which two use different blocks; on replicas, or in low precision on one axis."""
-    mesh = () if low else draw(hsdp_meshes(2, power_of_two=True))
-    fixed: dict[str, Any] = {
-        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True)),
-        "mesh": mesh,
-        "dtype": "float32" if low else "float64",
-        "net": Stack(
-            draw(st.integers(1, 3)),
-            draw(st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)),
-            bias=draw(st.booleans()),
-        ),
-        "pairs": [("bfloat16", "float32") if low else (None, None)],
-        "runs": draw(st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple)),
-    }
-    return draw(precision_cases(BranchedMicroBatches, steps=1, sharded=(), **fixed))
+    blocks = st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)
+    return precision_cases(
+        BranchedMicroBatches,
+        steps=1,
+        sharded=(),
+        dtype="float32" if low else "float64",
+        net=st.builds(Stack, st.integers(1, 3), blocks, bias=st.booleans()),
+        pairs=[("bfloat16", "float32") if low else (None, None)],
+        runs=st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple),
+        **({} if low else REPLICAS),
+    )

@@ -74,7 +74,7 @@ def replicated_factor_cases(draw: st.DrawFn, /, shards: int, **fixed: Any) -> An
     replicas, parts = draw(hsdp_meshes(power_of_two=True))
     size = replicas * parts
     mesh = (size, 1) if shards == 1 else (replicas, parts) if parts > 1 else (size // 2, 2)
-    return draw(factor_cases(mesh=mesh, world_size=size, **fixed))
+    return draw(factor_cases(mesh=mesh, **fixed))
 
 
 def by_own_size(case: FactorCase) -> FactorCase:

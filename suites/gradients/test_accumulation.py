@@ -14,6 +14,7 @@ from suites.communication.played import PASS, ActionsCase, play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
+    REPLICAS,
     AccumulationCase,
     BranchedMicroBatches,
     FineCase,
@@ -74,7 +75,7 @@ def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: Accumu
 
 @requirement("accumulation/hsdp", *ADDING, Feature.HSDP, ranks=2)
 @costly(2)
-@given(case=accumulation_cases(replicas=True))
+@given(case=accumulation_cases(**REPLICAS))
 def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: AccumulationCase) -> None:
     """On replicas of shards, with sync off, neither axis communicates gradients until the last micro-batch."""
     adds_up(trial, case)
@@ -84,7 +85,7 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 @costly(2)
 @example(case=replace(RICH, mesh=(2, 1)))
 @example(case=replace(RICH, world_size=4, mesh=(2, 2)))
-@given(case=accumulation_cases(replicas=True))
+@given(case=accumulation_cases(**REPLICAS))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
     adds_up(trial, replace(case, quiet="replicas"))

@@ -142,7 +142,7 @@ def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: Actions
 
 
 @requirement("reduction/replicas-by-hook", *HOOK, ranks=4)
-@given(case=hsdp_cases(exact=True, steps=1, mesh=(2, 2), world_size=4))
+@given(case=hsdp_cases(exact=True, steps=1, mesh=(2, 2)))
 def test_a_hook_can_average_replicas(trial: Trial, case: TrainingCase) -> None:
     """Shards over one axis of a mesh, with a hook that averages over the other, have the mean over all ranks."""
     follows(trial, reductions.play_with_replicas_by_hook, expected(case))

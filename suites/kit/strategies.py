@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ def training_cases(
 ) -> TrainingCase:
     """Some steps of training; exact cases run on powers of two, where an average of integers is exact.
 
-    ``fixed`` fields are as given, or drawn as given.
+    ``fixed`` fields are as given, or drawn as given; there are as many ranks as a mesh has, if one is given.
 
     ``to_group`` draws an int for ``reshard_after_forward``, which is a feature of its own.
 
@@ -109,7 +110,7 @@ def training_cases(
     dtype = fixed.get("dtype") or draw(st.sampled_from(["float64", "float32"]))
     tiny = exact and dtype == "float32"
     net = fixed.get("net") or draw(stacks(most_blocks=1 if tiny else 2 if exact else 3, largest=5 if exact else 9))
-    world_size = draw(world_sizes(at_least, power_of_two=exact))
+    world_size = prod(fixed.get("mesh", ())) if fixed.get("mesh") else draw(world_sizes(at_least, power_of_two=exact))
     most_steps = 3 if not exact else 1 if tiny or sum(LINEARS[block] for block in net.blocks) > 4 else 2
     return TrainingCase(**{
         "world_size": world_size,

@@ -15,6 +15,7 @@ from suites.kit import registered
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
+from suites.kit.strategies import world_sizes
 from suites.oracle.judging import finds, trains
 from suites.passes.containers import MAKE
 from suites.training.noting import NotingCase, notes_agree, noting_cases
@@ -32,6 +33,7 @@ from suites.training.structures import ONE_LAYER, CarriedCase, StructureCase, st
 
 MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 TWO_LAYERS = Stack(3, ("linear", "linear"))
+RANKS = world_sizes(2, power_of_two=True)
 TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtype="bfloat16", reduce_dtype="float32")
 NESTED = StructureCase(1, ONE_LAYER, exact=True, param_dtype="float16", positional=(
     ("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict",)),
@@ -73,7 +75,7 @@ def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCas
 
 @requirement("precision/general", *MIXED, ranks=2)
 @example(case=RoughCase(2, TWO_LAYERS, (0,), param_dtype="bfloat16", reduce_dtype="float32", steps=3))
-@given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3))
+@given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3, world_size=RANKS))
 def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -> None:
     """Training that low precision rounds everywhere follows explicit training in the same dtypes, beyond one step."""
     trains(trial, train, case)
