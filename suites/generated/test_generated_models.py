@@ -33,8 +33,8 @@ from suites.generated.net_strategies import (
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import NAMED, Block, Named, Net
 from suites.kit.strategies import world_sizes
-from suites.oracle import judging
 from suites.oracle.expected import expected
+from suites.oracle.judging import follows
 
 SHARDED = Feature.FULLY_SHARD
 ROOT = Group()
@@ -43,11 +43,6 @@ TIED = Net(3, (LINEAR, Block("attention"), LINEAR), shared=(("blocks.2.weight", 
 FROZEN = Net(3, (LINEAR, Block("frozen"), LINEAR), frozen=("blocks.0", "blocks.2.weight"))
 BRANCHED = (LINEAR, Block("branches", (LINEAR, Block("uneven"))))
 TWICE = (Block("twice", (Block("residual", (LINEAR,)),)), LINEAR)
-
-
-def follows(trial: Trial, case: GeneratedCase) -> None:
-    """Train on ranks, and compare action by action."""
-    judging.follows(trial, ShardedNet.play, expected(case))
 
 
 def cut(net: Net | Named | tuple[Block, ...], *calls: str | tuple[str, ...], **fields: Any) -> GeneratedCase:
@@ -67,7 +62,7 @@ def cut(net: Net | Named | tuple[Block, ...], *calls: str | tuple[str, ...], **f
 @given(case=generated_cases(world_size=world_sizes(2)))
 def test_generated_nets_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
     """Any net, cut into any groups, alone or by lists, trains on its ranks as the unsharded model does."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/stressed", SHARDED, ranks=2)
@@ -76,7 +71,7 @@ def test_generated_nets_follow_the_unsharded_model(trial: Trial, case: Generated
 @given(case=st.sampled_from(sorted(NAMED)).flatmap(lambda name: generated_cases(nets=st.just(Named(name)))))
 def test_nets_of_one_stress_each_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
     """Nets that stress one thing each, as mixed dtypes or structures in and out, train as the unsharded model does."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/hybrid", SHARDED, Feature.HSDP, ranks=2)
@@ -84,7 +79,7 @@ def test_nets_of_one_stress_each_follow_the_unsharded_model(trial: Trial, case: 
 @given(case=generated_cases(meshes=hsdp_meshes()))
 def test_generated_nets_train_on_replicas_of_shards(trial: Trial, case: GeneratedCase) -> None:
     """On a mesh of replicas and shards, of which either may be one, any net trains as the unsharded model does."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/order", SHARDED, ranks=2)
@@ -92,7 +87,7 @@ def test_generated_nets_train_on_replicas_of_shards(trial: Trial, case: Generate
 @given(case=nested_cases())
 def test_the_order_of_sharding_does_not_matter(trial: Trial, case: GeneratedCase) -> None:
     """Modules may be sharded in any order that has each before those that it lies within."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/tied", SHARDED, ranks=2)
@@ -100,7 +95,7 @@ def test_the_order_of_sharding_does_not_matter(trial: Trial, case: GeneratedCase
 @given(case=generated_cases(nets=shared_nets()))
 def test_what_is_shared_has_the_gradient_of_all_its_uses(trial: Trial, case: GeneratedCase) -> None:
     """Parameters and modules at several places of one group stay one, and get the gradients of all places."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/frozen", SHARDED, ranks=2)
@@ -108,7 +103,7 @@ def test_what_is_shared_has_the_gradient_of_all_its_uses(trial: Trial, case: Gen
 @given(case=generated_cases(nets=frozen_nets()))
 def test_frozen_parts_stay_as_they_are(trial: Trial, case: GeneratedCase) -> None:
     """Frozen parameters get no gradient and do not change, and everything around them trains as it does unsharded."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/branches", SHARDED, ranks=2)
@@ -116,7 +111,7 @@ def test_frozen_parts_stay_as_they_are(trial: Trial, case: GeneratedCase) -> Non
 @given(case=branched_cases(apart=False))
 def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: GeneratedCase) -> None:
     """Where all ranks skip a branch its gradients stay None and it does not change; when it runs again it trains."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/branches-apart", SHARDED, Feature.UNUSED_PARAMETERS, ranks=2)
@@ -124,7 +119,7 @@ def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: Generate
 @given(case=branched_cases(apart=True))
 def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase) -> None:
     """With set_reduce_scatter_unused_params, ranks that took another branch count as zero in a branch's gradients."""
-    follows(trial, replace(case, zeros_for_unused=True))
+    follows(trial, ShardedNet.play, expected(replace(case, zeros_for_unused=True)))
 
 
 @requirement("generated/twice", SHARDED, ranks=2)
@@ -132,7 +127,7 @@ def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase)
 @given(case=generated_cases(nets=nets_with(twices()), lists=False))
 def test_modules_that_run_twice_have_the_gradient_of_both_runs(trial: Trial, case: GeneratedCase) -> None:
     """A module or a tree of modules that is called twice in a forward gets the gradient of both calls."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/placement", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
@@ -140,7 +135,7 @@ def test_modules_that_run_twice_have_the_gradient_of_both_runs(trial: Trial, cas
 @given(case=generated_cases(nets=nets_with(leaves(("convolution",)), kinds=PURE, dims=(2, 4)), dim=st.integers(1, 2)))
 def test_nets_train_whatever_dim_is_cut(trial: Trial, case: GeneratedCase) -> None:
     """Convolutions and whatever surrounds them train cut along their second or third dim as they do cut by rows."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/checkpointed", SHARDED, Feature.CHECKPOINT, ranks=2)
@@ -150,7 +145,7 @@ def test_nets_train_whatever_dim_is_cut(trial: Trial, case: GeneratedCase) -> No
 @given(case=checkpointed_cases())
 def test_recomputed_blocks_train_as_others(trial: Trial, case: GeneratedCase) -> None:
     """Blocks that run again in backward, sharded or not or in part, change no result."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2)
@@ -158,7 +153,7 @@ def test_recomputed_blocks_train_as_others(trial: Trial, case: GeneratedCase) ->
 @given(case=generated_cases(reduced=st.sampled_from([(False, True), (True, True), (True, False, True)])))
 def test_micro_batches_add_up(trial: Trial, case: GeneratedCase) -> None:
     """Gradients of several backwards add up, whichever of them are reduced at once, if the last one is."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
@@ -168,7 +163,7 @@ def test_micro_batches_add_up(trial: Trial, case: GeneratedCase) -> None:
 @given(case=ahead_cases())
 def test_modules_may_be_gathered_ahead_in_any_order(trial: Trial, case: GeneratedCase) -> None:
     """Telling sharded modules to gather later ones ahead, in any order, changes no result."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/buffers", SHARDED, ranks=2)
@@ -176,4 +171,4 @@ def test_modules_may_be_gathered_ahead_in_any_order(trial: Trial, case: Generate
 @given(case=generated_cases(nets=nets_with(leaves(("norms",)))))
 def test_buffers_are_each_ranks_own(trial: Trial, case: GeneratedCase) -> None:
     """Buffers stay whole, and running statistics are of the rank's own batches; nothing averages or resets them."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))

@@ -47,8 +47,6 @@ LEAVES: dict[str, Callable[[int], nn.Module]] = {
     "norms": lambda dim: nets.Norms(dim),
     "embedding": lambda dim: nets.Embedding(VOCABULARY, LENGTH, dim),
 }
-#: Blocks around others.
-AROUND = ("sequence", "residual", "twice", "branches")
 
 
 class Sequence(nn.Module):
@@ -163,7 +161,7 @@ def _tokens(batch: int, numbers: Numbers, which: int) -> dict[str, Any]:
     return {"tokens": some_tokens(numbers, batch)}
 
 
-def _structure(batch: int, numbers: Numbers, which: int) -> dict[str, Any]:
+def _structure(batch: int, numbers: Numbers, _: int) -> dict[str, Any]:
     left, right = numbers((2, batch, LENGTH, 4))
     return {"batch": {"left": left, "rest": (right, 2)}}
 
@@ -185,7 +183,7 @@ NAMED: dict[str, tuple[Callable[[], nn.Module], Callable[[int, Numbers, int], di
     "transformer": (lambda: nets.Transformer(VOCABULARY, LENGTH, dim=4, layers=1, heads=2), _tokens),
     "root parameters": (nets.RootParameters, _x(5)),
     "mixed dtypes": (nets.MixedDtypes, _x(5)),
-    "structured": (nets.Structured, lambda batch, numbers, which: _structure(batch, numbers, which)),
+    "structured": (nets.Structured, _structure),
 }
 
 

@@ -7,7 +7,7 @@ Draws prefer what finds defects: dims that ranks do not divide, dims smaller tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -34,13 +34,6 @@ def world_sizes(draw: st.DrawFn, at_least: int = 1, multiple_of: int = 1, power_
     top = max(at_least, min(MOST, most_ranks()))
     sizes = [n for n in range(at_least, top + 1) if n % multiple_of == 0 and (not power_of_two or n & (n - 1) == 0)]
     return draw(st.sampled_from(sizes))
-
-
-@st.composite
-def two_axis_shapes(draw: st.DrawFn, /, tp: Sequence[int] = (2, 1, 4)) -> tuple[int, int]:
-    """Four ranks in every shape of two axes, or two where there are no more; and ``tp``, the length of the second."""
-    ranks = 4 if most_ranks() >= 4 else 2
-    return ranks, draw(st.sampled_from([length for length in tp if length <= ranks]))
 
 
 def stacks(most_blocks: int = 3, smallest: int = 1, largest: int = 9, buffers: bool = True) -> st.SearchStrategy[Stack]:

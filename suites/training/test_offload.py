@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.oracle import judging
 from suites.oracle.expected import expected
+from suites.oracle.judging import follows
 from suites.scenarios import sharding
 from suites.scenarios.scenario import Scenario
 from suites.training import offloading
@@ -34,31 +33,26 @@ FIXED = TrainingCase(2, Stack(3, ("mlp", "linear")), (0,), "float64", exact=True
 ROWS = st.sampled_from(["even", "uneven", "fewer"])
 
 
-def follows(trial: Trial, program: Program, case: TrainingCase | Scenario) -> None:
-    """Compare what each rank shows with its parts of the unsharded model's."""
-    judging.follows(trial, program, expected(case))
-
-
 @requirement("offload/exact", *OFFLOAD, ranks=2)
 @example(case=FIXED)
 @given(case=plain_cases)
 def test_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """With parameters that rest on the CPU training is the unsharded model's, gradients complete after backward."""
-    follows(trial, Offloaded.play, case)
+    follows(trial, Offloaded.play, expected(case))
 
 
 @requirement("offload/pinned", *OFFLOAD, ranks=2, limits=PINNED)
 @given(case=plain_cases)
 def test_training_with_pinned_memory_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """With pinned memory training is the unsharded model's, and gradients are complete when backward returns."""
-    follows(trial, Pinned.play, case)
+    follows(trial, Pinned.play, expected(case))
 
 
 @requirement("offload/hsdp", *OFFLOAD, Feature.HSDP, ranks=2)
 @given(case=replicated_cases)
 def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards that rest on the CPU training is the unsharded model's."""
-    follows(trial, Offloaded.play, case)
+    follows(trial, Offloaded.play, expected(case))
 
 
 @requirement("offload/mixed-precision", *OFFLOAD, Feature.MIXED_PRECISION, ranks=2)
@@ -66,14 +60,14 @@ def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, c
 @given(case=precision_cases())
 def test_offload_and_mixed_precision_go_together(trial: Trial, case: PrecisionCase) -> None:
     """What rests on the CPU in full precision computes in low precision as it would without offload."""
-    follows(trial, Offloaded.play, case)
+    follows(trial, Offloaded.play, expected(case))
 
 
 @requirement("offload/from-meta", *OFFLOAD, Feature.META_DEVICE, ranks=2)
 @given(case=plain_cases)
 def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCase) -> None:
     """A net that is sharded without memory, and given memory on the CPU, trains as the unsharded model does."""
-    follows(trial, OffloadedFromMeta.play, case)
+    follows(trial, OffloadedFromMeta.play, expected(case))
 
 
 @requirement("offload/update-in-backward", *OFFLOAD, ranks=2)
@@ -81,7 +75,7 @@ def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCas
 @given(case=st.builds(Scenario, gradients=st.just("hooks"), offload=st.just("cpu"), rows=ROWS, seed=st.integers(0, 99)))
 def test_hooks_see_finished_gradients(trial: Trial, case: Scenario) -> None:
     """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
-    follows(trial, sharding.play, case)
+    follows(trial, sharding.play, expected(case))
 
 
 @requirement("offload/resting-places", *OFFLOAD, ranks=2)
