@@ -32,11 +32,12 @@ TO_LOAD = {**FORMS, "rank zero": StateDictOptions(full_state_dict=True, broadcas
 class Sharded(Trained):
     """A sharded net in the middle of a script, on one rank.
 
+    ``options`` are what ``fully_shard`` is given besides what the case says.
     Optimizers hold the sharded parameters, whatever is registered: so values and gradients are looked up there.
     """
 
-    def __init__(self, rank: Rank, case: Any) -> None:
-        self.rank, self.case = rank, case
+    def __init__(self, rank: Rank, case: Any, **options: Any) -> None:
+        self.rank, self.case, self.options = rank, case, options
         self.place: int = case.data_rank(rank.number)
         self.batches = 0
         self.saved: Any = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
 from suites.passes.autograd_routes import ALONE, DETACHED, Cut, detached_chunks
@@ -31,10 +31,9 @@ class Tied(Cut):
         head.weight = tied.weight
 
 
-def shard_in_list(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def shard_in_list(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Shard the first block if the plan says so, then the other blocks as one list, then the root."""
     fully_shard = implementation.fully_shard
-    assert fully_shard is not None
     first, *others = net.blocks
     if 0 in case.sharded:
         fully_shard(first, **options)

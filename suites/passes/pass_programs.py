@@ -18,14 +18,13 @@ class Walking(Resting):
     """The net of a route, on one rank."""
 
     def __init__(self, rank: Rank, case: TrainingCase, route: Route, **options: Any) -> None:
-        self.options = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward, **options}
-        super().__init__(rank, Walk.of(case, route))
+        common = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward}
+        super().__init__(rank, Walk.of(case, route), **common, **options)
 
     def made(self) -> Any:
         """The net, sharded as the route has it."""
         net, route, subject = self.case.build_in(None).to(self.rank.device), self.case.route, self.rank.implementation
         for block in list(net.blocks)[: route.recomputed]:
-            assert subject.checkpoint is not None
             subject.checkpoint(block)
         if route.dim:
             self.options["shard_placement_fn"] = lambda parameter: Shard(route.dim % parameter.dim())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
@@ -67,7 +67,7 @@ def from_nothing(p: Pass) -> Any:
 AHEADS = [f"{forward} {backward}" for forward in range(4) for backward in range(4)]
 
 
-def ahead(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
+def ahead(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
     """Sharding by plan, and then what to prefetch."""
     shard_by_plan(implementation, case, net, **options)
     blocks, forward, backward = list(net.blocks), *map(int, case.how.split())
@@ -78,18 +78,15 @@ def ahead(implementation: Implementation, case: HowCase, net: Any, **options: An
             block.set_modules_to_backward_prefetch(blocks[max(0, place - backward) : place][::-1])
 
 
-def with_methods(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def with_methods(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Sharding by plan, and methods that are registered."""
-    assert implementation.register_forward_method is not None
     shard_by_plan(implementation, case, net, **options)
     for name in ("encode", "decode"):
         implementation.register_forward_method(net, name)
 
 
-def roots_that_share(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def roots_that_share(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Every block is a root of its own; they share what they communicate with."""
-    assert implementation.fully_shard is not None
-    assert implementation.share_comm_ctx is not None
     for block in net.blocks:
         implementation.fully_shard(block, **options)
     implementation.share_comm_ctx([])

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
@@ -80,9 +80,8 @@ class Pass:
             getattr(module, method)(*args)
 
 
-def shard_by_plan(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def shard_by_plan(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Shard the case's blocks, then the root."""
-    assert implementation.fully_shard is not None
     for place in case.sharded:
         implementation.fully_shard(net.blocks[place], **options)
     implementation.fully_shard(net, **options)

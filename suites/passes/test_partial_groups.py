@@ -67,9 +67,7 @@ def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: Tr
 def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, str]:
     """In which dtype the list's last module in forward, and its head alone, give their outputs."""
     net: Any = Cut(case.net).to(rank.device)
-    policy = rank.implementation.mixed_precision_policy
-    assert policy is not None
-    precision = policy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
+    precision = rank.implementation.mixed_precision_policy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
     shard_in_list(rank.implementation, case, net, mesh=rank.mesh(), mp_policy=precision)
     codes = net(torch.ones(2, case.net.dim, device=rank.device))
     return {"forward": str(codes.dtype), "alone": str(net.blocks[-1](codes).dtype)}

@@ -22,17 +22,15 @@ class ShardedScript(Sharded):
 
     def made(self) -> Any:
         """The net, sharded as the case says."""
-        return spread_net(self.rank, self.case, self.case.build().to(self.rank.device), **self.options())
+        return spread_net(self.rank, self.case, self.case.build().to(self.rank.device), **self.policies())
 
-    def options(self) -> State:
-        """The policies that the case asks for."""
+    def policies(self) -> State:
+        """Those that the case asks for."""
         options, subject = State(), self.rank.implementation
         if self.case.computed:
-            assert subject.mixed_precision_policy is not None
             dtype = getattr(torch, self.case.computed)
             options["mp_policy"] = subject.mixed_precision_policy(param_dtype=dtype, reduce_dtype=dtype)
         if self.case.offloaded:
-            assert subject.cpu_offload_policy is not None
             options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
         return options
 
@@ -85,7 +83,7 @@ class ShardedScript(Sharded):
         """A new net, made and sharded on meta, and a new optimizer; both are given the state."""
         with torch.device("meta"):
             net = self.case.net.make().to(self.case.torch_dtype)
-            spread_net(self.rank, self.case, net, **self.options())
+            spread_net(self.rank, self.case, net, **self.policies())
         self.take(net.to_empty(device="cpu" if self.case.offloaded else self.rank.device))
         self.load(form)
         self.recall(form)

@@ -163,12 +163,8 @@ class ShardedNoting(ShardedStack):
         """The net in the case's form."""
         if self.case.form == "plan":
             return sharded(self.rank, self.case)
-        net, fully_shard, policy = (
-            self.case.build(),
-            self.rank.implementation.fully_shard,
-            policy_of(self.rank, self.case),
-        )
-        assert fully_shard is not None
+        net, fully_shard = self.case.build(), self.rank.implementation.fully_shard
+        policy = policy_of(self.rank, self.case)
         for each in [list(net)] if self.case.form == "grouped" else net:
             fully_shard(each, mesh=self.rank.mesh(), mp_policy=policy)
         return fully_shard(net, mesh=self.rank.mesh())

@@ -30,9 +30,7 @@ class Offloaded(ShardedStack):
     pinned = False
 
     def __init__(self, rank: Rank, case: TrainingCase) -> None:
-        make = rank.implementation.cpu_offload_policy
-        assert make is not None
-        super().__init__(rank, case, offload_policy=make(pin_memory=self.pinned))
+        super().__init__(rank, case, offload_policy=rank.implementation.cpu_offload_policy(pin_memory=self.pinned))
 
 
 class Pinned(Offloaded):
@@ -95,8 +93,6 @@ def defaults(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What the policies are by default, and where a net rests with the one that asks for nothing."""
     none: Any = rank.implementation.offload_policy
     cpu = rank.implementation.cpu_offload_policy
-    assert none is not None
-    assert cpu is not None
     net = ShardedStack(rank, case, offload_policy=none()).net
     return {
         "pinned by default": cpu().pin_memory,

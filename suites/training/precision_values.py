@@ -105,12 +105,11 @@ FIELDS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs")
 
 def policies(rank: Rank, case: PrecisionCase) -> dict[str, list[str]]:
     """The fields of a policy made of nothing, and of the case's before and after training."""
-    make, policy = rank.implementation.mixed_precision_policy, policy_of(rank, case)
-    assert make is not None
+    default, policy = rank.implementation.mixed_precision_policy(), policy_of(rank, case)
     before = fields(policy)
     net = apply(rank, case, case.build(), mp_policy=policy)
     loss_of(rank, case, net).backward()
-    return {"default": fields(make()), "before": before, "after": fields(policy)}
+    return {"default": fields(default), "before": before, "after": fields(policy)}
 
 
 def fields(policy: Any) -> list[str]:
