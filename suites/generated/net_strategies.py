@@ -17,11 +17,11 @@ from torch import nn
 
 from reference_models import nets
 from suites.generated.net_cases import GeneratedCase, Group
+from suites.kit.hsdp import RESHARDS
 from suites.kit.nets import LEAVES, OUTPUTS, Block, Named, Net, skeleton
 from suites.kit.strategies import drawn, pairs_of, related, shape_of, world_sizes
 from suites.kit.trees import is_closed
 
-RESHARDS = st.sampled_from([None, True, False])
 #: Two or three: four would find little more, and starting a world takes as long as several cases on it.
 FEW_RANKS = world_sizes(2).map(lambda ranks: min(ranks, 3))
 DTYPES = st.sampled_from(["float64", "float64", "float32"])

@@ -55,10 +55,8 @@ def clip_cases(draw: st.DrawFn, /, replicas: bool = False) -> Any:
     case = draw((hsdp_cases if replicas else training_cases)(exact=True, steps=1, dtype="float64"))
     parts = [shard(p, case.shards, place) for p in case.build().parameters() for place in range(case.shards)]
     norms = [norm for norm in NORMS if norm != "inf" or all(part.numel() for part in parts)]
-    fields = {"norm": st.sampled_from(norms), "limit": st.sampled_from(LIMITS)}
-    return as_case(
-        ClipCase, case, **draw(st.fixed_dictionaries(fields)), foreach=draw(st.sampled_from([None, True, False]))
-    )
+    fields = {"norm": norms, "limit": LIMITS, "foreach": (None, True, False)}
+    return as_case(ClipCase, case, **{name: draw(st.sampled_from(values)) for name, values in fields.items()})
 
 
 @st.composite

@@ -13,6 +13,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
+from suites.kit.programs import train
 from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
 from suites.kit.strategies import cases_of, stacks, training_cases
 from suites.oracle.judging import finds, trains
@@ -165,7 +166,7 @@ def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: Trai
 def test_resharding_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """True, False and unset give the same losses, gradients and parameters: those of the unsharded model."""
     for setting in (None, True, False):
-        trains(trial, registered.train_under, case, setting)
+        trains(trial, train, replace(case, reshard_after_forward=setting))
 
 
 @requirement("reshard/to-group-same-results", *TO_GROUP, ranks=2)
@@ -174,7 +175,7 @@ def test_resharding_to_groups_changes_no_result(trial: Trial, case: TrainingCase
     """Every size of groups gives the losses, gradients and parameters of the unsharded model, also of uneven shards."""
     for size in range(1, case.world_size + 1):
         if case.world_size % size == 0:
-            trains(trial, registered.train_under, case, size)
+            trains(trial, train, replace(case, reshard_after_forward=size))
 
 
 @requirement("reshard/refuses-sizes", *TO_GROUP)
