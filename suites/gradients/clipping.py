@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
+from suites.kit.programs import whole
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
 from suites.oracle.sharded import played_on
@@ -76,14 +77,13 @@ def clip(rank: Rank, case: ClipCase) -> dict[str, Any]:
     grads = [p.grad for p in stack.held.values() if p.grad is not None]
     alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
     total = torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, norm, foreach=case.foreach)
-    return {"norms": [full(alone), full(total)], "before": before, "after": stack.see_gradients()}
+    return {"norms": [whole(alone), whole(total)], "before": before, "after": stack.see_gradients()}
 
 
 def refuse_infinity(rank: Rank, case: ScalerCase) -> None:
     """Clip gradients that are not finite, on one rank."""
     stack = RecordedStack(rank, case)
-    for action in PASS:
-        stack.do(action, ())
+    stack.do_all(PASS)
     spoil(rank, case, stack.net)
     torch.nn.utils.clip_grad_norm_(stack.held.values(), 1.0, error_if_nonfinite=True)
 
@@ -108,8 +108,3 @@ def spoil(rank: Rank, case: ScalerCase, net: nn.Module) -> None:
         first = next(net.parameters()).grad
         assert isinstance(first, DTensor)
         first.to_local()[0] = torch.inf
-
-
-def full(tensor: Tensor) -> Tensor:
-    """A tensor put together by all ranks."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
