@@ -42,25 +42,22 @@ class Pinned(Offloaded):
 class OffloadedFromMeta(Offloaded):
     """Such a net that is sharded without memory, and given memory on the CPU."""
 
+    on_cpu = True
+
     def made(self) -> Any:
         """The net, filled."""
-        net = self.on_meta().to_empty(device="cpu")
-        write(self.rank, self.case, net)
-        return net
-
-    def on_meta(self) -> Any:
-        """The net without memory, sharded."""
         with torch.device("meta"):
             net = self.case.net.build().to(self.case.torch_dtype)
-        return sharded(self.rank, self.case, net, **self.options)
+        net = sharded(self.rank, self.case, net, **self.options)
+        net.to_empty(device="cpu" if self.on_cpu else self.rank.device)
+        write(self.rank, self.case, net)
+        return net
 
 
 class OffloadedElsewhere(OffloadedFromMeta):
     """Such a net that is given memory on the rank's device instead."""
 
-    def made(self) -> Any:
-        """The net, not filled."""
-        return self.on_meta().to_empty(device=self.rank.device)
+    on_cpu = False
 
 
 def resting_places(rank: Rank, case: TrainingCase) -> dict[str, dict[str, str]]:
