@@ -3,6 +3,7 @@
 from harness.vendor.api import LIMITS as LIMITS
 from harness.vendor.api import ON_CPUS as ON_CPUS
 from harness.vendor.api import Backend as Backend
+from harness.vendor.api import Claimed as Claimed
 from harness.vendor.api import Feature as Feature
 from harness.vendor.api import GroupState as GroupState
 from harness.vendor.api import Implementation as Implementation

@@ -165,6 +165,26 @@ class Implementation:
     not_claimed: Mapping[Feature, str] = field(default_factory=dict)
 
 
+class Claimed(Implementation):
+    """An implementation as programs see it: what their requirement needs has been claimed, and so is there."""
+
+    fully_shard: Callable[..., Any]
+    module_class: type
+    mixed_precision_policy: Callable[..., Any]
+    offload_policy: Callable[..., Any]
+    cpu_offload_policy: Callable[..., Any]
+    register_forward_method: Callable[..., Any]
+    share_comm_ctx: Callable[..., Any]
+    replicate: Callable[..., Any]
+    replicate_fsdp: Callable[..., Any]
+    checkpoint: Callable[..., Any]
+    strategies: Strategies
+    shard_placement_result: Callable[..., Any]
+    shard_mesh_info: Callable[..., Any]
+    data_parallel_mesh_dims: Callable[..., Any]
+    introspection: Introspection
+
+
 @dataclass(frozen=True)
 class Backend:
     """Where ranks run.

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.collective_trace.fault_injection import FailingTrace
 from harness.collective_trace.recorder import Entry, Listen, by_dispatcher
-from harness.vendor.api import Backend, Implementation
+from harness.vendor.api import Backend, Claimed
 
 
 def seed_like_a_new_process(device_type: str) -> None:
@@ -33,7 +33,7 @@ class Rank:
     number: int
     size: int
     device: torch.device
-    implementation: Implementation
+    implementation: Claimed
     backend: Backend
     _listen: Listen = field(default=by_dispatcher, repr=False)
     _meshes: dict[tuple[Any, ...], DeviceMesh] = field(default_factory=dict, repr=False)

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from harness.data.case import Case
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
-from suites.kit.nets import Named, Net, each_tensor, fill
+from suites.kit.nets import Named, Net, fill
 from suites.kit.stepping import OwnSGD
 from suites.oracle.layout import shard
 from suites.oracle.situation import Situation, tensors_in
@@ -57,6 +58,11 @@ class GeneratedCase(CaseOnMesh, Situation):
     #: Losses are means, so gradients are small, and this moves weights by some hundredths.
     learning_rate = 0.5
 
+    @property
+    def exact(self) -> bool:
+        """Whether all numbers are integers, and results to be equal bit for bit."""
+        return isinstance(self.net, Net) and self.net.plain
+
     def build(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The net with the seed's numbers, rounded to the case's dtype; in ``dtype`` from then on, if there is one.
 
@@ -65,7 +71,7 @@ class GeneratedCase(CaseOnMesh, Situation):
         net = self.net.make()
         if self.net != Named("mixed dtypes"):
             net = net.to(self.torch_dtype)
-        fill(net, self.seed)
+        fill(net, self.seed, self.exact)
         mixture = self.net == Named("mixed dtypes") and dtype != torch.float64
         return net if dtype is None or mixture else net.to(dtype)
 
@@ -85,7 +91,7 @@ class GeneratedCase(CaseOnMesh, Situation):
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for a rank's micro-batch."""
-        return net(**each_tensor(self.inputs(batch, rank, dtype), lambda tensor: tensor.to(device)))
+        return net(**tree_map_only(Tensor, lambda tensor: tensor.to(device), self.inputs(batch, rank, dtype)))
 
     def inputs(self, batch: int, rank: int, dtype: torch.dtype) -> dict[str, Any]:
         """A micro-batch of one rank, by forward's names; rounded to the case's dtype, then in ``dtype``."""
@@ -99,8 +105,8 @@ class GeneratedCase(CaseOnMesh, Situation):
             return tensor.to(self.torch_dtype).to(dtype) if tensor.is_floating_point() else tensor
 
         routes = self.routes[min(step, len(self.routes) - 1)]
-        given: dict[str, Any] = each_tensor(self.net.inputs(self.batch, numbers, routes[rank % len(routes)]), rounded)
-        return given
+        given = self.net.inputs(self.batch, numbers, routes[rank % len(routes)])
+        return dict(tree_map_only(Tensor, rounded, given))
 
     def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
         """One scalar of all tensors in the outputs, weighted by fixed numbers of either sign; a mean."""
@@ -113,11 +119,11 @@ class GeneratedCase(CaseOnMesh, Situation):
 
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
         """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
-        return draw(shape, mixed(self.seed, *salt), exact=False)
+        return draw(shape, mixed(self.seed, *salt), self.exact)
 
     def total(self, losses: Tensor) -> Tensor:
-        """One loss of many: the mean."""
-        return losses.mean()
+        """One loss of many: the mean, or, since that is not exact, the sum."""
+        return losses.sum() if self.exact else losses.mean()
 
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """Plain SGD."""

@@ -16,7 +16,6 @@ from suites.oracle.sharded import Resting
 def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any:
     """Do to a net all that the case says: checkpoint, shard group by group, tell what to gather ahead."""
     for name in case.checkpointed:
-        assert rank.implementation.checkpoint is not None
         rank.implementation.checkpoint(net.get_submodule(name))
     for group in case.groups:
         call(rank, case, net, group, **options)
@@ -35,7 +34,6 @@ def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group, **option
     if case.dim:
         options["shard_placement_fn"] = lambda parameter: Shard(case.cut_dim(parameter))
     modules = [net.get_submodule(name) for name in group.modules]
-    assert rank.implementation.fully_shard is not None
     rank.implementation.fully_shard(modules if len(modules) > 1 else modules[0], **options)
 
 

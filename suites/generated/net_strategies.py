@@ -7,6 +7,7 @@ do not lie within each other, and every module is sharded before those that it l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
@@ -16,12 +17,11 @@ from torch import nn
 
 from reference_models import nets
 from suites.generated.net_cases import GeneratedCase, Group
-from suites.kit.hsdp import hsdp_meshes
+from suites.kit.hsdp import RESHARDS
 from suites.kit.nets import LEAVES, OUTPUTS, Block, Named, Net, skeleton
-from suites.kit.strategies import pairs_of, related, shape_of, world_sizes
-from suites.kit.trees import modules_outside, tensors
+from suites.kit.strategies import drawn, pairs_of, related, shape_of, world_sizes
+from suites.kit.trees import is_closed
 
-RESHARDS = st.sampled_from([None, True, False])
 #: Two or three: four would find little more, and starting a world takes as long as several cases on it.
 FEW_RANKS = world_sizes(2).map(lambda ranks: min(ranks, 3))
 DTYPES = st.sampled_from(["float64", "float64", "float32"])
@@ -77,25 +77,24 @@ def shared_nets(draw: st.DrawFn) -> Net:
     """Nets with one or two pairs of places that hold one parameter, or one module."""
     kinds = ("linear", "root parameters", "mlp")
     net = draw(nets_with(special=leaves(kinds), kinds=PURE))
-    net = Net(net.dim, (*net.blocks, draw(leaves(("linear", net.blocks[0].kind)))), net.output)
+    net = replace(net, blocks=(*net.blocks, draw(leaves(("linear", net.blocks[0].kind)))))
     built = skeleton(net)
     parameters = pairs_of({name: tuple(parameter.shape) for name, parameter in built.named_parameters()})
     modules = pairs_of({name: shape_of(m) for name, m in built.named_modules() if name and runs(m)})
     pairs = [st.sampled_from(pairs) for pairs in (parameters, modules) if pairs]
     shared = draw(st.lists(st.one_of(pairs), min_size=1, max_size=2, unique_by=lambda pair: pair[0])) if pairs else []
-    return Net(net.dim, net.blocks, net.output, tuple(shared))
+    return replace(net, shared=tuple(shared))
 
 
 @st.composite
-def frozen_nets(draw: st.DrawFn) -> Net:
+def frozen_nets(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(LEAVES)) -> Net:
     """Nets with some frozen modules or parameters; the last block trains."""
-    net = draw(nets_with(special=leaves(("frozen", "linear"))))
-    net = Net(net.dim, (*net.blocks, Block("linear")), net.output)
+    net = draw(nets_with(leaves(("frozen", "linear")), kinds))
+    net = replace(net, blocks=(*net.blocks, Block("linear")))
     built, last = skeleton(net), f"blocks.{len(net.blocks) - 1}"
     names = [name for name, _ in [*built.named_parameters(), *built.named_modules()] if name.startswith("blocks.")]
     free = [name for name in names if not related(name, last)]
-    frozen = st.lists(st.sampled_from(free), max_size=3, unique=True)
-    return Net(net.dim, net.blocks, net.output, frozen=tuple(draw(frozen)))
+    return replace(net, frozen=tuple(draw(st.lists(st.sampled_from(free), max_size=3, unique=True))))
 
 
 def runs(module: nn.Module) -> bool:
@@ -108,20 +107,13 @@ def shardable(net: Net | Named) -> tuple[str, ...]:
     """The modules below the root that can be sharded by themselves."""
     built = skeleton(net)
     names = [name for name, module in built.named_modules() if name and runs(module)]
-    return tuple(name for name in names if closed_together(built, [name])) if shares(built) else tuple(names)
+    return tuple(name for name in names if is_closed(built, name)) if shares(built) else tuple(names)
 
 
 def shares(net: nn.Module) -> bool:
     """Whether any module or parameter has two names."""
     every, once = net.named_parameters(remove_duplicate=False), net.parameters()
     return len(list(every)) > len(list(once))
-
-
-def closed_together(net: nn.Module, names: Sequence[str]) -> bool:
-    """Whether nothing outside these subtrees holds any of their tensors."""
-    outside = {id(tensor) for tensor in tensors(modules_outside(net, names))}
-    inside = tensors([module for name in names for module in net.get_submodule(name).modules()])
-    return not any(id(tensor) in outside for tensor in inside)
 
 
 @lru_cache(maxsize=256)
@@ -138,7 +130,7 @@ def listable(net: Net | Named) -> tuple[tuple[str, str], ...]:
     once = [name for name in names if not any(related(name, other) for other in several)]
     if not shares(built):
         return apart(once)
-    return tuple(pair for pair in apart(set(once) - set(shardable(net))) if closed_together(built, pair))
+    return tuple(pair for pair in apart(set(once) - set(shardable(net))) if is_closed(built, *pair))
 
 
 def apart(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -190,12 +182,12 @@ def generated_cases(
     /,
     nets: st.SearchStrategy[Any] | None = None,
     lists: bool = True,
-    hybrid: bool = False,
+    meshes: st.SearchStrategy[tuple[int, int]] | None = None,
     **fixed: Any,
 ) -> GeneratedCase:
     """Training of a net: its plan, mesh, dtype and steps; ``fixed`` fields are as given, or drawn as given."""
     net: Net | Named = draw(nets if nets is not None else nets_with())
-    mesh = draw(hsdp_meshes()) if hybrid else ()
+    mesh = draw(meshes) if meshes is not None else ()
     return GeneratedCase(**{
         "world_size": mesh[0] * mesh[1] if mesh else draw(FEW_RANKS),
         "net": net,
@@ -205,7 +197,7 @@ def generated_cases(
         "steps": draw(st.integers(1, 2)),
         "batch": draw(st.integers(2, 3)),
         "seed": draw(st.integers(0, 2**16)),
-        **{name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fixed.items()},
+        **drawn(draw, fixed),
     })  # fmt: skip
 
 
@@ -242,14 +234,14 @@ def checkpointed_cases(draw: st.DrawFn, nets: st.SearchStrategy[Net] | None = No
     built = skeleton(case.net)
     blocks = [name for name, module in built.named_modules() if name.count(".") == 1 and runs(module)]
     again = draw(st.lists(st.sampled_from(blocks), min_size=1, max_size=2, unique=True))
-    return GeneratedCase(**{**vars(case), "checkpointed": tuple(sorted(again))})
+    return replace(case, checkpointed=tuple(sorted(again)))
 
 
 @st.composite
-def ahead_cases(draw: st.DrawFn) -> GeneratedCase:
+def ahead_cases(draw: st.DrawFn, nets: st.SearchStrategy[Net] | None = None) -> GeneratedCase:
     """Every sharded module prefetches some of the later ones, in any order."""
-    case = draw(generated_cases(lists=False))
+    case = draw(generated_cases(nets=nets, lists=False))
     sharded = {name for group in case.groups for name in group.modules if name}
     order = [name for name, _ in skeleton(case.net).named_modules() if name in sharded]
     ahead = [(name, tuple(draw(st.permutations(order[place + 1 :]))[:2])) for place, name in enumerate(order[:-1])]
-    return GeneratedCase(**{**vars(case), "ahead": tuple(ahead)})
+    return replace(case, ahead=tuple(ahead))

@@ -30,194 +30,145 @@ from suites.generated.net_strategies import (
     shared_nets,
     twices,
 )
+from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import NAMED, Block, Named, Net
 from suites.kit.strategies import world_sizes
-from suites.oracle import judging
 from suites.oracle.expected import expected
+from suites.oracle.judging import follows
 
 SHARDED = Feature.FULLY_SHARD
 ROOT = Group()
+LINEAR, MLP = Block("linear"), Block("mlp")
+TIED = Net(3, (LINEAR, Block("attention"), LINEAR), shared=(("blocks.2.weight", "blocks.0.weight"),))
+FROZEN = Net(3, (LINEAR, Block("frozen"), LINEAR), frozen=("blocks.0", "blocks.2.weight"))
+BRANCHED = (LINEAR, Block("branches", (LINEAR, Block("uneven"))))
+TWICE = (Block("twice", (Block("residual", (LINEAR,)),)), LINEAR)
 
 
-def follows(trial: Trial, case: GeneratedCase) -> None:
-    """Train on ranks, and compare action by action."""
-    judging.follows(trial, ShardedNet.play, expected(case))
-
-
-def groups(*calls: Any) -> tuple[Group, ...]:
-    """One call of ``fully_shard`` for each name or list of names, and the root's."""
-    return (*(Group((call,) if isinstance(call, str) else tuple(call)) for call in calls), ROOT)
+def cut(net: Net | Named | tuple[Block, ...], *calls: str | tuple[str, ...], **fields: Any) -> GeneratedCase:
+    """A net, or one of these blocks, on two ranks; each name or list is a call of ``fully_shard`` before the root's."""
+    groups = [Group((call,) if isinstance(call, str) else call) for call in calls]
+    whole = Net(3, net) if isinstance(net, tuple) else net
+    return GeneratedCase(**{"world_size": 2, "net": whole, "groups": (*groups, ROOT), **fields})
 
 
 @requirement("generated/nets", SHARDED, ranks=2)
 @example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("linear"), Block("residual", (Block("linear"), Block("attention"))), Block("uneven")), "dict"),
-        groups(("blocks.0", "blocks.2"), "blocks.1.blocks.0", "blocks.1"),
+    case=cut(
+        Net(3, (LINEAR, Block("residual", (LINEAR, Block("attention"))), Block("uneven")), "dict"),
+        ("blocks.0", "blocks.2"), "blocks.1.blocks.0", "blocks.1",
     )
-)
+)  # fmt: skip
 @given(case=generated_cases(world_size=world_sizes(2)))
 def test_generated_nets_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
     """Any net, cut into any groups, alone or by lists, trains on its ranks as the unsharded model does."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/stressed", SHARDED, ranks=2)
-@example(case=GeneratedCase(2, Named("structured"), groups("left", "right")))
-@example(case=GeneratedCase(2, Named("mixed dtypes"), groups("wide"), dtype="float32"))
+@example(case=cut(Named("structured"), "left", "right"))
+@example(case=cut(Named("mixed dtypes"), "wide", dtype="float32"))
 @given(case=st.sampled_from(sorted(NAMED)).flatmap(lambda name: generated_cases(nets=st.just(Named(name)))))
 def test_nets_of_one_stress_each_follow_the_unsharded_model(trial: Trial, case: GeneratedCase) -> None:
     """Nets that stress one thing each, as mixed dtypes or structures in and out, train as the unsharded model does."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/hybrid", SHARDED, Feature.HSDP, ranks=2)
-@example(case=GeneratedCase(2, Net(3, (Block("linear"), Block("mlp"))), groups("blocks.0"), mesh=(2, 1)))
-@given(case=generated_cases(hybrid=True))
+@example(case=cut((LINEAR, MLP), "blocks.0", mesh=(2, 1)))
+@given(case=generated_cases(meshes=hsdp_meshes()))
 def test_generated_nets_train_on_replicas_of_shards(trial: Trial, case: GeneratedCase) -> None:
     """On a mesh of replicas and shards, of which either may be one, any net trains as the unsharded model does."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/order", SHARDED, ranks=2)
-@example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("residual", (Block("linear"), Block("mlp"))),)),
-        groups("blocks.0.blocks.1", "blocks.0.blocks.0", "blocks.0"),
-    )
-)
+@example(case=cut((Block("residual", (LINEAR, MLP)),), "blocks.0.blocks.1", "blocks.0.blocks.0", "blocks.0"))
 @given(case=nested_cases())
 def test_the_order_of_sharding_does_not_matter(trial: Trial, case: GeneratedCase) -> None:
     """Modules may be sharded in any order that has each before those that it lies within."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/tied", SHARDED, ranks=2)
-@example(
-    case=GeneratedCase(
-        2,
-        Net(
-            3, (Block("linear"), Block("attention"), Block("linear")), shared=(("blocks.2.weight", "blocks.0.weight"),)
-        ),
-        groups("blocks.1", ("blocks.0", "blocks.2")),
-    )
-)
+@example(case=cut(TIED, "blocks.1", ("blocks.0", "blocks.2")))
 @given(case=generated_cases(nets=shared_nets()))
 def test_what_is_shared_has_the_gradient_of_all_its_uses(trial: Trial, case: GeneratedCase) -> None:
     """Parameters and modules at several places of one group stay one, and get the gradients of all places."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/frozen", SHARDED, ranks=2)
-@example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("linear"), Block("frozen"), Block("linear")), frozen=("blocks.0", "blocks.2.weight")),
-        groups("blocks.0", "blocks.1.adapter", "blocks.1"),
-    )
-)
+@example(case=cut(FROZEN, "blocks.0", "blocks.1.adapter", "blocks.1"))
 @given(case=generated_cases(nets=frozen_nets()))
 def test_frozen_parts_stay_as_they_are(trial: Trial, case: GeneratedCase) -> None:
     """Frozen parameters get no gradient and do not change, and everything around them trains as it does unsharded."""
-    follows(trial, case)
-
-
-BRANCHES = Block("branches", (Block("linear"), Block("uneven")))
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/branches", SHARDED, ranks=2)
-@example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("linear"), BRANCHES)),
-        groups("blocks.1.branches.0", "blocks.1.branches.1.layers.0"),
-        routes=((0,), (1,), (0,)),
-        steps=3,
-    )
-)
+@example(case=cut(BRANCHED, "blocks.1.branches.0", "blocks.1.branches.1.layers.0", routes=((0,), (1,), (0,)), steps=3))
 @given(case=branched_cases(apart=False))
 def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: GeneratedCase) -> None:
     """Where all ranks skip a branch its gradients stay None and it does not change; when it runs again it trains."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/branches-apart", SHARDED, Feature.UNUSED_PARAMETERS, ranks=2)
-@example(
-    case=GeneratedCase(
-        2, Net(3, (Block("linear"), BRANCHES)), groups("blocks.0", "blocks.1"), routes=((0, 1), (1, 1)), steps=2
-    )
-)
+@example(case=cut(BRANCHED, "blocks.0", "blocks.1", routes=((0, 1), (1, 1))))
 @given(case=branched_cases(apart=True))
 def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase) -> None:
     """With set_reduce_scatter_unused_params, ranks that took another branch count as zero in a branch's gradients."""
-    follows(trial, replace(case, zeros_for_unused=True))
+    follows(trial, ShardedNet.play, expected(replace(case, zeros_for_unused=True)))
 
 
 @requirement("generated/twice", SHARDED, ranks=2)
-@example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("twice", (Block("residual", (Block("linear"),)),)), Block("linear"))),
-        (Group(("blocks.0.module",), True), Group(("blocks.1",), True), ROOT),
-    )
-)
+@example(case=cut(TWICE, groups=(Group(("blocks.0.module",), True), Group(("blocks.1",), True), ROOT)))
 @given(case=generated_cases(nets=nets_with(twices()), lists=False))
 def test_modules_that_run_twice_have_the_gradient_of_both_runs(trial: Trial, case: GeneratedCase) -> None:
     """A module or a tree of modules that is called twice in a forward gets the gradient of both calls."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/placement", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
-@example(case=GeneratedCase(2, Net(4, (Block("convolution"),)), groups("blocks.0.wide"), dim=1))
+@example(case=cut(Net(4, (Block("convolution"),)), "blocks.0.wide", dim=1))
 @given(case=generated_cases(nets=nets_with(leaves(("convolution",)), kinds=PURE, dims=(2, 4)), dim=st.integers(1, 2)))
 def test_nets_train_whatever_dim_is_cut(trial: Trial, case: GeneratedCase) -> None:
     """Convolutions and whatever surrounds them train cut along their second or third dim as they do cut by rows."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/checkpointed", SHARDED, Feature.CHECKPOINT, ranks=2)
 @example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("linear"), Block("sequence", (Block("mlp"), Block("linear"))))),
-        groups("blocks.0", "blocks.1.blocks.0"),
-        checkpointed=("blocks.1",),
-    )
+    case=cut((LINEAR, Block("sequence", (MLP, LINEAR))), "blocks.0", "blocks.1.blocks.0", checkpointed=("blocks.1",))
 )
 @given(case=checkpointed_cases())
 def test_recomputed_blocks_train_as_others(trial: Trial, case: GeneratedCase) -> None:
     """Blocks that run again in backward, sharded or not or in part, change no result."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/accumulation", SHARDED, Feature.ACCUMULATION, ranks=2)
-@example(case=GeneratedCase(2, Net(3, (Block("linear"), Block("mlp"))), groups("blocks.0"), reduced=(False, True)))
+@example(case=cut((LINEAR, MLP), "blocks.0", reduced=(False, True)))
 @given(case=generated_cases(reduced=st.sampled_from([(False, True), (True, True), (True, False, True)])))
 def test_micro_batches_add_up(trial: Trial, case: GeneratedCase) -> None:
     """Gradients of several backwards add up, whichever of them are reduced at once, if the last one is."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
 @example(
-    case=GeneratedCase(
-        2,
-        Net(3, (Block("linear"), Block("mlp"), Block("linear"))),
-        groups("blocks.2", "blocks.0", "blocks.1"),
-        ahead=(("blocks.0", ("blocks.2", "blocks.1")),),
-    )
+    case=cut((LINEAR, MLP, LINEAR), "blocks.2", "blocks.0", "blocks.1", ahead=(("blocks.0", ("blocks.2", "blocks.1")),))
 )
 @given(case=ahead_cases())
 def test_modules_may_be_gathered_ahead_in_any_order(trial: Trial, case: GeneratedCase) -> None:
     """Telling sharded modules to gather later ones ahead, in any order, changes no result."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))
 
 
 @requirement("generated/buffers", SHARDED, ranks=2)
-@example(case=GeneratedCase(2, Net(3, (Block("norms"), Block("linear"))), groups("blocks.0.batch"), steps=2))
+@example(case=cut((Block("norms"), LINEAR), "blocks.0.batch"))
 @given(case=generated_cases(nets=nets_with(leaves(("norms",)))))
 def test_buffers_are_each_ranks_own(trial: Trial, case: GeneratedCase) -> None:
     """Buffers stay whole, and running statistics are of the rank's own batches; nothing averages or resets them."""
-    follows(trial, case)
+    follows(trial, ShardedNet.play, expected(case))

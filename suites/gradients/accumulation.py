@@ -15,16 +15,15 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.worlds.rank import Rank
 from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.programs import data_mesh
-from suites.kit.strategies import training_cases, world_sizes
-from suites.oracle.sharded import State, played_on
-from suites.training.offloading import policy
+from suites.kit.strategies import drawn, training_cases
+from suites.passes.autograd_routes import HEADS
+from suites.passes.passes import Blocks
+from suites.training.offloading import Offloaded
 
 
 @dataclass(frozen=True)
@@ -72,13 +71,10 @@ class AccumulationCase(TrainingCase):
 
 
 @st.composite
-def accumulation_cases(
-    draw: st.DrawFn, /, quiet: str = "all", replicas: bool = False, by_hand: bool = False, **fixed: Any
-) -> Any:
+def accumulation_cases(draw: st.DrawFn, /, quiet: str = "all", **fixed: Any) -> Any:
     """Exact training of micro-batches; where two steps are taken, in float64 and on small nets (see tolerance.py)."""
-    if replicas:
-        mesh = draw(hsdp_meshes(2, power_of_two=True))
-        fixed = {"mesh": mesh, "world_size": mesh[0] * mesh[1], **fixed}
+    fixed = drawn(draw, fixed)
+    by_hand = fixed.pop("by_hand", False)
     dtype = fixed.pop("dtype", None) or draw(st.sampled_from(["float64", "float32"]))
     blocks = st.lists(st.sampled_from(["linear", "mlp"]), min_size=1, max_size=1 if dtype == "float32" else 2).map(
         tuple
@@ -92,9 +88,8 @@ def accumulation_cases(
     return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, by_hand=by_hand)
 
 
-def play_offloaded(rank: Rank, case: AccumulationCase) -> list[State]:
-    """Train a stack that rests on the CPU, in memory that is not pinned."""
-    return played_on(RecordedStack(rank, case, offload_policy=policy(rank, pinned=False)))
+class OffloadedRecorded(Offloaded, RecordedStack):
+    """A stack that rests on the CPU, and notes where gradients lie."""
 
 
 @dataclass(frozen=True)
@@ -118,53 +113,16 @@ class FineCase(PrecisionCase):
 # Two results of one forward.
 
 
-class Fork(nn.Module):
-    """Two blocks on one input: what is drawn from one need not be drawn from the other."""
+class Beside(Blocks):
+    """Blocks on one input: what is drawn from one need not be drawn from the other."""
 
-    def __init__(self, left: nn.Module, right: nn.Module) -> None:
-        super().__init__()
-        self.left, self.right = left, right
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both results."""
-        return self.left(x), self.right(x)
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the results of all."""
+        return [block(x) for block in self.blocks]
 
 
-@dataclass(frozen=True)
-class ForkCase(TrainingCase):
-    """The net twice, with other weights, on one input; each result goes backward by itself, the second as the last."""
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """Twice over."""
-        return ("forward", "defer last", "backward first", "resume last", "backward second", "drop") * 2
-
-    def build_in(self, dtype: torch.dtype | None) -> nn.Module:
-        """Both nets in a dtype."""
-        return Fork(self.build(), replace(self, seed=self.seed + 1).build()).to(dtype or self.torch_dtype)
-
-    def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
-        """One of each result."""
-        return [self.loss(each, 2 * batch + place, rank) for place, each in enumerate(outputs)]
-
-
-class ShardedFork(RecordedStack):
-    """Two nets on one input, each sharded by itself."""
-
-    def made(self) -> Any:
-        """Both."""
-        net, fully_shard = self.case.build_in(None), self.rank.implementation.fully_shard
-        assert fully_shard is not None
-        for module in (net.left, net.right, net):
-            fully_shard(
-                module, mesh=data_mesh(self.rank, self.case), reshard_after_forward=self.case.reshard_after_forward
-            )
-        return net
-
-
-def play_fork(rank: Rank, case: ForkCase) -> list[State]:
-    """Two backwards of one forward."""
-    return played_on(ShardedFork(rank, case))
+#: Each result goes backward by itself, the second as the last.
+FORK = replace(HEADS, net=Beside)
 
 
 # Different parameters of one group.
@@ -202,20 +160,20 @@ class BranchedMicroBatches(PrecisionCase):
         return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
 
 
-@st.composite
-def branched_micro_batches(draw: st.DrawFn, /, low: bool = False) -> Any:
+#: On replicas of shards.
+REPLICAS: dict[str, Any] = {"mesh": hsdp_meshes(2, power_of_two=True)}
+
+
+def branched_micro_batches(low: bool = False) -> st.SearchStrategy[BranchedMicroBatches]:
     """Two or three micro-batches, of which two use different blocks; on replicas, or in low precision on one axis."""
-    mesh = () if low else draw(hsdp_meshes(2, power_of_two=True))
-    fixed: dict[str, Any] = {
-        "world_size": mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True)),
-        "mesh": mesh,
-        "dtype": "float32" if low else "float64",
-        "net": Stack(
-            draw(st.integers(1, 3)),
-            draw(st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)),
-            bias=draw(st.booleans()),
-        ),
-        "pairs": [("bfloat16", "float32") if low else (None, None)],
-        "runs": draw(st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple)),
-    }
-    return draw(precision_cases(BranchedMicroBatches, steps=1, sharded=(), **fixed))
+    blocks = st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)
+    return precision_cases(
+        BranchedMicroBatches,
+        steps=1,
+        sharded=(),
+        dtype="float32" if low else "float64",
+        net=st.builds(Stack, st.integers(1, 3), blocks, bias=st.booleans()),
+        pairs=[("bfloat16", "float32") if low else (None, None)],
+        runs=st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple),
+        **({} if low else REPLICAS),
+    )

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
+from suites.kit.programs import whole
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
 from suites.oracle.sharded import played_on
@@ -55,10 +56,8 @@ def clip_cases(draw: st.DrawFn, /, replicas: bool = False) -> Any:
     case = draw((hsdp_cases if replicas else training_cases)(exact=True, steps=1, dtype="float64"))
     parts = [shard(p, case.shards, place) for p in case.build().parameters() for place in range(case.shards)]
     norms = [norm for norm in NORMS if norm != "inf" or all(part.numel() for part in parts)]
-    fields = {"norm": st.sampled_from(norms), "limit": st.sampled_from(LIMITS)}
-    return as_case(
-        ClipCase, case, **draw(st.fixed_dictionaries(fields)), foreach=draw(st.sampled_from([None, True, False]))
-    )
+    fields = {"norm": norms, "limit": LIMITS, "foreach": (None, True, False)}
+    return as_case(ClipCase, case, **{name: draw(st.sampled_from(values)) for name, values in fields.items()})
 
 
 @st.composite
@@ -78,14 +77,13 @@ def clip(rank: Rank, case: ClipCase) -> dict[str, Any]:
     grads = [p.grad for p in stack.held.values() if p.grad is not None]
     alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
     total = torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, norm, foreach=case.foreach)
-    return {"norms": [full(alone), full(total)], "before": before, "after": stack.see_gradients()}
+    return {"norms": [whole(alone), whole(total)], "before": before, "after": stack.see_gradients()}
 
 
 def refuse_infinity(rank: Rank, case: ScalerCase) -> None:
     """Clip gradients that are not finite, on one rank."""
     stack = RecordedStack(rank, case)
-    for action in PASS:
-        stack.do(action, ())
+    stack.do_all(PASS)
     spoil(rank, case, stack.net)
     torch.nn.utils.clip_grad_norm_(stack.held.values(), 1.0, error_if_nonfinite=True)
 
@@ -110,8 +108,3 @@ def spoil(rank: Rank, case: ScalerCase, net: nn.Module) -> None:
         first = next(net.parameters()).grad
         assert isinstance(first, DTensor)
         first.to_local()[0] = torch.inf
-
-
-def full(tensor: Tensor) -> Tensor:
-    """A tensor put together by all ranks."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()

@@ -74,13 +74,11 @@ def replicated_factor_cases(draw: st.DrawFn, /, shards: int, **fixed: Any) -> An
     replicas, parts = draw(hsdp_meshes(power_of_two=True))
     size = replicas * parts
     mesh = (size, 1) if shards == 1 else (replicas, parts) if parts > 1 else (size // 2, 2)
-    return draw(factor_cases(mesh=mesh, world_size=size, **fixed))
+    return draw(factor_cases(mesh=mesh, **fixed))
 
 
-@st.composite
-def own_size_cases(draw: st.DrawFn) -> Any:
-    """The factor is the number of ranks that hold a replica together, for every module."""
-    case = draw(replicated_factor_cases(2, sums=False, dtype="float32"))
+def by_own_size(case: FactorCase) -> FactorCase:
+    """The case with the number of ranks that hold a replica together as the factor of every module."""
     return replace(case, factors=tuple((place, float(case.shards)) for place in (*case.sharded, -1)))
 
 
@@ -165,10 +163,3 @@ def large_cases() -> st.SearchStrategy[LargeCase]:
     net = Stack(1, ("linear",), bias=False)
     sizes = world_sizes(2, power_of_two=True)
     return sizes.map(lambda size: LargeCase(size, net, dtype="float16", exact=True, steps=1, batch=1))
-
-
-def one_rank_cases() -> st.SearchStrategy[TrainingCase]:
-    """One rank, alone or as a mesh of one by one."""
-    return st.sampled_from([(), (1, 1)]).flatmap(
-        lambda mesh: training_cases(exact=True, steps=1, world_size=1, mesh=mesh)
-    )

@@ -13,20 +13,22 @@ from harness.vendor import Feature
 from suites.communication.played import PASS, ActionsCase, play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
+    FORK,
+    REPLICAS,
     AccumulationCase,
     BranchedMicroBatches,
     FineCase,
-    ForkCase,
+    OffloadedRecorded,
     accumulation_cases,
     branched_micro_batches,
-    play_fork,
-    play_offloaded,
 )
-from suites.kit.cases import Stack, as_case
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly, training_cases
+from suites.kit.strategies import costly
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
+from suites.passes import pass_programs
+from suites.passes.pass_strategies import pass_cases
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
 #: Two steps, one block sharded by itself, one left to the root, gradients zeroed once and dropped once.
@@ -73,7 +75,7 @@ def test_gradients_that_are_reduced_every_time_add_up(trial: Trial, case: Accumu
 
 @requirement("accumulation/hsdp", *ADDING, Feature.HSDP, ranks=2)
 @costly(2)
-@given(case=accumulation_cases(replicas=True))
+@given(case=accumulation_cases(**REPLICAS))
 def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: AccumulationCase) -> None:
     """On replicas of shards, with sync off, neither axis communicates gradients until the last micro-batch."""
     adds_up(trial, case)
@@ -83,7 +85,7 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 @costly(2)
 @example(case=replace(RICH, mesh=(2, 1)))
 @example(case=replace(RICH, world_size=4, mesh=(2, 2)))
-@given(case=accumulation_cases(replicas=True))
+@given(case=accumulation_cases(**REPLICAS))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
     adds_up(trial, replace(case, quiet="replicas"))
@@ -109,7 +111,7 @@ def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: Accumu
 @requirement("accumulation/pipeline", *ADDING, ranks=2)
 @costly(2)
 @example(case=RICH)
-@given(case=st.booleans().flatmap(lambda by_hand: accumulation_cases(dtype="float64", by_hand=by_hand)))
+@given(case=accumulation_cases(dtype="float64", by_hand=st.booleans()))
 def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCase) -> None:
     """One forward ahead of one backward, with sync and resharding off until the last, is the unsharded model's step."""
     follows(trial, play, expected(replace(case, quiet="pipeline")))
@@ -117,10 +119,10 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 
 @requirement("accumulation/last-backward", *ADDING, ranks=2)
 @costly(2)
-@given(case=training_cases(exact=True, dtype="float64", steps=1).map(lambda case: as_case(ForkCase, case)))
-def test_a_backward_may_be_followed_by_another(trial: Trial, case: ForkCase) -> None:
+@given(case=pass_cases(plan=(0, 1)))
+def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase) -> None:
     """After set_is_last_backward(False) a backward of one result, and then one of another, give all gradients."""
-    follows(trial, play_fork, expected(case))
+    pass_programs.follows(trial, case, FORK)
 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)
@@ -145,7 +147,7 @@ def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case
 @given(case=accumulation_cases(dtype="float64"))
 def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationCase) -> None:
     """With offload to memory that is not pinned, micro-batches add up, and their gradients lie on the CPU."""
-    traces = trial.run(play_offloaded, case)
+    traces = trial.run(OffloadedRecorded.play, case)
     agrees(trial, traces, expected(case))
     last = len(case.actions) - 1 - case.actions[::-1].index("step")
     trial.agree("the devices of gradients", [trace[last]["devices"] for trace in traces], [["cpu"]] * case.world_size)

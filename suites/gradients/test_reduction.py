@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -14,10 +15,9 @@ from suites.gradients import reductions
 from suites.gradients.reductions import (
     FactorCase,
     LargeCase,
+    by_own_size,
     factor_cases,
     large_cases,
-    one_rank_cases,
-    own_size_cases,
     replicated_factor_cases,
 )
 from suites.kit import expected_collectives as wire
@@ -72,7 +72,7 @@ def test_a_factor_needs_no_forced_sums(trial: Trial, case: FactorCase) -> None:
 
 @requirement("reduction/own-size", *FACTOR, Feature.HSDP, ranks=2)
 @example(case=replace(SQUARE, factors=((-1, 2.0),), sums=False))
-@given(case=own_size_cases())
+@given(case=replicated_factor_cases(2, sums=False, dtype="float32").map(by_own_size))
 def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: FactorCase) -> None:
     """A factor that equals the number of ranks in a replica divides, without forced sums, the sum over all ranks."""
     follows(trial, play, expected(case))
@@ -112,7 +112,7 @@ def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: ActionsCase
 
 
 @requirement("reduction/one-rank", SHARDED, Feature.HSDP)
-@given(case=one_rank_cases())
+@given(case=training_cases(exact=True, steps=1, world_size=1, mesh=st.sampled_from([(), (1, 1)])))
 def test_one_rank_keeps_its_gradients(trial: Trial, case: TrainingCase) -> None:
     """On one rank gradients are those of the unsharded model, whatever the mesh."""
     follows(trial, play, expected(case))
@@ -142,7 +142,7 @@ def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: Actions
 
 
 @requirement("reduction/replicas-by-hook", *HOOK, ranks=4)
-@given(case=hsdp_cases(exact=True, steps=1, mesh=(2, 2), world_size=4))
+@given(case=hsdp_cases(exact=True, steps=1, mesh=(2, 2)))
 def test_a_hook_can_average_replicas(trial: Trial, case: TrainingCase) -> None:
     """Shards over one axis of a mesh, with a hook that averages over the other, have the mean over all ranks."""
     follows(trial, reductions.play_with_replicas_by_hook, expected(case))

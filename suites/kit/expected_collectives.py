@@ -14,7 +14,7 @@ when it waits, is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +35,18 @@ class Unit:
     numel: int
     trained: int
 
+    @classmethod
+    def of(cls, name: str, sizes: Sequence[tuple[int, bool]]) -> Unit:
+        """That of parameters of so many numbers each, which are trained or not."""
+        return cls(name, sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains))
+
 
 def units(case: NetCase) -> list[Unit]:
     """The root's unit, if it has parameters, then those of the sharded blocks in the order in which they run."""
     found: dict[str, list[tuple[int, bool]]] = {unit: [] for unit in (ROOT, *map(str, case.sharded))}
     for name, parameter in case.build().named_parameters():
         found[case.unit_of(name)].append((padded(tuple(parameter.shape), case.shards), parameter.requires_grad))
-    return [
-        Unit(label, sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains))
-        for label, sizes in found.items()
-        if sizes
-    ]
+    return [Unit.of(label, sizes) for label, sizes in found.items() if sizes]
 
 
 def padded(shape: tuple[int, ...], shards: int) -> int:

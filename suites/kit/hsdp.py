@@ -30,9 +30,7 @@ def hsdp_meshes(draw: st.DrawFn, fewest_replicas: int = 1, power_of_two: bool = 
     return draw(st.sampled_from([*square, *shapes]))
 
 
-@st.composite
-def hsdp_cases(draw: st.DrawFn, /, exact: bool = False, fewest_replicas: int = 1, **fixed: Any) -> TrainingCase:
+def hsdp_cases(exact: bool = False, fewest_replicas: int = 1, **fixed: Any) -> st.SearchStrategy[TrainingCase]:
     """Some steps of training on replicas of shards."""
-    mesh = draw(hsdp_meshes(fewest_replicas, power_of_two=exact))
-    fixed = {"mesh": mesh, "world_size": mesh[0] * mesh[1], "reshard_after_forward": draw(RESHARDS), **fixed}
-    return draw(training_cases(exact=exact, **fixed))
+    meshes = hsdp_meshes(fewest_replicas, power_of_two=exact)
+    return training_cases(exact=exact, **{"mesh": meshes, "reshard_after_forward": RESHARDS, **fixed})

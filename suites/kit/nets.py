@@ -47,8 +47,6 @@ LEAVES: dict[str, Callable[[int], nn.Module]] = {
     "norms": lambda dim: nets.Norms(dim),
     "embedding": lambda dim: nets.Embedding(VOCABULARY, LENGTH, dim),
 }
-#: Blocks around others.
-AROUND = ("sequence", "residual", "twice", "branches")
 
 
 class Sequence(nn.Module):
@@ -163,7 +161,7 @@ def _tokens(batch: int, numbers: Numbers, which: int) -> dict[str, Any]:
     return {"tokens": some_tokens(numbers, batch)}
 
 
-def _structure(batch: int, numbers: Numbers, which: int) -> dict[str, Any]:
+def _structure(batch: int, numbers: Numbers, _: int) -> dict[str, Any]:
     left, right = numbers((2, batch, LENGTH, 4))
     return {"batch": {"left": left, "rest": (right, 2)}}
 
@@ -185,7 +183,7 @@ NAMED: dict[str, tuple[Callable[[], nn.Module], Callable[[int, Numbers, int], di
     "transformer": (lambda: nets.Transformer(VOCABULARY, LENGTH, dim=4, layers=1, heads=2), _tokens),
     "root parameters": (nets.RootParameters, _x(5)),
     "mixed dtypes": (nets.MixedDtypes, _x(5)),
-    "structured": (nets.Structured, lambda batch, numbers, which: _structure(batch, numbers, which)),
+    "structured": (nets.Structured, _structure),
 }
 
 
@@ -199,25 +197,18 @@ def skeleton(net: Net | Named) -> nn.Module:
 ADDED = ("bias", "shift", "offset", "buffer", "table", "running_mean")
 
 
-def fill(net: nn.Module, seed: int) -> None:
+def fill(net: nn.Module, seed: int, exact: bool = False) -> None:
     """Write numbers drawn from the seed into all parameters and floating buffers; shared ones are written once.
 
     Weights are divided by the root of their fan-in, and factors are above one: then values neither vanish nor grow from
-    block to block, norms do not divide by nothing, and running variances are positive.
+    block to block, norms do not divide by nothing, and running variances are positive. If ``exact``, all are integers.
     """
     with torch.no_grad():
         for place, (name, tensor) in enumerate([*net.named_parameters(), *net.named_buffers()]):
-            numbers = draw(tuple(tensor.shape), mixed(seed, 0, place), exact=False)
-            if tensor.dim() > 1:
+            numbers = draw(tuple(tensor.shape), mixed(seed, 0, place), exact)
+            if exact:
+                tensor.copy_(numbers)
+            elif tensor.dim() > 1:
                 tensor.copy_(numbers / max(tensor.shape[1:].numel(), 1) ** 0.5)
             elif tensor.is_floating_point():
                 tensor.copy_(numbers / 4 if name.endswith(ADDED) else 1 + numbers.abs() / 4)
-
-
-def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The inputs with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: each_tensor(item, change) for key, item in value.items()}
-    return tuple(each_tensor(item, change) for item in value) if isinstance(value, tuple) else value

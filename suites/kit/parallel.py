@@ -137,9 +137,8 @@ def parallel_cases(
             exact=exact,
             net=Stack(dim, tuple(chosen), multiplier, bias=draw(st.booleans())),
             dtype=dtype,
-            world_size=math.prod(sizes.values()),
             mesh=tuple(sizes.values()),
-            reshard_after_forward=draw(RESHARDS),
+            reshard_after_forward=RESHARDS,
         )
     )
     return replace(as_case(kind, case, axes=tuple(sizes), shard=sharding, replicate=copying), **fixed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from suites.kit.cases import Block, Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
 from suites.kit.programs import after_a_step, sharded, steps
-from suites.kit.strategies import training_cases, world_sizes
+from suites.kit.strategies import drawn, training_cases
 from suites.oracle.situation import Trace
 
 LOW = ("bfloat16", "float16")
@@ -27,26 +28,24 @@ def precision_cases(
     draw: st.DrawFn, /, cls: type[PrecisionCase] = PrecisionCase, bias: bool | None = None, **fixed: Any
 ) -> Any:
     """Training in two dtypes; exact unless ``cls`` is rough (see the notes of ``precision.py``)."""
+    fixed = drawn(draw, fixed)
     param, reduce = draw(st.sampled_from(fixed.pop("pairs", PAIRS)))
     own = {name: fixed.pop(name) for name in fixed.keys() - TrainingCase.__dataclass_fields__.keys()}
     blocks = draw(st.sampled_from([each for each in EXACT_BLOCKS if bias is not False or "mlp" not in each]))
     net = Stack(draw(st.integers(1, 3)), blocks, draw(st.integers(1, 2)), draw(st.booleans()) if bias is None else bias)
     fixed = {"exact": True, "dtype": "float32", "net": net, "batch": draw(st.integers(1, 2)), **fixed}
     fixed.setdefault("steps", draw(st.integers(1, 2)) if param in LOW else 1)
-    fixed.setdefault("world_size", draw(world_sizes(2, power_of_two=True)))
     return as_case(cls, draw(training_cases(**fixed)), param_dtype=param, reduce_dtype=reduce, **own)
 
 
 @st.composite
 def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> RoundingCase:
     """Sums that must be rounded as the reduce dtype rounds them; on replicas of shards, or on one axis."""
-    mesh = draw(hsdp_meshes(power_of_two=True)) if replicas else ()
-    size = mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True))
-    large, small = draw(st.permutations(range(size)))[:2]
-    born = draw(st.sampled_from([None, *LOW]))
-    fixed = {"world_size": size, "mesh": mesh, "large": large, "small": small, "born": born}
-    case: RoundingCase = draw(precision_cases(RoundingCase, bias=False, steps=1, **fixed))
-    return case
+    ranks: dict[str, Any] = {"mesh": hsdp_meshes(power_of_two=True)} if replicas else {}
+    born = st.sampled_from([None, *LOW])
+    case: RoundingCase = draw(precision_cases(RoundingCase, bias=False, steps=1, born=born, **ranks))
+    large, small = draw(st.permutations(range(case.world_size)))[:2]
+    return replace(case, large=large, small=small)
 
 
 def train(rank: Rank, case: PrecisionCase) -> Trace:

@@ -27,7 +27,6 @@ CONSTANT = 1337.0
 def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
     """Shard the case's blocks, then the root, over the case's mesh."""
     fully_shard = rank.implementation.fully_shard
-    assert fully_shard is not None
     options.setdefault("mesh", data_mesh(rank, case))
     for place in case.sharded:
         fully_shard(net[place], **options)
@@ -47,11 +46,7 @@ def data_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
 
 
 class ShardedStack(Sharded):
-    """The stack of a case, on one rank; ``options`` are what ``fully_shard`` is given besides what the case says."""
-
-    def __init__(self, rank: Rank, case: TrainingCase, **options: Any) -> None:
-        self.options = options
-        super().__init__(rank, case)
+    """The stack of a case, on one rank."""
 
     def made(self) -> Any:
         """The net."""
@@ -89,9 +84,7 @@ def sharded(rank: Rank, case: TrainingCase, net: Any = None, **options: Any) -> 
 
 def policy_of(rank: Rank, case: TrainingCase) -> Any:
     """The case's policy, made as the implementation makes them."""
-    make = rank.implementation.mixed_precision_policy
-    assert make is not None
-    return make(**case.policy)
+    return rank.implementation.mixed_precision_policy(**case.policy)
 
 
 def train(rank: Rank, case: TrainingCase) -> Trace:
@@ -169,10 +162,8 @@ def gradients(net: nn.Module) -> dict[str, Tensor | None]:
 def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
     """Do to the net all that the case says but for the root: replicate, then shard by the plan."""
     for name in case.replicated:
-        assert rank.implementation.replicate is not None
         rank.implementation.replicate(net.get_submodule(name))
     for name in case.plan:
-        assert rank.implementation.fully_shard is not None
         rank.implementation.fully_shard(net.get_submodule(name), mesh=data_mesh(rank, case))
     return net
 
@@ -180,14 +171,12 @@ def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
 def shard_tree(rank: Rank, case: TreeCase) -> nn.Module:
     """Build the net and shard it, root last."""
     net = shard_below(rank, case, case.build())
-    assert rank.implementation.fully_shard is not None
     rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
     return net
 
 
 def introspection(rank: Rank) -> Introspection:
     """The implementation's introspection."""
-    assert rank.implementation.introspection is not None
     return rank.implementation.introspection
 
 

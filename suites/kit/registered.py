@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,10 +20,9 @@ from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import ShardedStack, apply, loss_of, sharded, train, whole
+from suites.kit.programs import ShardedStack, apply, loss_of, sharded, whole
 from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
-from suites.oracle.situation import Trace
 
 Facts = dict[str, dict[str, Any]]
 
@@ -56,14 +55,6 @@ def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
     sizes = [0, size + 1, 2 * size, -1, -size, *(n for n in range(2, size) if size % n)]
     value: Any = draw(st.sampled_from(["always", "True", "1", 1.0, 0.5] if types else sizes))
     return RefusedCase(**vars(case), value=value)
-
-
-def set_later_cases() -> st.SearchStrategy[SetLaterCase]:
-    """Any boolean setting, changed to any other."""
-    return st.builds(
-        lambda case, then, recurse: SetLaterCase(**vars(case), then=then, recurse=recurse),
-        training_cases(), st.booleans(), st.booleans(),
-    )  # fmt: skip
 
 
 @st.composite
@@ -160,11 +151,6 @@ def seen_in_forward(rank: Rank, case: TrainingCase) -> Facts:
     return seen
 
 
-def train_under(rank: Rank, case: TrainingCase, setting: Reshard) -> Trace:
-    """Train under another setting than the case's."""
-    return train(rank, replace(case, reshard_after_forward=setting))
-
-
 def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """The modules that have parameters and no modules of their own, by name."""
     return [(name, module) for name, module in net.named_modules() if isinstance(module, nn.Linear)]
@@ -182,12 +168,8 @@ def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
 def bytes_of(used: dict[str, weakref.ref[Tensor]]) -> dict[str, int]:
     """How many bytes each of them still holds."""
     gc.collect()
-    return {name: kept(reference()) for name, reference in used.items()}
-
-
-def kept(tensor: Tensor | None) -> int:
-    """The bytes of the memory behind a tensor; 0 where the tensor or its memory is gone."""
-    return 0 if tensor is None else tensor.untyped_storage().nbytes()
+    tensors = {name: reference() for name, reference in used.items()}
+    return {name: 0 if tensor is None else tensor.untyped_storage().nbytes() for name, tensor in tensors.items()}
 
 
 def forms_of(case: TrainingCase, number: int, root: Reshard, children: Reshard) -> Facts:

@@ -7,9 +7,10 @@ Draws prefer what finds defects: dims that ranks do not divide, dims smaller tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -35,13 +36,6 @@ def world_sizes(draw: st.DrawFn, at_least: int = 1, multiple_of: int = 1, power_
     return draw(st.sampled_from(sizes))
 
 
-@st.composite
-def two_axis_shapes(draw: st.DrawFn, /, tp: Sequence[int] = (2, 1, 4)) -> tuple[int, int]:
-    """Four ranks in every shape of two axes, or two where there are no more; and ``tp``, the length of the second."""
-    ranks = 4 if most_ranks() >= 4 else 2
-    return ranks, draw(st.sampled_from([length for length in tp if length <= ranks]))
-
-
 def stacks(most_blocks: int = 3, smallest: int = 1, largest: int = 9, buffers: bool = True) -> st.SearchStrategy[Stack]:
     """Nets of one to ``most_blocks`` blocks."""
     blocks = st.sampled_from(["linear", "mlp", "nested", *(["buffer"] if buffers else [])])
@@ -61,6 +55,11 @@ def cases_of(
     return st.builds(partial(as_case, cls), cases, **more)
 
 
+def drawn(draw: st.DrawFn, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, of which those that are strategies are drawn."""
+    return {name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fields.items()}
+
+
 @st.composite
 def plans(draw: st.DrawFn, net: Stack) -> tuple[int, ...]:
     """Which blocks are sharded by themselves, before the root."""
@@ -69,7 +68,8 @@ def plans(draw: st.DrawFn, net: Stack) -> tuple[int, ...]:
 
 @st.composite
 def net_cases(draw: st.DrawFn, /, at_least: int = 1, **fixed: Any) -> NetCase:
-    """A net, a plan and a world; ``fixed`` fields are not drawn."""
+    """A net, a plan and a world; ``fixed`` fields are as given, or drawn as given."""
+    fixed = drawn(draw, fixed)
     net = fixed.pop("net", None) or draw(stacks())
     return NetCase(**{
         "world_size": draw(world_sizes(at_least)),
@@ -92,15 +92,18 @@ def training_cases(
 ) -> TrainingCase:
     """Some steps of training; exact cases run on powers of two, where an average of integers is exact.
 
+    ``fixed`` fields are as given, or drawn as given; there are as many ranks as a mesh has, if one is given.
+
     ``to_group`` draws an int for ``reshard_after_forward``, which is a feature of its own.
 
     Of exact cases, those in float32 are smaller, so that 24 bits hold every sum, and deep ones run one step. Both
     dtypes matter: an implementation may average float32 in the collective, and divide float64 itself.
     """
+    fixed = drawn(draw, fixed)
     dtype = fixed.get("dtype") or draw(st.sampled_from(["float64", "float32"]))
     tiny = exact and dtype == "float32"
     net = fixed.get("net") or draw(stacks(most_blocks=1 if tiny else 2 if exact else 3, largest=5 if exact else 9))
-    world_size = draw(world_sizes(at_least, power_of_two=exact))
+    world_size = prod(fixed.get("mesh", ())) if fixed.get("mesh") else draw(world_sizes(at_least, power_of_two=exact))
     most_steps = 3 if not exact else 1 if tiny or sum(LINEARS[block] for block in net.blocks) > 4 else 2
     return TrainingCase(**{
         "world_size": world_size,

@@ -98,10 +98,10 @@ def names(net: nn.Module) -> dict[int, str]:
     return {id(found): name for name, found in named}
 
 
-def is_closed(net: nn.Module, name: str) -> bool:
-    """Whether nothing outside the subtree at ``name`` holds any of its tensors: only then can it be sharded alone."""
-    outside = {id(tensor) for tensor in tensors(modules_outside(net, [name]))}
-    inside = tensors(list(net.get_submodule(name).modules()))
+def is_closed(net: nn.Module, *names: str) -> bool:
+    """Whether nothing outside these subtrees holds any of their tensors: only then can they be sharded alone."""
+    outside = {id(tensor) for tensor in tensors(modules_outside(net, names))}
+    inside = tensors([module for name in names for module in net.get_submodule(name).modules()])
     return not any(id(tensor) in outside for tensor in inside)
 
 

@@ -11,22 +11,14 @@ Imports no ``torch.distributed``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from suites.generated.net_cases import GeneratedCase, Group, group_of
-from suites.kit.expected_collectives import ROOT, as_meant, padded, tells_nothing
+from suites.kit.expected_collectives import ROOT, Unit, as_meant, padded, tells_nothing
 from suites.kit.nets import skeleton
 from suites.lifetimes.event_machine import Event, Life, Plan
-
-
-@dataclass(frozen=True)
-class Size:
-    """How many numbers a rank holds of a group, and how many of those that are trained; parts are padded."""
-
-    numel: int
-    trained: int
 
 
 def label(group: Group) -> str:
@@ -35,14 +27,12 @@ def label(group: Group) -> str:
 
 
 @lru_cache(maxsize=256)
-def sizes(case: GeneratedCase) -> dict[str, Size]:
-    """Of all groups, in the order in which they were made."""
-    found = {label(group): Size(0, 0) for group in case.groups}
-    for name, parameter in skeleton(case.net).named_parameters():
-        called, numel = label(group_of(case, name)), padded(tuple(parameter.shape), case.shards)
-        old = found[called]
-        found[called] = Size(old.numel + numel, old.trained + numel * parameter.requires_grad)
-    return found
+def sizes(case: GeneratedCase) -> dict[str, Unit]:
+    """How many numbers a rank holds of each group, in the order in which they were made."""
+    found: dict[str, list[tuple[int, bool]]] = {label(group): [] for group in case.groups}
+    for name, p in skeleton(case.net).named_parameters():
+        found[label(group_of(case, name))].append((padded(tuple(p.shape), case.shards), p.requires_grad))
+    return {called: Unit.of(called, each) for called, each in found.items()}
 
 
 def smaller(case: GeneratedCase, group: Group) -> int:

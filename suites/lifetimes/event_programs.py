@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
 from suites.communication.markers import mark
 from suites.generated.net_cases import GeneratedCase, group_of
 from suites.generated.net_programs import ShardedNet, spread_net
-from suites.kit.nets import each_tensor
 from suites.lifetimes.event_machine import Event
 from suites.lifetimes.event_plan import label
 from suites.oracle.sharded import State
@@ -124,7 +124,7 @@ class Watched(ShardedNet):
         given = self.case.inputs(self.batches, self.place, self.case.torch_dtype)
         self.batches += 1
         return self.net(
-            **each_tensor(given, lambda x: x.to(self.rank.device).requires_grad_(x.is_floating_point())),
+            **tree_map_only(Tensor, lambda x: x.to(self.rank.device).requires_grad_(x.is_floating_point()), given)
         )
 
     def forward(self, _: str) -> State:

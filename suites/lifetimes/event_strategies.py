@@ -11,9 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from suites.generated.net_cases import GeneratedCase
-from suites.generated.net_strategies import PURE, frozen_nets, generated_cases, nests, nets_with
-from suites.generated.net_strategies import ahead_cases as any_ahead
-from suites.generated.net_strategies import checkpointed_cases as any_checkpointed
+from suites.generated.net_strategies import PURE, generated_cases, nests, nets_with
 from suites.lifetimes.event_plan import distinct
 
 #: Leaves all of whose parameters are used in every forward.
@@ -24,24 +22,7 @@ EVEN = ("linear", "mlp", "attention")
 
 def event_cases(kinds: tuple[str, ...] = KINDS, dims: tuple[int, int] = (2, 6), **fixed: Any) -> Any:
     """Training of nets with a nest of these kinds."""
-    nets = nets_with(nests(kinds), kinds, dims)
-    return generated_cases(**{"nets": nets, **fixed}).map(distinct)
-
-
-def frozen_cases() -> st.SearchStrategy[GeneratedCase]:
-    """Nets of which parts do not train; no embeddings, whose tokens have no gradients."""
-    nets = frozen_nets().filter(lambda net: all(block.kind != "embedding" for block in net.blocks))
-    return generated_cases(nets=nets, lists=False).map(distinct)
-
-
-def ahead_cases() -> st.SearchStrategy[GeneratedCase]:
-    """Sharded modules that prefetch later ones."""
-    return any_ahead().filter(lambda case: "embedding" not in repr(case.net)).map(distinct)
-
-
-def checkpointed_cases() -> st.SearchStrategy[GeneratedCase]:
-    """Blocks that run again in backward."""
-    return any_checkpointed().map(distinct)
+    return generated_cases(nets=nets_with(nests(kinds), kinds, dims), **fixed).map(distinct)
 
 
 @st.composite

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
 from suites.kit.expected_collectives import padded
-from suites.kit.strategies import world_sizes
+from suites.kit.strategies import drawn, world_sizes
 from suites.oracle.situation import Situation
 
 
@@ -174,7 +174,7 @@ def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
         "blocks": draw(st.integers(8, 9)),
         "dim": draw(st.integers(56, 72)),
         "reshard_after_forward": draw(st.sampled_from([True, None])),
-        **fixed,
+        **drawn(draw, fixed),
     })  # fmt: skip
 
 

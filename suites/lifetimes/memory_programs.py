@@ -35,10 +35,6 @@ MOST_TURNS = 2000
 class Held(Sharded):
     """The net of a case, on one rank; what rests on the CPU is built there."""
 
-    def __init__(self, rank: Rank, case: MemoryCase, **options: Any) -> None:
-        self.options = options
-        super().__init__(rank, case)
-
     def made(self) -> Any:
         """The net, sharded."""
         device = "cpu" if "offload_policy" in self.options else self.rank.device
@@ -48,7 +44,6 @@ class Held(Sharded):
 def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> Any:
     """Shard block by block, then the rest."""
     fully_shard = rank.implementation.fully_shard
-    assert fully_shard is not None
     options["mesh"] = data_mesh(rank, case)
     if case.reshard_after_forward is not None:
         options["reshard_after_forward"] = case.reshard_after_forward
@@ -56,7 +51,6 @@ def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> 
         options["shard_placement_fn"] = on_their_meshes(rank, case, net)
     for block in list(net)[:-1]:
         if isinstance(case, RecomputedMemoryCase):
-            assert rank.implementation.checkpoint is not None
             rank.implementation.checkpoint(block)
         fully_shard(block, **options)
     fully_shard(net, **options)
@@ -66,8 +60,6 @@ def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> 
 def on_their_meshes(rank: Rank, case: ExpertMemoryCase, net: nn.Sequential) -> Callable[[nn.Parameter], Any]:
     """A placement function that has experts cut over the ranks that have the same; it keeps no parameter alive."""
     subject = rank.implementation
-    assert subject.shard_mesh_info is not None
-    assert subject.shard_placement_result is not None
     mesh = rank.mesh((case.copies, case.ep), ("copies", "ep"))["copies"]
     placed = subject.shard_placement_result(Shard(0), subject.shard_mesh_info(mesh))
     blocks: list[Any] = list(net)[:-1]
@@ -176,6 +168,5 @@ def allocated(rank: Rank, case: MemoryCase, offload: bool = False) -> Bytes:
     del warm
     gauge, options = Allocator(), dict[str, Any]()
     if offload:
-        assert rank.implementation.cpu_offload_policy is not None
         options["offload_policy"] = rank.implementation.cpu_offload_policy()
     return moments(Held(rank, case, **options), gauge, STEP * 2)

@@ -15,12 +15,14 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.net_strategies import ahead_cases, checkpointed_cases, frozen_nets, generated_cases, nets_with
+from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block, Net
 from suites.kit.strategies import costly, examples_first
 from suites.lifetimes import event_machine as machine
-from suites.lifetimes.event_plan import labelled, plan
+from suites.lifetimes.event_plan import distinct, labelled, plan
 from suites.lifetimes.event_programs import live, used
-from suites.lifetimes.event_strategies import ahead_cases, checkpointed_cases, event_cases, frozen_cases, to_group_cases
+from suites.lifetimes.event_strategies import KINDS, event_cases, to_group_cases
 
 SHARDED = Feature.FULLY_SHARD
 NEST = Net(3, (Block("linear"), Block("residual", (Block("mlp"), Block("attention"))), Block("uneven"), Block("norms")))
@@ -75,7 +77,7 @@ def test_what_is_done_is_freed_before_others_run(trial: Trial, case: GeneratedCa
 @costly(4)
 @example(case=FREED)
 @example(case=GeneratedCase(2, FROZEN, (Group(("blocks.0",)), Group(("blocks.2",)), Group())))
-@given(case=event_cases() | frozen_cases())
+@given(case=event_cases() | generated_cases(nets=frozen_nets(KINDS), lists=False).map(distinct))
 def test_gradients_are_reduced_once_all_have_come(trial: Trial, case: GeneratedCase) -> None:
     """Each group that trains is reduced once, after the backward of all its layers has begun, and waited for."""
     lives(trial, case, machine.REDUCED)
@@ -94,7 +96,7 @@ def test_quiet_passes_live_as_others_and_reduce_nothing(trial: Trial, case: Gene
 @examples_first()
 @example(case=REPLICATED)
 @example(case=GeneratedCase(4, Net(2, (Block("residual", (Block("linear"),)),)), mesh=(2, 2), steps=1))
-@given(case=event_cases(hybrid=True))
+@given(case=event_cases(meshes=hsdp_meshes()))
 def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCase) -> None:
     """On replicas of shards each group is all-reduced once, after its reduce-scatter is over, and all is waited for."""
     lives(trial, case, *machine.RULES[: machine.RULES.index(machine.AHEAD)])
@@ -103,7 +105,7 @@ def test_replicas_reduce_what_has_been_scattered(trial: Trial, case: GeneratedCa
 @requirement("events/replicas-quiet", SHARDED, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
 @examples_first()
 @example(case=replace(REPLICATED, reduced=(False, True)))
-@given(case=event_cases(hybrid=True, reduced=st.just((False, True))))
+@given(case=event_cases(meshes=hsdp_meshes(), reduced=st.just((False, True))))
 def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) -> None:
     """With set_requires_all_reduce(False) a pass reduce-scatters each group once, and all-reduces none."""
     rules = (machine.QUIET, machine.REDUCED, machine.REPLICAS, machine.FREED)
@@ -113,7 +115,7 @@ def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) 
 @requirement("events/ahead", SHARDED, Feature.PREFETCH, ranks=2)
 @examples_first()
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], ahead=(("", ("blocks.1", "blocks.0")),)))
-@given(case=ahead_cases())
+@given(case=ahead_cases(nets_with(kinds=KINDS)).map(distinct))
 def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) -> None:
     """Before a module runs, its group and those on its list are gathered, in order and if not there, and no others."""
     lives(trial, case, machine.AHEAD, machine.WAITS, machine.ONCE, machine.FREED)
@@ -122,7 +124,7 @@ def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) 
 @requirement("events/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
 @examples_first()
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], checkpointed=("blocks.1",)))
-@given(case=checkpointed_cases())
+@given(case=checkpointed_cases().map(distinct))
 def test_what_runs_again_is_there_and_is_freed_once_it_is_reduced(trial: Trial, case: GeneratedCase) -> None:
     """Layers that run again in backward find what they use in memory; it is freed once done, and reduced once."""
     lives(trial, case, machine.WAITS, machine.ONCE, machine.FREED, machine.REDUCED)

@@ -73,7 +73,7 @@ def test_forward_holds_few_blocks_at_once(trial: Trial, case: MemoryCase) -> Non
 @requirement("memory/after-forward", SHARDED, ranks=2)
 @examples_first()
 @example(case=TWO)
-@given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
+@given(case=memory_cases(reshard_after_forward=st.sampled_from([True, None, False])))
 def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase) -> None:
     """After forward a rank holds its rows and activations, and once, in full, what is not resharded then."""
     at_most(trial, case, memory.bounds(case, "after forward 2"))
@@ -91,7 +91,7 @@ def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: Mem
 @requirement("memory/after-backward", SHARDED, ranks=2)
 @examples_first()
 @example(case=TWO)
-@given(case=st.sampled_from([True, None, False]).flatmap(lambda value: memory_cases(reshard_after_forward=value)))
+@given(case=memory_cases(reshard_after_forward=st.sampled_from([True, None, False])))
 def test_after_backward_nothing_unsharded_is_left(trial: Trial, case: MemoryCase) -> None:
     """After backward and after the step a rank holds its rows of parameters and gradients, whatever forward kept."""
     at_most(trial, case, memory.bounds(case, "after backward 2", "after step 2"))

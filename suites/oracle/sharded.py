@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
 from suites.oracle.facts import facts
@@ -31,11 +32,12 @@ TO_LOAD = {**FORMS, "rank zero": StateDictOptions(full_state_dict=True, broadcas
 class Sharded(Trained):
     """A sharded net in the middle of a script, on one rank.
 
+    ``options`` are what ``fully_shard`` is given besides what the case says.
     Optimizers hold the sharded parameters, whatever is registered: so values and gradients are looked up there.
     """
 
-    def __init__(self, rank: Rank, case: Any) -> None:
-        self.rank, self.case = rank, case
+    def __init__(self, rank: Rank, case: Any, **options: Any) -> None:
+        self.rank, self.case, self.options = rank, case, options
         self.place: int = case.data_rank(rank.number)
         self.batches = 0
         self.saved: Any = {}
@@ -236,7 +238,7 @@ class Sharded(Trained):
         optimizer = None
         if self.optimizer.state:
             optimizer = states.get_optimizer_state_dict(self.net, self.optimizer, options=given)
-        self.saved = each_copied(net), each_copied(optimizer)
+        self.saved = tree_map_only(Tensor, lambda each: each.detach().clone(), (net, optimizer))
         return {form: {name: local(value) for name, value in net.items()}}
 
     def load(self, form: str) -> None:
@@ -262,15 +264,6 @@ class Resting(Sharded):
 def load_net(rank: Rank, net: nn.Module, state: State, given: StateDictOptions) -> None:
     """Give a net a state, in the form that the options name."""
     rank.implementation.state_dicts.set_model_state_dict(net, state, options=given)
-
-
-def each_copied(value: Any) -> Any:
-    """A state with every tensor copied: it outlasts training."""
-    if isinstance(value, (list, tuple)):
-        return [each_copied(item) for item in value]
-    if isinstance(value, dict):
-        return {key: each_copied(item) for key, item in value.items()}
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _step_and_forget(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:

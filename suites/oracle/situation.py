@@ -191,6 +191,10 @@ class Trained:
     case: Any
     net: Any
     optimizer: torch.optim.Optimizer
+    forward: Callable[[str], Any]
+    backward: Callable[[str], None]
+    defer: Callable[[str], None]
+    resume: Callable[[str], None]
 
     def nets(self) -> list[Any]:
         """All nets that are trained: one, or one for each rank besides."""
@@ -208,6 +212,15 @@ class Trained:
     def zero(self, _: str) -> None:
         """Gradients of zero."""
         self.optimizer.zero_grad(set_to_none=False)
+
+    def accumulate(self, what: str) -> Any:
+        """A forward and a backward that is not reduced, or among ``shards`` only; what the forward gives."""
+        setting = "all_reduce" if what == "shards" else "gradient_sync"
+        self.defer(setting)
+        found = self.forward("")
+        self.backward("newest")
+        self.resume(setting)
+        return found
 
     def rate(self, rate: str) -> None:
         """Another learning rate."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.oracle.layout import own, shard
@@ -40,7 +40,7 @@ def edited(p: Pass) -> Found:
 EDITED = Route(edited, actions=ALONE)
 
 
-def replaced(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
+def replaced(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
     """Shard a net of other numbers, and then give it those that it had: load them, assign them, or set each."""
     full = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,57 +11,54 @@ import torch
 from torch import Tensor, nn
 
 from suites.kit.cases import Stack
+from suites.oracle.situation import tensors_in
 from suites.passes.autograd_routes import ALONE
 from suites.passes.passes import Blocks, Found, Pass, Route
 
 
-class Couple(NamedTuple):
-    """Two tensors."""
-
-    main: Tensor
-    side: Tensor
-
-
 @dataclass
-class Record:
-    """Two tensors, one of them deeper."""
+class Pair:
+    """Two values."""
 
-    main: Tensor
-    more: Any
-
-
-class Kind(NamedTuple):
-    """How two tensors are put into a container, and found in it."""
-
-    pack: Callable[[Tensor, Tensor], Any]
-    unpack: Callable[[Any], tuple[Tensor, Tensor]]
+    left: Any
+    right: Any
 
 
-KINDS: dict[str, Kind] = {
-    "list": Kind(lambda a, b: [a, b], lambda box: (box[0], box[1])),
-    "tuple": Kind(lambda a, b: (a, b), lambda box: (box[0], box[1])),
-    "dict": Kind(lambda a, b: {"main": a, "side": b}, lambda box: (box["main"], box["side"])),
-    "namedtuple": Kind(Couple, lambda box: (box.main, box.side)),
-    "dataclass": Kind(Record, lambda box: (box.main, box.more)),
-    "nested": Kind(
-        lambda a, b: {"main": [(a,)], "more": Record(b, {"side": [1, "text", None]})},
-        lambda box: (box["main"][0][0], box["more"].main),
-    ),
-    "nested dataclass": Kind(lambda a, b: Record(a, Record(b, [])), lambda box: (box.main, box.more.main)),
+class NamedPair(NamedTuple):
+    """Two values, as a tuple."""
+
+    left: Any
+    right: Any
+
+
+#: Every kind of container, made of the values in it; of two where it is a pair.
+MAKE: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "dict": lambda items: {str(place): item for place, item in enumerate(items)},
+    "ordered dict": lambda items: OrderedDict((str(place), item) for place, item in enumerate(items)),
+    "dataclass": lambda items: Pair(*items),
+    "namedtuple": lambda items: NamedPair(*items),
+}
+#: Those and two in which containers lie within each other, made of two tensors.
+PACK: dict[str, Callable[[list[Tensor]], Any]] = {
+    **MAKE,
+    "nested": lambda pair: {"main": [(pair[0],)], "more": Pair(pair[1], {"side": [1, "text", None]})},
+    "nested dataclass": lambda pair: Pair(pair[0], Pair(pair[1], [])),
 }
 
 
 class Boxed(nn.Module):
-    """Applies its module to both tensors of a container."""
+    """Applies its module to both tensors of a container, or to both that come by keyword."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
-    def forward(self, box: Any, kind: str) -> Any:
-        """A container to one of the same kind."""
-        main, side = KINDS[kind].unpack(box)
-        return KINDS[kind].pack(self.inner(main), self.inner(side) + main)
+    def forward(self, box: Any = None, kind: str = "dict", **named: Tensor) -> Any:
+        """A container to one of the kind."""
+        main, side = tensors_in(named or box)
+        return PACK[kind]([self.inner(main), self.inner(side) + main])
 
 
 class Boxes(Blocks):
@@ -70,56 +68,35 @@ class Boxes(Blocks):
         super().__init__(stack)
         self.blocks = nn.ModuleList(Boxed(block) for block in self.blocks)
 
-    def forward(self, x: Any, kind: str = "") -> Any:
-        """A container to one of the same kind."""
+    def forward(self, x: Any = None, kind: str = "", **named: Tensor) -> Any:
+        """A container to one of the same kind; or what comes by keyword, to a dict."""
         for block in self.blocks:
-            x = block(x, kind)
-        return x
+            if named:
+                named = block(**named)
+            else:
+                x = block(x, kind)
+        return named or x
 
 
 def boxes(p: Pass) -> Found:
-    """Train on a container of two inputs that need gradients; the loss uses one output in even steps, both in odd."""
-    kind, inputs = KINDS[p.case.how], [p.inputs(salt).requires_grad_() for salt in (1, 2)]
-    box = p.net(kind.pack(*inputs), p.case.how)
-    main, side = kind.unpack(box)
+    """Train on a container of two inputs."""
+    return through_boxes(p, lambda inputs: p.net(PACK[p.case.how](inputs), p.case.how))
+
+
+def keywords(p: Pass) -> Found:
+    """Train on two inputs that come by keyword."""
+    return through_boxes(p, lambda inputs: p.net(**MAKE["dict"](inputs)))
+
+
+def through_boxes(p: Pass, run: Callable[[list[Tensor]], Any]) -> Found:
+    """Train on two inputs that need gradients; the loss uses one output in even steps, both in odd."""
+    inputs = [p.inputs(salt).requires_grad_() for salt in (1, 2)]
+    box = run(inputs)
+    main, side = tensors_in(box)
     loss = p.loss(main) + (p.loss(side, 1) if p.batch % 2 else 0)
     loss.backward()
     grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]
     yield {"type": type(box).__name__, "loss": loss.detach(), "input gradients": grads}
-
-
-class Named(nn.Module):
-    """Takes tensors by keyword only."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *, x: Tensor, plus: Tensor) -> Any:
-        """``(batch, dim)`` to the same."""
-        return self.inner(x) + plus
-
-
-class Keywords(Blocks):
-    """A net of such modules."""
-
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(stack)
-        self.blocks = nn.ModuleList(Named(block) for block in self.blocks)
-
-    def forward(self, x: Tensor | None = None, *, start: Any = None, plus: Any = None) -> Any:
-        """``(batch, dim)`` to the same."""
-        for block in self.blocks:
-            start = block(x=start, plus=plus)
-        return start
-
-
-def keywords(p: Pass) -> Found:
-    """Train on inputs that come by keyword and need gradients."""
-    start, plus = (p.inputs(salt).requires_grad_() for salt in (1, 2))
-    loss = p.loss(p.net(start=start, plus=plus))
-    loss.backward()
-    yield {"loss": loss.detach(), "input gradients": [start.grad, plus.grad]}
 
 
 class Mixed(Blocks):
@@ -141,5 +118,5 @@ def mixed(p: Pass) -> Found:
 
 
 BOXES = Route(boxes, net=Boxes, actions=ALONE)
-KEYWORDS = Route(keywords, net=Keywords, actions=ALONE)
+KEYWORDS = Route(keywords, net=Boxes, actions=ALONE)
 MIXED = Route(mixed, net=Mixed, actions=ALONE)

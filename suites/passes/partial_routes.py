@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
 from suites.passes.autograd_routes import ALONE, DETACHED, Cut, detached_chunks
@@ -31,22 +31,14 @@ class Tied(Cut):
         head.weight = tied.weight
 
 
-def shard_in_list(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def shard_in_list(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Shard the first block if the plan says so, then the other blocks as one list, then the root."""
     fully_shard = implementation.fully_shard
-    assert fully_shard is not None
     first, *others = net.blocks
     if 0 in case.sharded:
         fully_shard(first, **options)
     fully_shard(others, **options)
     fully_shard(net, **options)
-
-
-def shard_in_list_checkpointed(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
-    """The same, after activation checkpointing of the first block."""
-    assert implementation.checkpoint is not None
-    implementation.checkpoint(net.blocks[0])
-    shard_in_list(implementation, case, net, **options)
 
 
 def accumulated(p: Pass) -> Found:
@@ -77,7 +69,7 @@ def kept_full(p: Pass) -> Found:
 
 CHUNKS = replace(DETACHED, spread=shard_in_list)
 CHUNKS_TIED = replace(CHUNKS, net=Tied)
-CHUNKS_CHECKPOINTED = replace(CHUNKS, spread=shard_in_list_checkpointed)
+CHUNKS_CHECKPOINTED = replace(CHUNKS, recomputed=1)
 ACCUMULATED = replace(CHUNKS, body=accumulated, actions=ALONE)
 KEPT_FULL = replace(CHUNKS, body=kept_full, actions=ALONE)
 TWO_FORWARDS = Route(net=Cut, actions=TWO, spread=shard_in_list)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.distributed.tensor.placement_types import Shard
+
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
@@ -16,13 +18,17 @@ class Walking(Resting):
     """The net of a route, on one rank."""
 
     def __init__(self, rank: Rank, case: TrainingCase, route: Route, **options: Any) -> None:
-        self.options = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward, **options}
-        super().__init__(rank, Walk.of(case, route))
+        common = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward}
+        super().__init__(rank, Walk.of(case, route), **common, **options)
 
     def made(self) -> Any:
         """The net, sharded as the route has it."""
-        net = self.case.build_in(None).to(self.rank.device)
-        self.case.route.spread(self.rank.implementation, self.case.case, net, **self.options)
+        net, route, subject = self.case.build_in(None).to(self.rank.device), self.case.route, self.rank.implementation
+        for block in list(net.blocks)[: route.recomputed]:
+            subject.checkpoint(block)
+        if route.dim:
+            self.options["shard_placement_fn"] = lambda parameter: Shard(route.dim % parameter.dim())
+        route.spread(subject, self.case.case, net, **self.options)
         return net
 
     def walk(self, place: str) -> State:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.placement_types import Shard
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
@@ -67,7 +67,7 @@ def from_nothing(p: Pass) -> Any:
 AHEADS = [f"{forward} {backward}" for forward in range(4) for backward in range(4)]
 
 
-def ahead(implementation: Implementation, case: HowCase, net: Any, **options: Any) -> None:
+def ahead(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
     """Sharding by plan, and then what to prefetch."""
     shard_by_plan(implementation, case, net, **options)
     blocks, forward, backward = list(net.blocks), *map(int, case.how.split())
@@ -78,35 +78,19 @@ def ahead(implementation: Implementation, case: HowCase, net: Any, **options: An
             block.set_modules_to_backward_prefetch(blocks[max(0, place - backward) : place][::-1])
 
 
-def with_methods(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def with_methods(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Sharding by plan, and methods that are registered."""
-    assert implementation.register_forward_method is not None
     shard_by_plan(implementation, case, net, **options)
     for name in ("encode", "decode"):
         implementation.register_forward_method(net, name)
 
 
-def by_last_dim(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
-    """Sharding by plan, with every parameter cut along its last dim."""
-    shard_by_plan(implementation, case, net, shard_placement_fn=lambda p: Shard(p.dim() - 1), **options)
-
-
-def roots_that_share(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def roots_that_share(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Every block is a root of its own; they share what they communicate with."""
-    assert implementation.fully_shard is not None
-    assert implementation.share_comm_ctx is not None
     for block in net.blocks:
         implementation.fully_shard(block, **options)
     implementation.share_comm_ctx([])
     implementation.share_comm_ctx(list(net.blocks))
-
-
-def checkpointed(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
-    """Activation checkpointing of every block, then sharding by plan."""
-    assert implementation.checkpoint is not None
-    for block in net.blocks:
-        implementation.checkpoint(block)
-    shard_by_plan(implementation, case, net, **options)
 
 
 #: Optimizers of ``torch.optim``, each with one of its ways to go over parameters, or left to itself.
@@ -129,11 +113,11 @@ TWO = ("forward", "forward", "backward all")
 TWICE = Route(net=Twice)
 CHILD_ALONE = Route(run=child_alone)
 TWO_FORWARDS = Route(actions=TWO)
-TWO_FORWARDS_AGAIN = Route(actions=TWO, spread=checkpointed)
+TWO_FORWARDS_AGAIN = replace(TWO_FORWARDS, recomputed=None)
 TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
 METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
 SHARING_ROOTS = Route(spread=roots_that_share)
 OPTIMIZERS = Route(optimizer=named_optimizer, exact=False)
-LAST_DIM = Route(spread=by_last_dim, dim=-1)
+LAST_DIM = Route(dim=-1)

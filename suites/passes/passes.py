@@ -26,9 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.vendor import Implementation
+from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase, fill
-from suites.kit.stepping import OwnSGD
 from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
 from suites.oracle.situation import SHOWN
@@ -81,44 +80,33 @@ class Pass:
             getattr(module, method)(*args)
 
 
-def run_net(p: Pass) -> Any:
-    """Run it on the batch."""
-    return p.net(p.inputs())
-
-
-def one_loss(p: Pass, outputs: Any) -> list[Tensor]:
-    """That of the only output."""
-    return [p.loss(outputs)]
-
-
-def shard_by_plan(implementation: Implementation, case: TrainingCase, net: Any, **options: Any) -> None:
+def shard_by_plan(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Shard the case's blocks, then the root."""
-    assert implementation.fully_shard is not None
     for place in case.sharded:
         implementation.fully_shard(net.blocks[place], **options)
     implementation.fully_shard(net, **options)
 
 
-def plain_sgd(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
-    """SGD at the case's learning rate."""
-    return OwnSGD(parameters, case.learning_rate)
-
-
 @dataclass(frozen=True)
 class Route:
-    """What is done: to which net, how it is sharded and run, and how it learns. Travels to ranks by name."""
+    """What is done: to which net, how it is sharded and run, and how it learns; what is None is as the case has it.
+
+    Travels to ranks by name.
+    """
 
     body: Body | None = None
     net: type[Blocks] = Blocks
     actions: Actions = ("forward", "backward")
-    run: Callable[[Pass], Any] = run_net
-    losses: Callable[[Pass, Any], list[Tensor]] = one_loss
+    run: Callable[[Pass], Any] | None = None
+    losses: Callable[[Pass, Any], list[Tensor]] | None = None
     spread: Callable[..., None] = shard_by_plan
-    optimizer: Callable[[Any, Any], torch.optim.Optimizer] = plain_sgd
+    optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None
     exact: bool = True
     in_backward: bool = False
     #: The dim along which parameters are cut.
     dim: int = 0
+    #: How many blocks, from the first on, run again in backward; None is all.
+    recomputed: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -164,15 +152,20 @@ class Walk(TrainingCase):
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """Run a net as the route has it."""
-        return self.route.run(Pass(net, self.case, batch, rank))
+        given = self.route.run
+        return given(Pass(net, self.case, batch, rank)) if given else self.case.run(net, batch, rank, dtype, device)
 
     def losses(self, outputs: Any, batch: int, rank: int) -> list[Tensor]:
         """What goes backward."""
-        return self.route.losses(Pass(None, self.case, batch, rank), outputs)
+        if self.route.losses:
+            return self.route.losses(Pass(None, self.case, batch, rank), outputs)
+        return [self.case.loss(outputs, batch, rank)]
 
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """The route's."""
-        return self.route.optimizer(self.case, named.values())
+        given = self.route.optimizer
+        found: torch.optim.Optimizer = given(self.case, named.values()) if given else self.case.optimizer_of(named)
+        return found
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """A rank's rows, or other dims."""

@@ -12,7 +12,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes import autograd_routes as routes
 from suites.passes import containers
-from suites.passes.containers import KINDS
+from suites.passes.containers import PACK
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
 from suites.passes.passes import Route
@@ -48,7 +48,7 @@ def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: Traini
 
 
 @requirement("autograd/containers", SHARDED, ranks=2)
-@given(case=how_cases(*KINDS))
+@given(case=how_cases(*PACK))
 def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: HowCase) -> None:
     """Lists, tuples, dicts, named tuples and dataclasses, also nested, pass through sharded modules with gradients."""
     follows(trial, case, containers.BOXES)

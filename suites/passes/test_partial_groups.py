@@ -12,6 +12,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.oracle.judging import finds
 from suites.passes import partial_routes as routes
 from suites.passes.autograd_routes import Cut
 from suites.passes.partial_routes import shard_in_list
@@ -66,9 +67,7 @@ def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: Tr
 def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, str]:
     """In which dtype the list's last module in forward, and its head alone, give their outputs."""
     net: Any = Cut(case.net).to(rank.device)
-    policy = rank.implementation.mixed_precision_policy
-    assert policy is not None
-    precision = policy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
+    precision = rank.implementation.mixed_precision_policy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
     shard_in_list(rank.implementation, case, net, mesh=rank.mesh(), mp_policy=precision)
     codes = net(torch.ones(2, case.net.dim, device=rank.device))
     return {"forward": str(codes.dtype), "alone": str(net.blocks[-1](codes).dtype)}
@@ -78,5 +77,4 @@ def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, str]:
 def test_outputs_of_a_list_run_in_part_are_cast(trial: Trial) -> None:
     """The policy's output_dtype is that of what a list run in part gives, and of what its module gives alone."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 3))
-    for number, got in enumerate(trial.run(output_dtypes, case)):
-        trial.agree(f"rank {number}", got, {"forward": "torch.float64", "alone": "torch.float64"})
+    finds(trial, output_dtypes, case, {"forward": "torch.float64", "alone": "torch.float64"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 
 from harness.requirement import requirement
@@ -11,6 +9,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.oracle.judging import finds
 from suites.passes import pass_routes as routes
 from suites.passes.pass_programs import Walking, follows
 from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
@@ -102,26 +101,22 @@ SMALL = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear"))
 
 def register_on_a_plain_module(rank: Rank, case: TrainingCase) -> dict[str, bool]:
     """Register a method, and then one that is not there, on a module that was not sharded."""
-    register, net = rank.implementation.register_forward_method, case.build()
-    assert register is not None
+    net = case.build()
     for name in ("extra_repr", "no_such_method"):
-        register(net, name)
+        rank.implementation.register_forward_method(net, name)
     return {"attributes added": bool({"extra_repr", "no_such_method"} & set(vars(net)))}
 
 
 def register_what_is_not_there(rank: Rank, case: TrainingCase) -> None:
     """Register a name that a sharded module has not got."""
-    fully_shard, register = rank.implementation.fully_shard, rank.implementation.register_forward_method
-    assert fully_shard is not None
-    assert register is not None
-    register(fully_shard(case.build(), mesh=rank.mesh()), "no_such_method")
+    subject = rank.implementation
+    subject.register_forward_method(subject.fully_shard(case.build(), mesh=rank.mesh()), "no_such_method")
 
 
 @requirement("passes/forward-methods-elsewhere", SHARDED, Feature.FORWARD_METHOD, ranks=2)
 def test_registering_a_method_of_a_plain_module_does_nothing(trial: Trial) -> None:
     """Registering a method of a module that is not sharded changes nothing and raises nothing."""
-    for number, got in enumerate(trial.run(register_on_a_plain_module, SMALL)):
-        trial.agree(f"rank {number}", got, {"attributes added": False})
+    finds(trial, register_on_a_plain_module, SMALL, {"attributes added": False})
 
 
 @requirement("passes/forward-methods-unknown", SHARDED, Feature.FORWARD_METHOD, ranks=2)
@@ -135,11 +130,8 @@ def test_registering_a_method_that_is_not_there_is_refused(trial: Trial) -> None
 
 def share_with_a_plain_module(rank: Rank, case: TrainingCase) -> None:
     """Ask a sharded and a plain module to share."""
-    fully_shard, share = rank.implementation.fully_shard, rank.implementation.share_comm_ctx
-    assert fully_shard is not None
-    assert share is not None
-    net: Any = case.build()
-    share([fully_shard(net[0], mesh=rank.mesh()), net[1]])
+    subject, net = rank.implementation, case.build()
+    subject.share_comm_ctx([subject.fully_shard(net[0], mesh=rank.mesh()), net[1]])
 
 
 @requirement("passes/shared-context", SHARDED, Feature.SHARED_CONTEXT, ranks=2)

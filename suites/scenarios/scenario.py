@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from harness.vendor import Feature
 from suites.kit.cases import draw, mixed
 from suites.kit.nets import LENGTH, fill, some_tokens
+from suites.kit.precision import dtype_of
 from suites.oracle.layout import shard
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
@@ -136,7 +137,7 @@ class Scenario(Situation):
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of parameters."""
-        return _dtype(DTYPES[self.dtype][0]) or torch.float32
+        return dtype_of(DTYPES[self.dtype][0]) or torch.float32
 
     @property
     def born(self) -> torch.dtype | None:
@@ -148,7 +149,7 @@ class Scenario(Situation):
     def policy(self) -> dict[str, torch.dtype]:
         """What is given to the mixed-precision policy."""
         names = ("param_dtype", "reduce_dtype", "output_dtype")
-        found = {name: _dtype(dtype) for name, dtype in zip(names, DTYPES[self.dtype][1:], strict=True)}
+        found = {name: dtype_of(dtype) for name, dtype in zip(names, DTYPES[self.dtype][1:], strict=True)}
         return {name: dtype for name, dtype in found.items() if dtype is not None}
 
     @property
@@ -262,9 +263,3 @@ class Scenario(Situation):
 def with_values(values: Mapping[str, str], seed: int = 0) -> Scenario:
     """The scenario of these values, defaults elsewhere. Raises ValueError if there is no such scenario."""
     return replace(Scenario(seed=seed), **values)  # type: ignore[arg-type]
-
-
-def _dtype(name: str | None) -> torch.dtype | None:
-    found = getattr(torch, name) if name else None
-    assert found is None or isinstance(found, torch.dtype)
-    return found

@@ -57,10 +57,8 @@ def options(rank: Rank, scenario: Scenario) -> dict[str, Any]:
     if scenario.rows == "columns":
         found["shard_placement_fn"] = lambda parameter: Shard(scenario.cut_dim(tuple(parameter.shape)))
     if scenario.policy:
-        assert subject.mixed_precision_policy is not None
         found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
     if scenario.offload == "cpu":
-        assert subject.cpu_offload_policy is not None
         found["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
     return found
 
@@ -73,14 +71,11 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
         layers = {"first": ColwiseParallel(), "second": RowwiseParallel()}
         parallelize_module(net.get_submodule(MIDDLE), mesh_of_all(rank, scenario)["tp"], layers)
     for block in dict.fromkeys(net.blocks) if scenario.recompute == "block" else ():
-        assert subject.checkpoint is not None
         subject.checkpoint(block)
-    assert subject.fully_shard is not None
     for names in plan(scenario.wrapping):
         modules = [net.get_submodule(name) for name in names]
         subject.fully_shard(modules if len(modules) > 1 else modules[0], **given)
     if scenario.runs == "method":
-        assert subject.register_forward_method is not None
         subject.register_forward_method(net.get_submodule(MIDDLE), "halved")
     settings(scenario, net)
     return net

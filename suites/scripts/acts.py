@@ -18,19 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from suites.scripts.state import MOST_PENDING, ScriptState
+from suites.scripts.state import MOST_EXACT_STEPS, MOST_PENDING, ScriptState
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When an act is legal, and what it changes; both are given the rest of its words.
+    """When an act is legal, given the rest of its words; what it changes is the method of ``ScriptState`` of its name.
 
     ``towards`` are acts of which the first that is legal leads to it where it is not; ``{}`` stands for its words.
     """
 
     may: Callable[[ScriptState, str], bool]
-    then: Callable[[ScriptState, str], None] = ScriptState.nothing
     towards: tuple[str, ...] = ()
+
+
+def has_gradients(p: ScriptState, _: str) -> bool:
+    """Whether there are gradients, and none that would be added later."""
+    return p.gradients and not p.unreduced
 
 
 #: Acts that end what is half done, or begin what is not there yet.
@@ -43,30 +47,38 @@ TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: back to the net, which reshards it, ``recall`` to the optimizer, ``restart`` to a new net, made on meta, and a new
 #: optimizer.
 ACTS: dict[str, Rule] = {
-    "forward": Rule(
-        lambda p, _: p.pending < MOST_PENDING and not p.stale, ScriptState.go, ("reshard", "backward oldest")
+    "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
+    # It must come to all that is under way, and passes by what does not train.
+    "backward": Rule(lambda p, _: p.pending > 0 and all(map(p.trains, p.coming)), ("wait", "forward", "reshard")),
+    "accumulate": Rule(lambda p, _: not p.stale, ("reshard",)),
+    "step": Rule(
+        lambda p, _: p.gradients and p.is_settled and not (p.case.exact and p.steps == MOST_EXACT_STEPS), TO_GRADIENTS
     ),
-    "backward": Rule(lambda p, _: p.may_go_back, ScriptState.go_back, ("wait", "forward", "reshard")),
-    "accumulate": Rule(lambda p, _: not p.stale, ScriptState.accumulate, ("reshard",)),
-    "step": Rule(lambda p, _: p.may_step, ScriptState.step, TO_GRADIENTS),
-    "drop": Rule(lambda p, _: p.may_change_gradients, ScriptState.drop, TO_GRADIENTS),
-    "zero": Rule(lambda p, _: p.may_change_gradients, ScriptState.nothing, TO_GRADIENTS),
-    "clip": Rule(lambda p, _: p.may_change_gradients and not p.case.exact, ScriptState.nothing, TO_GRADIENTS),
+    "drop": Rule(has_gradients, TO_GRADIENTS),
+    "zero": Rule(has_gradients, TO_GRADIENTS),
+    "clip": Rule(lambda p, _: has_gradients(p, "") and not p.case.exact, TO_GRADIENTS),
     "rate": Rule(lambda p, _: True),
-    "look": Rule(lambda p, _: not p.stale, ScriptState.look, ("reshard",)),
-    "evaluate": Rule(lambda p, _: not p.stale, ScriptState.look, ("reshard",)),
-    "unshard": Rule(lambda p, group: p.forms[group] != "whole" and not p.stale, ScriptState.gather, ("reshard",)),
-    "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, ScriptState.gather_later, ("reshard",)),
-    "wait": Rule(lambda p, _: p.begun, ScriptState.wait),
-    "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ScriptState.free, ("wait",)),
-    "keep": Rule(lambda p, after: p.frees(after), lambda p, after: p.set_resharding(after, False)),
-    "free": Rule(lambda p, after: p.keeps(after), lambda p, after: p.set_resharding(after, True)),
-    "save": Rule(lambda p, _: p.may_save, ScriptState.save, TO_SETTLE),
-    "load": Rule(lambda p, _: p.may_load and p.is_settled, lambda p, _: p.free(""), TO_CHANGES),
-    "recall": Rule(lambda p, _: p.may_load, ScriptState.nothing, TO_CHANGES),
-    "restart": Rule(lambda p, _: p.saved and p.is_settled, lambda p, _: p.begin(), (*TO_SETTLE, "save")),
-    "freeze": Rule(lambda p, module: p.may_freeze(module), ScriptState.freeze, (*TO_SETTLE, "reshard")),
-    "thaw": Rule(lambda p, module: p.may_thaw(module), ScriptState.thaw, ("freeze {}", *TO_SETTLE, "reshard")),
+    "look": Rule(lambda p, _: not p.stale, ("reshard",)),
+    "evaluate": Rule(lambda p, _: not p.stale, ("reshard",)),
+    "unshard": Rule(lambda p, group: p.forms[group] != "whole" and not p.stale, ("reshard",)),
+    "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, ("reshard",)),
+    "wait": Rule(lambda p, _: p.begun),
+    "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ("wait",)),
+    "keep": Rule(lambda p, after: p.frees(after)),
+    "free": Rule(lambda p, after: p.keeps(after)),
+    # Where there is anything new to save, or anything that saving might disturb.
+    "save": Rule(lambda p, _: not p.coming and (not p.saved or p.moved or not p.is_at_rest), TO_SETTLE),
+    "load": Rule(lambda p, _: p.saved and p.moved and p.is_settled, TO_CHANGES),
+    "recall": Rule(lambda p, _: p.saved and p.moved, TO_CHANGES),
+    "restart": Rule(lambda p, _: p.saved and p.is_settled, (*TO_SETTLE, "save")),
+    # Something else must train. Flags are of sharded parameters.
+    "freeze": Rule(
+        lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),
+        (*TO_SETTLE, "reshard"),
+    ),
+    "thaw": Rule(
+        lambda p, module: p.is_at_rest and not p.below(module) <= p.training, ("freeze {}", *TO_SETTLE, "reshard")
+    ),
 }
 
 
@@ -89,7 +101,7 @@ class Play(ScriptState):
         kind, _, what = act.partition(" ")
         if not self.is_legal(act):
             raise ValueError(f"the act {act!r} is not legal here: see ACTS in suites/scripts/acts.py")
-        ACTS[kind].then(self, what)
+        getattr(self, kind, lambda _: None)(what)
 
     def does(self, act: str) -> bool:
         """Do an act if it is legal; whether it was."""

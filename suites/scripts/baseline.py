@@ -48,14 +48,6 @@ class UnshardedScript(Unsharded):
         dtype = f"torch.{self.case.computed or self.case.dtype}"
         return [{**found, "dtypes": [dtype]} for found in super().forward("")]
 
-    def accumulate(self, _: str) -> list[State]:
-        """A forward, and a backward that is not reduced."""
-        self.defer("gradient_sync")
-        found = self.forward("")
-        self.backward("newest")
-        self.resume("")
-        return found
-
     def save(self, *_: str) -> list[State]:
         """Keep the state of net and optimizer, in both forms that it has."""
         return super().save("sharded", "full")

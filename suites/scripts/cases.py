@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from suites.generated.net_cases import GeneratedCase, Group, group_of
-from suites.kit.cases import draw, fill, mixed
 from suites.kit.nets import Block, Net, skeleton
 
 
@@ -38,18 +36,6 @@ class ScriptCase(GeneratedCase):
     momentum = 0.5
 
     @property
-    def exact(self) -> bool:
-        """Whether all numbers are integers, and results to be equal bit for bit."""
-        return isinstance(self.net, Net) and self.net.plain
-
-    def build(self, dtype: torch.dtype | None = None) -> nn.Module:
-        """The net with the seed's numbers."""
-        net = super().build(dtype)
-        if self.exact:
-            fill(net, self.seed, exact=True)
-        return net
-
-    @property
     def actions(self) -> tuple[str, ...]:
         """All acts."""
         return self.acts
@@ -61,14 +47,6 @@ class ScriptCase(GeneratedCase):
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """SGD with momentum."""
         return torch.optim.SGD(named.values(), lr=self.learning_rate, momentum=self.momentum)
-
-    def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
-        """Float64 numbers that depend on the seed and on ``salt``, and on nothing else."""
-        return draw(shape, mixed(self.seed, *salt), self.exact)
-
-    def total(self, losses: Tensor) -> Tensor:
-        """One loss of many: the mean, or, since that is not exact, the sum."""
-        return losses.sum() if self.exact else losses.mean()
 
 
 def plain(*acts: str, **changes: Any) -> ScriptCase:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
 
 from suites.generated.net_programs import spread_net
-from suites.kit.nets import each_tensor
 from suites.oracle.layout import local
 from suites.oracle.sharded import Sharded, State
 
@@ -22,17 +22,15 @@ class ShardedScript(Sharded):
 
     def made(self) -> Any:
         """The net, sharded as the case says."""
-        return spread_net(self.rank, self.case, self.case.build().to(self.rank.device), **self.options())
+        return spread_net(self.rank, self.case, self.case.build().to(self.rank.device), **self.policies())
 
-    def options(self) -> State:
-        """The policies that the case asks for."""
+    def policies(self) -> State:
+        """Those that the case asks for."""
         options, subject = State(), self.rank.implementation
         if self.case.computed:
-            assert subject.mixed_precision_policy is not None
             dtype = getattr(torch, self.case.computed)
             options["mp_policy"] = subject.mixed_precision_policy(param_dtype=dtype, reduce_dtype=dtype)
         if self.case.offloaded:
-            assert subject.cpu_offload_policy is not None
             options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
         return options
 
@@ -41,15 +39,6 @@ class ShardedScript(Sharded):
         found = super().forward("")
         return {**found, "dtypes": [str(loss.dtype) for loss in found["losses"]]}
 
-    def accumulate(self, what: str) -> State:
-        """A forward and a backward without reduction, or with one among ``shards`` only."""
-        setting = "all_reduce" if what == "shards" else "gradient_sync"
-        self.defer(setting)
-        found = self.forward("")
-        self.backward("newest")
-        self.resume(setting)
-        return found
-
     # State.
 
     def save(self, _: str) -> State:
@@ -57,7 +46,10 @@ class ShardedScript(Sharded):
         nets = {"sharded": self.net.state_dict(), "full": get_model_state_dict(self.net, options=FULL)}
         for form, state in nets.items():
             net = {name: value.detach().clone() for name, value in state.items()}
-            self.saved[form] = net, each_tensor(self.optimizer.state_dict(), self.whole if form == "full" else copied)
+            self.saved[form] = (
+                net,
+                tree_map_only(Tensor, self.whole if form == "full" else copied, self.optimizer.state_dict()),
+            )
         return {form: {name: local(value) for name, value in net.items()} for form, (net, _) in self.saved.items()}
 
     def load(self, form: str) -> None:
@@ -91,7 +83,7 @@ class ShardedScript(Sharded):
         """A new net, made and sharded on meta, and a new optimizer; both are given the state."""
         with torch.device("meta"):
             net = self.case.net.make().to(self.case.torch_dtype)
-            spread_net(self.rank, self.case, net, **self.options())
+            spread_net(self.rank, self.case, net, **self.policies())
         self.take(net.to_empty(device="cpu" if self.case.offloaded else self.rank.device))
         self.load(form)
         self.recall(form)

@@ -28,9 +28,9 @@ class ScriptState:
         self.saved = False
         self.moved = False  # parameters and momenta are not what was saved
         self.steps = 0
-        self.begin()
+        self.restart("")
 
-    def begin(self) -> None:
+    def restart(self, _: str) -> None:
         """A net that has just been sharded."""
         settings = {group.modules[0]: group.reshard_after_forward for group in self.case.groups}
         self.forms: dict[str, Form] = dict.fromkeys(settings, "sharded")
@@ -57,24 +57,9 @@ class ScriptState:
         return set(self.forms.values()) == {"sharded"}
 
     @property
-    def may_step(self) -> bool:
-        """Whether there is something to step by, and results stay exact if they are."""
-        return self.gradients and self.is_settled and (not self.case.exact or self.steps < MOST_EXACT_STEPS)
-
-    @property
-    def may_go_back(self) -> bool:
-        """Whether a forward waits, and backward comes to all that is under way: it passes by what does not train."""
-        return self.pending > 0 and all(self.trains(group) for group in self.coming)
-
-    @property
-    def may_save(self) -> bool:
-        """Whether there is anything new to save, or anything that saving might disturb."""
-        return not self.coming and (not self.saved or self.moved or not (self.is_settled and self.is_sharded))
-
-    @property
-    def may_load(self) -> bool:
-        """Whether there is a state that is another than that of now."""
-        return self.saved and self.moved
+    def is_at_rest(self) -> bool:
+        """Whether both is so."""
+        return self.is_settled and self.is_sharded
 
     def keeps(self, after: str) -> bool:
         """Whether some of what is gathered stays whole after forward, or after backward."""
@@ -87,20 +72,6 @@ class ScriptState:
     def trains(self, group: str) -> bool:
         """Whether some of a group's parameters train."""
         return group in {self.owners[name] for name in self.training}
-
-    @property
-    def may_change_gradients(self) -> bool:
-        """Whether there are gradients, and none that would be added later."""
-        return self.gradients and not self.unreduced
-
-    def may_freeze(self, module: str) -> bool:
-        """Whether some of a module trains, and something else; flags are of sharded parameters."""
-        below = self.below(module)
-        return self.is_settled and self.is_sharded and bool(below & self.training) and bool(self.training - below)
-
-    def may_thaw(self, module: str) -> bool:
-        """Whether some of a module does not train."""
-        return self.is_settled and self.is_sharded and not self.below(module) <= self.training
 
     def below(self, module: str) -> set[str]:
         """The parameters in a module's tree."""
@@ -116,46 +87,21 @@ class ScriptState:
         whole = [name for name, form in self.registered().items() if form == "whole"]
         return [name for name in whole if self.owners[name] not in self.stale]
 
-    # What is done.
+    # What is done, by the names of acts.
 
-    def gather(self, group: str) -> None:
-        """A group is unsharded explicitly."""
-        self.forms[group] = "whole"
-        self.coming.discard(group)
-
-    def gather_later(self, group: str) -> None:
-        """A group's gather is started explicitly."""
-        self.forms[group] = "unknown"
-        self.coming.add(group)
-        self.begun = True
-
-    def wait(self, _: str) -> None:
-        """All that is under way is there; what has been used already stays as it is."""
-        self.arrive()
-        self.begun = False
-
-    def arrive(self) -> None:
-        """All that was under way is there."""
-        self.forms.update(dict.fromkeys(self.coming, "whole"))
-        self.coming.clear()
-
-    def free(self, group: str) -> None:
-        """One group is freed, or all if none is named."""
-        for each in [group] if group else list(self.forms):
-            self.forms[each] = "sharded"
-            self.stale.discard(each)
+    def forward(self, _: str) -> None:
+        """A forward that waits for its backward."""
+        self.look("")
+        self.pending += 1
 
     def look(self, _: str) -> None:
         """A forward that has no backward."""
         self.coming.clear()
         self.forms = {group: "whole" if stays else "sharded" for group, stays in self.stays_whole.items()}
 
-    def go(self, _: str) -> None:
-        """A forward that waits for its backward."""
-        self.look("")
-        self.pending += 1
+    evaluate = look
 
-    def go_back(self, which: str) -> None:
+    def backward(self, which: str) -> None:
         """A backward through one forward, or through all that wait; it reduces whatever was not reduced."""
         self.pending = 0 if which == "all" else self.pending - 1
         self.leave_backward()
@@ -186,8 +132,44 @@ class ScriptState:
         """Gradients are there no more."""
         self.gradients = False
 
+    def unshard(self, group: str) -> None:
+        """A group is whole."""
+        self.forms[group] = "whole"
+        self.coming.discard(group)
+
+    def begin(self, group: str) -> None:
+        """A group's gather is under way."""
+        self.forms[group] = "unknown"
+        self.coming.add(group)
+        self.begun = True
+
+    def wait(self, _: str) -> None:
+        """All that is under way is there; what has been used already stays as it is."""
+        self.arrive()
+        self.begun = False
+
+    def arrive(self) -> None:
+        """All that was under way is there."""
+        self.forms.update(dict.fromkeys(self.coming, "whole"))
+        self.coming.clear()
+
+    def reshard(self, _: str) -> None:
+        """All is sharded."""
+        self.forms = dict.fromkeys(self.forms, "sharded")
+        self.stale.clear()
+
+    load = reshard
+
+    def keep(self, after: str) -> None:
+        """From now on all stays whole after forward, or after backward."""
+        self.set_resharding(after, False)
+
+    def free(self, after: str) -> None:
+        """From now on all is freed."""
+        self.set_resharding(after, True)
+
     def set_resharding(self, after: str, value: bool) -> None:
-        """From now on all is freed after forward, or after backward, or stays whole."""
+        """The one or the other."""
         if after == "forward":
             self.stays_whole = dict.fromkeys(self.stays_whole, not value)
         else:
@@ -195,7 +177,7 @@ class ScriptState:
 
     def save(self, _: str) -> None:
         """Reading the state finds the net sharded."""
-        self.free("")
+        self.reshard("")
         self.saved, self.moved = True, False
 
     def freeze(self, module: str) -> None:
@@ -205,6 +187,3 @@ class ScriptState:
     def thaw(self, module: str) -> None:
         """It trains, and all of it."""
         self.training |= self.below(module)
-
-    def nothing(self, _: str) -> None:
-        """Nothing changes of what is known."""

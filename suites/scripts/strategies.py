@@ -117,12 +117,7 @@ def scripts(
 
 def exact_scripts(*kinds: tuple[str, ...], replicas: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:
     """The same on plain nets, whose results are exact; on replicas of shards, if asked for."""
-    return scripts(plain_cases(replicas), *kinds, **{"dtype": "float64", **fixed})
-
-
-@st.composite
-def plain_cases(draw: st.DrawFn, replicas: bool) -> GeneratedCase:
-    """Plain nets and their plans."""
-    mesh = draw(hsdp_meshes(2, power_of_two=True)) if replicas else ()
-    ranks = mesh[0] * mesh[1] if mesh else draw(world_sizes(2, power_of_two=True))
-    return draw(generated_cases(nets=plain_nets, batch=1, mesh=mesh, world_size=ranks))
+    ranks: dict[str, Any] = (
+        {"meshes": hsdp_meshes(2, power_of_two=True)} if replicas else {"world_size": world_sizes(2, power_of_two=True)}
+    )
+    return scripts(generated_cases(nets=plain_nets, batch=1, **ranks), *kinds, **{"dtype": "float64", **fixed})

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from harness.collective_trace.fault_injection import CollectiveFailed
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase, as_case
+from suites.kit.cases import TrainingCase
 from suites.kit.programs import apply, loss_of, steps, train
-from suites.kit.strategies import training_cases
+from suites.kit.strategies import cases_of, training_cases
 from suites.oracle.situation import Trace
 
 #: How late a rank is, in seconds: longer than a collective of a few numbers takes.
@@ -32,9 +32,10 @@ _LATE = 0.004
 
 @dataclass(frozen=True)
 class StressedCase(TrainingCase):
-    """``late`` is the rank that is late before each module, ``rank_order`` the order in which thread ranks run.
+    """Exact training, whose numbers do not depend on anything that is in the way.
 
-    ``fails_at`` is the collective of an iteration that fails on every rank, counted from 0.
+    ``late``, taken modulo the ranks, is the one that is late before each module, ``rank_order`` the order in which
+    thread ranks run. ``fails_at`` is the collective of an iteration that fails on every rank, counted from 0.
     """
 
     late: int = 0
@@ -42,17 +43,17 @@ class StressedCase(TrainingCase):
     fails_at: int = 0
 
 
-@st.composite
-def stressed_cases(draw: st.DrawFn, /, **fixed: Any) -> Any:
-    """Exact training; whose numbers do not depend on anything that is in the way."""
-    case = draw(training_cases(exact=True, **fixed))
-    more = {"late": draw(st.integers(0, case.world_size - 1)), "rank_order": draw(st.integers(0, 5))}
-    return as_case(StressedCase, case, **more, fails_at=draw(st.integers(0, 5)))
+UP_TO_FIVE = st.integers(0, 5)
+stressed_cases = cases_of(
+    StressedCase, training_cases(exact=True), late=UP_TO_FIVE, rank_order=UP_TO_FIVE, fails_at=UP_TO_FIVE
+)
 
 
 #: What is done before every module, in forward and in backward.
 BEFORE: dict[str, Callable[[Rank, StressedCase], object]] = {
-    "one rank takes its time": lambda rank, case: time.sleep(_LATE) if rank.number == case.late else None,
+    "one rank takes its time": lambda rank, case: (
+        time.sleep(_LATE) if rank.number == case.late % case.world_size else None
+    ),
     "all garbage is collected": lambda *_: gc.collect(),
 }
 

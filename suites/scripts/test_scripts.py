@@ -15,7 +15,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_strategies import checkpointed_cases
-from suites.oracle import judging
+from suites.oracle.judging import follows
 from suites.scripts.baseline import expected
 from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
@@ -40,11 +40,6 @@ SHARDED = Feature.FULLY_SHARD
 STATES = (SHARDED, Feature.STATE_DICT)
 
 
-def follows(trial: Trial, case: ScriptCase) -> None:
-    """Play the script on ranks, and compare act by act."""
-    judging.follows(trial, ShardedScript.play, expected(case))
-
-
 #: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.
 BASIC = ("forward", "backward oldest", "step")
 FORWARDS = ("forward",) * 3
@@ -55,7 +50,7 @@ FORWARDS = ("forward",) * 3
 @given(case=scripts(small_cases("embedding", "norms"), TRAINING, FORWARDS, LOOKING, SETTING))
 def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """Forwards, backwards, steps and zeroing in any order, and looking at outputs between, train as unsharded."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 GO = ("forward", "backward oldest")
@@ -68,7 +63,7 @@ GO = ("forward", "backward oldest")
 @given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING))
 def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
     """Explicit unsharding and resharding, and changing when parameters are freed, change no result at any time."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/state", *STATES, ranks=2)
@@ -76,7 +71,7 @@ def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: Scr
 @given(case=exact_scripts(BASIC, LOOKING * 2, ("keep forward", "free forward"), STATE, ("load sharded",)))
 def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """State that is taken in the midst of training, and given back later to net or optimizer or both, is as it was."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/meta", *STATES, Feature.META_DEVICE, ranks=2)
@@ -84,7 +79,7 @@ def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: Scrip
 @given(case=exact_scripts(TRAINING, LOOKING, META * 2))
 def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) -> None:
     """A net made on meta that is given the state goes on as the net that it was taken from."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/freeze", SHARDED, ranks=2)
@@ -92,7 +87,7 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
 @given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, ("drop", "drop")))
 def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
     """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2)
@@ -100,7 +95,7 @@ def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case:
 @given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, ACCUMULATING * 4))
 def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
     """Gradients of passes without reduction are reduced with the next that reduces, whatever is done in between."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
@@ -108,7 +103,7 @@ def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: 
 @given(case=exact_scripts(TRAINING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True))
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """On replicas of shards scripts lead where they lead unsharded, also where sums stay among shards for a while."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 #: Computed and reduced in a wider dtype than parameters have, so that all stays exact.
@@ -120,7 +115,7 @@ WIDER: dict[str, Any] = {"dtype": "float32", "computed": "float64"}
 @given(case=exact_scripts(TRAINING, LOOKING, STATE, ACCUMULATING * 2, **WIDER))
 def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCase) -> None:
     """Where computing and reducing have a dtype of their own, they have it whatever was done before."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/thawed-precision", SHARDED, Feature.MIXED_PRECISION, ranks=2)
@@ -128,7 +123,7 @@ def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCa
 @given(case=exact_scripts(TRAINING, LOOKING, FREEZING, **WIDER))
 def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCase) -> None:
     """What was frozen, even from the first forward on, has the dtypes that the policy asks for once it trains."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2)
@@ -136,7 +131,7 @@ def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCas
 @given(case=exact_scripts(BASIC, LOOKING, GATHERING, STATE, offloaded=True))
 def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With parameters that rest on the CPU, scripts lead where they lead without sharding."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "keep forward", *GO)
@@ -147,7 +142,7 @@ AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "ke
 @given(case=scripts(checkpointed_cases(small_nets("uneven")), TRAINING, FORWARDS, LOOKING, GATHERING, KEEPING))
 def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With blocks that run again in backward, scripts lead where they lead unsharded."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))
 
 
 ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3)
@@ -158,4 +153,4 @@ ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, AC
 @given(case=scripts(small_cases("embedding", "uneven", "frozen"), *ALL))
 def test_all_acts_mix(trial: Trial, case: ScriptCase) -> None:
     """All of this together, in any order that is legal, leads where it leads unsharded."""
-    follows(trial, case)
+    follows(trial, ShardedScript.play, expected(case))

@@ -20,7 +20,7 @@ RICH = StressedCase(2, Stack(5, ("mlp", "linear"), 1), (0, 1), "float64", True, 
 @requirement("stress/late-rank", Feature.FULLY_SHARD, ranks=2)
 @costly(2)
 @example(case=RICH)
-@given(case=stressed_cases())
+@given(case=stressed_cases)
 def test_a_late_rank_changes_no_number(trial: Trial, case: StressedCase) -> None:
     """Training is exact if one rank comes late to every layer, and in whatever order ranks come."""
     trains(trial, stress.train_amid, case, "one rank takes its time")
@@ -29,7 +29,7 @@ def test_a_late_rank_changes_no_number(trial: Trial, case: StressedCase) -> None
 @requirement("stress/garbage", Feature.FULLY_SHARD, ranks=2)
 @costly(4)
 @example(case=RICH)
-@given(case=stressed_cases())
+@given(case=stressed_cases)
 def test_collecting_garbage_changes_no_number(trial: Trial, case: StressedCase) -> None:
     """Training is exact if all garbage is collected before every layer: what is needed is held on to."""
     trains(trial, stress.train_amid, case, "all garbage is collected")
@@ -38,7 +38,7 @@ def test_collecting_garbage_changes_no_number(trial: Trial, case: StressedCase) 
 @requirement("stress/memory-of-nan", Feature.FULLY_SHARD, ranks=2)
 @costly(2)
 @example(case=RICH)
-@given(case=stressed_cases())
+@given(case=stressed_cases)
 def test_memory_that_nobody_wrote_changes_no_number(trial: Trial, case: StressedCase) -> None:
     """Training is exact if memory holds NaN until it is written: no result comes of what was there before."""
     trains(trial, stress.train_on_nothing, case)
@@ -47,7 +47,7 @@ def test_memory_that_nobody_wrote_changes_no_number(trial: Trial, case: Stressed
 @requirement("stress/failed-collective", Feature.FULLY_SHARD, ranks=2)
 @costly(2)
 @example(case=RICH)
-@given(case=stressed_cases())
+@given(case=stressed_cases)
 def test_a_failed_collective_is_told_and_over(trial: Trial, case: StressedCase) -> None:
     """A collective's error comes out of the iteration and leaves shards alone, and a fresh model trains right."""
     oracle = expected(case)

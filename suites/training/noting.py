@@ -17,7 +17,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from harness.trial import Trial
-from harness.worlds.rank import Rank
 from suites.kit.cases import Block, Stack
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import EXACT_BLOCKS, LOW, PAIRS, precision_cases
@@ -26,7 +25,7 @@ from suites.oracle.expected import Expected
 from suites.oracle.judging import follows
 from suites.oracle.layout import local
 from suites.oracle.low_precision import compute_in
-from suites.oracle.sharded import State, played_on
+from suites.oracle.sharded import State
 from suites.oracle.unsharded import Unsharded
 
 
@@ -133,14 +132,12 @@ class NotingCase(PrecisionCase):
         return net
 
 
-@st.composite
-def noting_cases(draw: st.DrawFn, form: str) -> NotingCase:
-    """One to three layers, computed in another dtype than their own."""
+def noting_cases(form: str) -> st.SearchStrategy[NotingCase]:
+    """One layer or two, or two that are one list, computed in another dtype than their own."""
     pairs = [(param, reduce) for param, reduce in PAIRS if param in LOW]
     choices: list[tuple[Block, ...]] = [("linear", "linear"), *EXACT_BLOCKS[: form != "grouped"]]
-    net = Stack(draw(st.integers(1, 3)), draw(st.sampled_from(choices)))
-    case: NotingCase = draw(precision_cases(NotingCase, pairs=pairs, net=net, steps=1, form=form))
-    return case
+    nets = st.builds(Stack, st.integers(1, 3), st.sampled_from(choices))
+    return precision_cases(NotingCase, pairs=pairs, net=nets, steps=1, form=form)
 
 
 # Without ranks, and on them.
@@ -166,12 +163,8 @@ class ShardedNoting(ShardedStack):
         """The net in the case's form."""
         if self.case.form == "plan":
             return sharded(self.rank, self.case)
-        net, fully_shard, policy = (
-            self.case.build(),
-            self.rank.implementation.fully_shard,
-            policy_of(self.rank, self.case),
-        )
-        assert fully_shard is not None
+        net, fully_shard = self.case.build(), self.rank.implementation.fully_shard
+        policy = policy_of(self.rank, self.case)
         for each in [list(net)] if self.case.form == "grouped" else net:
             fully_shard(each, mesh=self.rank.mesh(), mp_policy=policy)
         return fully_shard(net, mesh=self.rank.mesh())
@@ -181,11 +174,6 @@ class ShardedNoting(ShardedStack):
         return notes_of(self.net)
 
 
-def play(rank: Rank, case: NotingCase) -> list[State]:
-    """Do all actions; what could be seen after each."""
-    return played_on(ShardedNoting(rank, case))
-
-
 def notes_agree(trial: Trial, case: NotingCase) -> None:
     """Run the case on ranks, and compare action by action with the unsharded net."""
-    follows(trial, play, Expected(case, UnshardedNoting))
+    follows(trial, ShardedNoting.play, Expected(case, UnshardedNoting))

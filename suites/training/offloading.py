@@ -5,105 +5,59 @@ On an accelerator a layer runs on the rank's device, while its parameter, gradie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase, as_case
+from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.programs import ShardedStack, after_a_step, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import own
-from suites.oracle.sharded import State, played_on
 
 #: Nets without buffers: these do not rest on the CPU.
-plain_cases = stacks(most_blocks=2, largest=5, buffers=False).flatmap(
-    lambda net: training_cases(exact=True, net=net, dtype="float64")
-)
-replicated_cases = stacks(most_blocks=2, largest=5, buffers=False).flatmap(
-    lambda net: hsdp_cases(exact=True, net=net, dtype="float64")
-)
-
-
-@dataclass(frozen=True)
-class SteppingCase(TrainingCase):
-    """Each parameter takes its step as soon as it has its gradient, which is then forgotten."""
-
-    steps_in_backward = True
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """No steps besides."""
-        return ("forward", "backward") * self.steps
-
-    def shown(self, place: int) -> tuple[str, ...]:
-        """Parameters after every action."""
-        return (*super().shown(place), "parameters")
-
-
-stepping_cases = plain_cases.map(lambda case: as_case(SteppingCase, case))
-
-
-def policy(rank: Rank, pinned: bool) -> Any:
-    """To rest on the CPU, pinned or not."""
-    make = rank.implementation.cpu_offload_policy
-    assert make is not None
-    return make(pin_memory=pinned)
+plain_nets = stacks(most_blocks=2, largest=5, buffers=False)
+plain_cases = training_cases(exact=True, net=plain_nets, dtype="float64")
+replicated_cases = hsdp_cases(exact=True, net=plain_nets, dtype="float64")
 
 
 class Offloaded(ShardedStack):
-    """A net on one rank whose parameters rest on the CPU, in pinned memory or not."""
+    """A net on one rank whose parameters rest on the CPU, in memory that is not pinned."""
 
-    def __init__(self, rank: Rank, case: TrainingCase, pinned: bool = False) -> None:
-        super().__init__(rank, case, offload_policy=policy(rank, pinned))
+    pinned = False
+
+    def __init__(self, rank: Rank, case: TrainingCase) -> None:
+        super().__init__(rank, case, offload_policy=rank.implementation.cpu_offload_policy(pin_memory=self.pinned))
+
+
+class Pinned(Offloaded):
+    """The same in pinned memory."""
+
+    pinned = True
 
 
 class OffloadedFromMeta(Offloaded):
     """Such a net that is sharded without memory, and given memory on the CPU."""
 
+    on_cpu = True
+
     def made(self) -> Any:
         """The net, filled."""
-        net = self.on_meta().to_empty(device="cpu")
-        write(self.rank, self.case, net)
-        return net
-
-    def on_meta(self) -> Any:
-        """The net without memory, sharded."""
         with torch.device("meta"):
             net = self.case.net.build().to(self.case.torch_dtype)
-        return sharded(self.rank, self.case, net, **self.options)
+        net = sharded(self.rank, self.case, net, **self.options)
+        net.to_empty(device="cpu" if self.on_cpu else self.rank.device)
+        write(self.rank, self.case, net)
+        return net
 
 
 class OffloadedElsewhere(OffloadedFromMeta):
     """Such a net that is given memory on the rank's device instead."""
 
-    def made(self) -> Any:
-        """The net, not filled."""
-        return self.on_meta().to_empty(device=self.rank.device)
-
-
-def play(rank: Rank, case: TrainingCase) -> list[State]:
-    """Train a net whose parameters rest on the CPU."""
-    return played_on(Offloaded(rank, case))
-
-
-def play_pinned(rank: Rank, case: TrainingCase) -> list[State]:
-    """The same in pinned memory."""
-    return played_on(Offloaded(rank, case, pinned=True))
-
-
-def play_from_meta(rank: Rank, case: TrainingCase) -> list[State]:
-    """Train one that is sharded without memory."""
-    return played_on(OffloadedFromMeta(rank, case))
-
-
-def run_on_the_device(rank: Rank, case: TrainingCase) -> None:
-    """Run one that is given memory on the rank's device."""
-    OffloadedElsewhere(rank, case).forward("")
+    on_cpu = False
 
 
 def resting_places(rank: Rank, case: TrainingCase) -> dict[str, dict[str, str]]:
@@ -125,9 +79,8 @@ def where(tensor: Tensor | None) -> str:
 
 def pinned_parts(rank: Rank, case: TrainingCase) -> dict[str, bool]:
     """Whether each parameter's and each gradient's own part is in pinned memory, of those that have any memory."""
-    stack = Offloaded(rank, case, pinned=True)
-    for action in ("forward", "backward"):
-        stack.do(action, ())
+    stack = Pinned(rank, case)
+    stack.do_all(("forward", "backward"))
     gradients = {f"{name}.grad": p.grad for name, p in stack.held.items() if p.grad is not None}
     parts = {name: own(tensor) for name, tensor in {**stack.held, **gradients}.items()}
     return {name: part.is_pinned() for name, part in parts.items() if part.numel()}
@@ -137,8 +90,6 @@ def defaults(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What the policies are by default, and where a net rests with the one that asks for nothing."""
     none: Any = rank.implementation.offload_policy
     cpu = rank.implementation.cpu_offload_policy
-    assert none is not None
-    assert cpu is not None
     net = ShardedStack(rank, case, offload_policy=none()).net
     return {
         "pinned by default": cpu().pin_memory,

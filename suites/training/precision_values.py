@@ -6,7 +6,7 @@ float32 weight of two rows and an int64 table of two are gathered together, each
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,41 +75,29 @@ class Beside(Layer):
         return y * self.table[-1, -1].to(y) if self.case.other else y
 
 
-@st.composite
-def table_cases(draw: st.DrawFn, low: bool) -> BesideCase:
+def beside_cases(dims: Sequence[int], **fixed: Any) -> st.SearchStrategy[BesideCase]:
+    """One layer, and what is beside it."""
+    nets = st.sampled_from([Stack(dim, ("linear",)) for dim in dims])
+    return precision_cases(BesideCase, net=nets, steps=1, **fixed)
+
+
+def table_cases(low: bool) -> st.SearchStrategy[BesideCase]:
     """Tables that ranks need not divide, in any dtype; with a low param_dtype, or with no policy."""
-    fixed: dict[str, Any] = {
-        "pairs": [(param, "float32") for param in LOW] if low else [(None, None)],
-        "net": Stack(draw(st.integers(1, 3)), ("linear",)),
-        "other": draw(st.sampled_from(INTEGERS if low else (*INTEGERS, *FLOATS))),
-        "rows": draw(st.integers(1, 6)),
-    }
-    case: BesideCase = draw(precision_cases(BesideCase, steps=1, **fixed))
-    return case
+    pairs = [(param, "float32") for param in LOW] if low else [(None, None)]
+    other = st.sampled_from(INTEGERS if low else (*INTEGERS, *FLOATS))
+    return beside_cases((1, 2, 3), pairs=pairs, other=other, rows=st.integers(1, 6))
 
 
-@st.composite
-def buffer_cases(draw: st.DrawFn) -> BesideCase:
+def buffer_cases() -> st.SearchStrategy[BesideCase]:
     """A norm, and buffers of any dtype."""
     dtypes = st.sampled_from(["float32", "float64", "bfloat16", "float16", "int64", "bool"])
-    fixed: dict[str, Any] = {
-        "pairs": [(param, None) for param in LOW],
-        "net": Stack(draw(st.sampled_from([2, 4, 6])), ("linear",)),
-        "world_size": draw(world_sizes(power_of_two=True)),
-        "batch": 3,
-        "norm": draw(st.sampled_from(sorted(NORMS))),
-        "buffers": tuple(draw(st.lists(dtypes, min_size=1, max_size=3))),
-    }
-    case: BesideCase = draw(precision_cases(BesideCase, steps=1, **fixed))
-    return case
+    buffers = st.lists(dtypes, min_size=1, max_size=3).map(tuple)
+    given = {"world_size": world_sizes(power_of_two=True), "norm": st.sampled_from(sorted(NORMS)), "buffers": buffers}
+    return beside_cases((2, 4, 6), pairs=[(param, None) for param in LOW], batch=3, **given)
 
 
-@st.composite
-def alike_cases(draw: st.DrawFn) -> PrecisionCase:
-    """Policies whose two dtypes may be one and the same."""
-    pairs = [(param, reduce) for param in (None, *LOW) for reduce in (param, "float32")]
-    case: PrecisionCase = draw(precision_cases(pairs=pairs, net=Stack(2, ("linear",)), steps=1))
-    return case
+#: Policies whose two dtypes may be one and the same.
+ALIKE = [(param, reduce) for param in (None, *LOW) for reduce in (param, "float32")]
 
 
 FIELDS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs")
@@ -117,12 +105,11 @@ FIELDS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs")
 
 def policies(rank: Rank, case: PrecisionCase) -> dict[str, list[str]]:
     """The fields of a policy made of nothing, and of the case's before and after training."""
-    make, policy = rank.implementation.mixed_precision_policy, policy_of(rank, case)
-    assert make is not None
+    default, policy = rank.implementation.mixed_precision_policy(), policy_of(rank, case)
     before = fields(policy)
     net = apply(rank, case, case.build(), mp_policy=policy)
     loss_of(rank, case, net).backward()
-    return {"default": fields(make()), "before": before, "after": fields(policy)}
+    return {"default": fields(default), "before": before, "after": fields(policy)}
 
 
 def fields(policy: Any) -> list[str]:

@@ -6,10 +6,8 @@ param_dtype bfloat16 a module must be given the same with the first tensor in bf
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
 from suites.oracle.situation import tensors_in
+from suites.passes.containers import MAKE
 from suites.training.noting import Noting, NotingCase
 
 #: What a structure is made of: ``("tensor", dtype)``, ``("text", what)`` or ``(kind, *structures)``.
@@ -28,31 +27,6 @@ Structure = tuple[Any, ...]
 ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool")
-
-
-@dataclass
-class Pair:
-    """Two values."""
-
-    left: Any
-    right: Any
-
-
-class NamedPair(NamedTuple):
-    """Two values, as a tuple."""
-
-    left: Any
-    right: Any
-
-
-MAKE: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "dict": lambda items: {str(place): item for place, item in enumerate(items)},
-    "ordered dict": lambda items: OrderedDict((str(place), item) for place, item in enumerate(items)),
-    "dataclass": lambda items: Pair(*items),
-    "namedtuple": lambda items: NamedPair(*items),
-}
 
 
 class Taking(Noting):
@@ -109,18 +83,18 @@ def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Struct
     return (any_number | pairs).map(lambda drawn: (drawn[0], *drawn[1]))
 
 
-@st.composite
-def structure_cases(draw: st.DrawFn, /, **fixed: Any) -> StructureCase:
+def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
     """One or two structures by place, up to one by name, and a policy."""
-    pairs = [(low, None) for low in LOW]
-    own = {
-        "world_size": draw(world_sizes()),
-        "positional": tuple(draw(st.lists(structures(), min_size=1, max_size=2))),
-        "named": tuple(draw(st.lists(structures(), max_size=1))),
+    return precision_cases(
+        StructureCase,
+        pairs=[(low, None) for low in LOW],
+        net=ONE_LAYER,
+        sharded=(),
+        world_size=world_sizes(),
+        positional=st.lists(structures(), min_size=1, max_size=2).map(tuple),
+        named=st.lists(structures(), max_size=1).map(tuple),
         **fixed,
-    }
-    case: StructureCase = draw(precision_cases(StructureCase, pairs=pairs, net=ONE_LAYER, sharded=(), **own))
-    return case
+    )
 
 
 def make(structure: Structure) -> Any:

@@ -15,11 +15,13 @@ from suites.kit import registered
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
+from suites.kit.strategies import world_sizes
 from suites.oracle.judging import finds, trains
+from suites.passes.containers import MAKE
 from suites.training.noting import NotingCase, notes_agree, noting_cases
 from suites.training.precision_values import (
+    ALIKE,
     BesideCase,
-    alike_cases,
     assign,
     buffer_cases,
     expected_transforms,
@@ -27,15 +29,16 @@ from suites.training.precision_values import (
     table_cases,
     transformed,
 )
-from suites.training.structures import MAKE, ONE_LAYER, CarriedCase, StructureCase, structure_cases
+from suites.training.structures import ONE_LAYER, CarriedCase, StructureCase, structure_cases
 
 MIXED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 TWO_LAYERS = Stack(3, ("linear", "linear"))
+RANKS = world_sizes(2, power_of_two=True)
 TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtype="bfloat16", reduce_dtype="float32")
 NESTED = StructureCase(1, ONE_LAYER, exact=True, param_dtype="float16", positional=(
     ("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict",)),
 ))  # fmt: skip
-ALIKE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
+LOW_ALONE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
 
 
 #: One weight, in low precision where it computes.
@@ -72,7 +75,7 @@ def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCas
 
 @requirement("precision/general", *MIXED, ranks=2)
 @example(case=RoughCase(2, TWO_LAYERS, (0,), param_dtype="bfloat16", reduce_dtype="float32", steps=3))
-@given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3))
+@given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3, world_size=RANKS))
 def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -> None:
     """Training that low precision rounds everywhere follows explicit training in the same dtypes, beyond one step."""
     trains(trial, train, case)
@@ -129,15 +132,14 @@ def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: Stru
 
 @requirement("precision/outputs", *MIXED)
 @example(case=replace(NESTED, output_dtype="float64"))
-@given(case=st.sampled_from([None, *LOW, "float64"]).flatmap(lambda dtype: structure_cases(output_dtype=dtype)))
+@given(case=structure_cases(output_dtype=st.sampled_from([None, *LOW, "float64"])))
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
     """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""
     notes_agree(trial, case)
 
 
 @requirement("precision/structures-between", *MIXED, ranks=2)
-@given(case=st.sampled_from(sorted(MAKE)).flatmap(
-    lambda kind: precision_cases(CarriedCase, net=TWO_LAYERS, kind=kind)))  # fmt: skip
+@given(case=precision_cases(CarriedCase, net=TWO_LAYERS, kind=st.sampled_from(sorted(MAKE))))
 def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedCase) -> None:
     """Modules that hand each other tensors in nested dicts, tuples, dataclasses and named tuples train as any other."""
     trains(trial, train, case)
@@ -159,7 +161,7 @@ def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> N
 
 
 @requirement("precision/policy", *MIXED)
-@given(case=alike_cases())
+@given(case=precision_cases(pairs=ALIKE, net=ONE_LAYER, steps=1))
 def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None:
     """A policy casts only inputs by default, and training leaves it as it was."""
     made = [str(dtype_of(case.param_dtype)), str(dtype_of(case.reduce_dtype)), "None", "True"]
@@ -170,7 +172,7 @@ def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None
 @requirement("precision/frozen-policy", *MIXED)
 def test_a_policy_cannot_be_changed(trial: Trial) -> None:
     """To assign to a field of a policy raises an error."""
-    trial.refuses(assign, ALIKE, ("AttributeError", "TypeError"), "reduce_dtype|assign|frozen")
+    trial.refuses(assign, LOW_ALONE, ("AttributeError", "TypeError"), "reduce_dtype|assign|frozen")
 
 
 # Levels of forward-mode differentiation are the process': ranks that are threads would be within each other's.

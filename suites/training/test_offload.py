@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.oracle import judging
 from suites.oracle.expected import expected
+from suites.oracle.judging import follows
+from suites.scenarios import sharding
+from suites.scenarios.scenario import Scenario
 from suites.training import offloading
-from suites.training.offloading import plain_cases, replicated_cases, stepping_cases
+from suites.training.offloading import (
+    Offloaded,
+    OffloadedElsewhere,
+    OffloadedFromMeta,
+    Pinned,
+    plain_cases,
+    replicated_cases,
+)
 
 OFFLOAD = (Feature.FULLY_SHARD, Feature.CPU_OFFLOAD)
 PINNED = ("pinned memory",)
 FIXED = TrainingCase(2, Stack(3, ("mlp", "linear")), (0,), "float64", exact=True)
 
 
-def follows(trial: Trial, program: Program, case: TrainingCase) -> None:
-    """Compare what each rank shows with its parts of the unsharded model's, bit for bit."""
-    judging.follows(trial, program, expected(case))
+ROWS = st.sampled_from(["even", "uneven", "fewer"])
 
 
 @requirement("offload/exact", *OFFLOAD, ranks=2)
@@ -31,21 +38,21 @@ def follows(trial: Trial, program: Program, case: TrainingCase) -> None:
 @given(case=plain_cases)
 def test_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """With parameters that rest on the CPU training is the unsharded model's, gradients complete after backward."""
-    follows(trial, offloading.play, case)
+    follows(trial, Offloaded.play, expected(case))
 
 
 @requirement("offload/pinned", *OFFLOAD, ranks=2, limits=PINNED)
 @given(case=plain_cases)
 def test_training_with_pinned_memory_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """With pinned memory training is the unsharded model's, and gradients are complete when backward returns."""
-    follows(trial, offloading.play_pinned, case)
+    follows(trial, Pinned.play, expected(case))
 
 
 @requirement("offload/hsdp", *OFFLOAD, Feature.HSDP, ranks=2)
 @given(case=replicated_cases)
 def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards that rest on the CPU training is the unsharded model's."""
-    follows(trial, offloading.play, case)
+    follows(trial, Offloaded.play, expected(case))
 
 
 @requirement("offload/mixed-precision", *OFFLOAD, Feature.MIXED_PRECISION, ranks=2)
@@ -53,21 +60,22 @@ def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, c
 @given(case=precision_cases())
 def test_offload_and_mixed_precision_go_together(trial: Trial, case: PrecisionCase) -> None:
     """What rests on the CPU in full precision computes in low precision as it would without offload."""
-    follows(trial, offloading.play, case)
+    follows(trial, Offloaded.play, expected(case))
 
 
 @requirement("offload/from-meta", *OFFLOAD, Feature.META_DEVICE, ranks=2)
 @given(case=plain_cases)
 def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCase) -> None:
     """A net that is sharded without memory, and given memory on the CPU, trains as the unsharded model does."""
-    follows(trial, offloading.play_from_meta, case)
+    follows(trial, OffloadedFromMeta.play, expected(case))
 
 
 @requirement("offload/update-in-backward", *OFFLOAD, ranks=2)
-@given(case=stepping_cases)
-def test_hooks_see_finished_gradients(trial: Trial, case: TrainingCase) -> None:
+@example(case=Scenario(gradients="hooks", offload="cpu"))
+@given(case=st.builds(Scenario, gradients=st.just("hooks"), offload=st.just("cpu"), rows=ROWS, seed=st.integers(0, 99)))
+def test_hooks_see_finished_gradients(trial: Trial, case: Scenario) -> None:
     """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
-    follows(trial, offloading.play, case)
+    follows(trial, sharding.play, expected(case))
 
 
 @requirement("offload/resting-places", *OFFLOAD, ranks=2)
@@ -92,7 +100,7 @@ def test_pinned_memory_is_pinned(trial: Trial, case: TrainingCase) -> None:
 @requirement("offload/refuses-other-devices", *OFFLOAD, Feature.META_DEVICE, limits=("second device type",))
 def test_memory_on_another_device_is_refused(trial: Trial) -> None:
     """A forward with offload whose parameters were given memory elsewhere than on the CPU raises RuntimeError."""
-    trial.refuses(offloading.run_on_the_device, FIXED, "RuntimeError", "CPU")
+    trial.refuses(OffloadedElsewhere.play, FIXED, "RuntimeError", "CPU")
 
 
 @requirement("offload/policies", *OFFLOAD)

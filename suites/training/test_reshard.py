@@ -13,8 +13,9 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
+from suites.kit.programs import train
 from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
-from suites.kit.strategies import stacks, training_cases
+from suites.kit.strategies import cases_of, stacks, training_cases
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 
@@ -58,7 +59,7 @@ def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: T
 
 @requirement("reshard/set-later", Feature.FULLY_SHARD, ranks=2)
 @example(case=SetLaterCase(**vars(replace(ONE_WEIGHT, sharded=(0,), reshard_after_forward=False)), recurse=False))
-@given(case=registered.set_later_cases())
+@given(case=cases_of(SetLaterCase, training_cases(), then=st.booleans(), recurse=st.booleans()))
 def test_resharding_can_be_set_after_sharding(trial: Trial, case: SetLaterCase) -> None:
     """set_reshard_after_forward does what the argument would have done, for the root alone with recurse=False."""
     children = case.then if case.recurse else case.reshard_after_forward
@@ -75,7 +76,7 @@ def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: 
 
 @requirement("reshard/to-group-uneven", *TO_GROUP, ranks=4)
 @example(case=FIVE_ROWS)
-@given(case=stacks(most_blocks=2).flatmap(lambda net: training_cases(net=net, world_size=4, reshard_after_forward=2)))
+@given(case=training_cases(net=stacks(most_blocks=2), world_size=4, reshard_after_forward=2))
 def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
     """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
     want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
@@ -165,7 +166,7 @@ def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: Trai
 def test_resharding_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """True, False and unset give the same losses, gradients and parameters: those of the unsharded model."""
     for setting in (None, True, False):
-        trains(trial, registered.train_under, case, setting)
+        trains(trial, train, replace(case, reshard_after_forward=setting))
 
 
 @requirement("reshard/to-group-same-results", *TO_GROUP, ranks=2)
@@ -174,7 +175,7 @@ def test_resharding_to_groups_changes_no_result(trial: Trial, case: TrainingCase
     """Every size of groups gives the losses, gradients and parameters of the unsharded model, also of uneven shards."""
     for size in range(1, case.world_size + 1):
         if case.world_size % size == 0:
-            trains(trial, registered.train_under, case, size)
+            trains(trial, train, replace(case, reshard_after_forward=size))
 
 
 @requirement("reshard/refuses-sizes", *TO_GROUP)

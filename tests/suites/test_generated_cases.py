@@ -20,7 +20,6 @@ from suites.generated.net_strategies import (
     branched_cases,
     checkpointed_cases,
     children_first,
-    closed_together,
     frozen_nets,
     generated_cases,
     nested_cases,
@@ -28,14 +27,16 @@ from suites.generated.net_strategies import (
     shared_nets,
     twices,
 )
+from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import LEAVES, NAMED, OUTPUTS, Block, Named, Net, skeleton
+from suites.kit.trees import is_closed
 from suites.oracle.expected import expected
 from suites.oracle.situation import tensors_in
 from suites.oracle.unsharded import State, played
 
 ANY_CASE = st.one_of(
     generated_cases(),
-    generated_cases(hybrid=True),
+    generated_cases(meshes=hsdp_meshes()),
     generated_cases(nets=shared_nets()),
     generated_cases(nets=frozen_nets()),
     generated_cases(nets=nets_with(twices()), lists=False),
@@ -60,7 +61,7 @@ def test_plans_can_be_carried_out(case: GeneratedCase) -> None:
     built, done = skeleton(case.net), []
     for group in case.groups:
         modules = [built.get_submodule(name) for name in group.modules]
-        assert group.modules == ("",) or closed_together(built, group.modules)
+        assert group.modules == ("",) or is_closed(built, *group.modules)
         assert not any(isinstance(module, nn.ModuleList) for module in modules)
         assert not any(inner in set(before.modules()) - {before} for inner in modules for before in done)
         done += modules

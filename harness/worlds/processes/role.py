@@ -12,13 +12,13 @@ import socket
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store
 
-from harness.vendor.api import Backend
+from harness.vendor.api import Backend, Claimed
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import Outcome, Program
 from harness.worlds.group_teardown import destroy_groups, left_of
@@ -60,7 +60,7 @@ class ProcessRole:
             world_size=size,
             timeout=_GROUP_TIMEOUT,
         )
-        self._rank = Rank(rank, size, device, implementation, backend)
+        self._rank = Rank(rank, size, device, cast("Claimed", implementation), backend)
         self._group = weakref.ref(dist.distributed_c10d._get_default_group())
 
     def run(self, program: Program, args: tuple[Any, ...], deadline: float | None) -> list[Outcome]:

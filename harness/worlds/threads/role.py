@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 )
 
 from harness.collective_trace import recorder
-from harness.vendor.api import Backend, Implementation
+from harness.vendor.api import Backend, Claimed, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.group_teardown import Group, destroy_groups, left_of
@@ -129,10 +129,9 @@ class ThreadRanks:
         _here.table = self._table
         dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._pool.size)
         device = torch.device(self._backend.device_type)
-        torch.empty(
-            1, device=device
-        )  # a mesh would choose another device for each rank of a process that has used none
-        return Rank(number, self._pool.size, device, self._implementation, self._backend, recorder.by_group)
+        torch.empty(1, device=device)  # else a mesh chooses another device for each rank of this process
+        claimed = cast("Claimed", self._implementation)
+        return Rank(number, self._pool.size, device, claimed, self._backend, recorder.by_group)
 
     def _teardown_rank(self, number: int) -> list[Group] | None:
         """Weak references to what is buried; None on a thread that a program has changed for good."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from reference_models.subject import implementation as reference
-from suites.kit.nets import each_tensor
 from tests.mutants.hooking import Change, instead, is_root
 from tests.mutants.making import mutant, right
 
@@ -168,7 +168,7 @@ def saving_ends_the_policy(module: Any) -> None:
     module.register_state_dict_pre_hook(lambda *_: saved.append(True))
     if is_root(module):
         module.register_forward_hook(
-            lambda module, args, output: each_tensor(output, torch.Tensor.float) if saved else output
+            lambda module, args, output: tree_map_only(Tensor, Tensor.float, output) if saved else output
         )
 
 
