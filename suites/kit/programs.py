@@ -207,6 +207,13 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else local(tensor)
 
 
+def laid_as(parameter: Any, part: Tensor) -> DTensor:
+    """A DTensor of this rank's ``part`` that lies as a sharded parameter does."""
+    size, stride = parameter.shape, parameter.stride()
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)
+
+
 def size_and_stride(tensor: Tensor) -> dict[str, list[int]]:
     """The global size and stride of a tensor."""
     return {"size": list(tensor.size()), "stride": list(tensor.stride())}

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
+from suites.kit.programs import laid_as
 from suites.oracle.layout import own, shard
 from suites.oracle.sharded import Resting, State, played_on
 from suites.passes.autograd_routes import ALONE
@@ -47,7 +47,9 @@ def replaced(implementation: Implementation, case: HowCase, net: Any, **options:
         for parameter in net.parameters():
             parameter.mul_(2).sub_(1)
     shard_by_plan(implementation, case, net, **options)
-    new = {name: _like(parameter, full[name]) for name, parameter in net.named_parameters()}
+    mesh = options["mesh"]
+    mine = {name: shard(whole, mesh.size(), mesh.get_local_rank()).clone() for name, whole in full.items()}
+    new = {name: laid_as(parameter, mine[name]) for name, parameter in net.named_parameters()}
     if case.how != "setattr":
         net.load_state_dict(new, assign=case.how == "assign")
         return
@@ -57,14 +59,6 @@ def replaced(implementation: Implementation, case: HowCase, net: Any, **options:
 
 
 REPLACED = Route(spread=replaced)
-
-
-def _like(parameter: Any, full: Tensor) -> Tensor:
-    """The rows of ``full`` that this rank holds, as a DTensor that lies as ``parameter`` does."""
-    mesh = parameter.device_mesh
-    rows = shard(full, mesh.size(), mesh.get_local_rank()).clone()
-    placed = parameter.placements
-    return DTensor.from_local(rows, mesh, placed, run_check=False, shape=full.shape, stride=full.stride())
 
 
 # Conversions.
