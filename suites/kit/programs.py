@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Introspection
 from harness.worlds.rank import Rank
-from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
+from suites.kit.cases import LAYOUT, SPREAD, CaseOnMesh, NetCase, TrainingCase
 from suites.kit.trees import TreeCase
 from suites.oracle.facts import placement_words
 from suites.oracle.layout import local, own
@@ -186,20 +186,33 @@ def introspection(rank: Rank) -> Introspection:
     return rank.implementation.introspection
 
 
+#: What can be said of a parameter and the mesh that it should lie on; a device is "the mesh's", or of another type.
+FACTS: dict[str, Callable[[Any, DeviceMesh], Any]] = {
+    "type": lambda p, _: "DTensor" if isinstance(p, DTensor) else type(p).__name__,
+    "on the mesh": lambda p, mesh: isinstance(p, DTensor) and p.device_mesh == mesh,
+    "placements": lambda p, _: [placement_words(placement) for placement in getattr(p, "placements", ())],
+    "local": lambda p, _: local(p),
+    "full": lambda p, _: whole(p),
+    "size": lambda p, _: list(p.size()),
+    "stride": lambda p, _: list(p.stride()),
+    "local size": lambda p, _: list(own(p).size()),
+    "device": lambda p, mesh: "the mesh's" if own(p).device.type == mesh.device_type else own(p).device.type,
+}
+
+
 def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
     """How a tensor lies on ranks: whether it is a DTensor, whether on this very mesh, and its placements in words."""
-    if not isinstance(tensor, DTensor):
-        return {"type": type(tensor).__name__, "on the mesh": False, "placements": []}
-    return {
-        "type": "DTensor",
-        "on the mesh": tensor.device_mesh == mesh,
-        "placements": [placement_words(placement) for placement in tensor.placements],
-    }
+    return layout(tensor, mesh, *SPREAD)
 
 
-def layouts(net: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
-    """Of every parameter: how it lies on a mesh, what this rank holds, and what all ranks put together."""
-    return {name: {**spread(p, mesh), "local": local(p), "full": whole(p)} for name, p in net.named_parameters()}
+def layouts(net: nn.Module, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:
+    """Facts of every parameter: how it lies on a mesh, what this rank holds, and what all ranks put together."""
+    return {name: layout(p, mesh, *facts) for name, p in net.named_parameters()}
+
+
+def layout(tensor: Tensor, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:
+    """Those of one."""
+    return {fact: FACTS[fact](tensor, mesh) for fact in facts or LAYOUT}
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -212,8 +225,3 @@ def laid_as(parameter: Any, part: Tensor) -> DTensor:
     size, stride = parameter.shape, parameter.stride()
     mesh, placements = parameter.device_mesh, parameter.placements
     return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)
-
-
-def size_and_stride(tensor: Tensor) -> dict[str, list[int]]:
-    """The global size and stride of a tensor."""
-    return {"size": list(tensor.size()), "stride": list(tensor.stride())}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from suites.kit.cases import CaseOnMesh, Stack, fill
+from suites.oracle.layout import shard
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class TreeCase(CaseOnMesh):
     def shards(self) -> int:
         """How many ranks hold the net together."""
         return self.mesh[0] if self.mesh else self.world_size
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter: its part of the shards."""
+        return shard(full, self.shards, rank // (self.world_size // self.shards))
 
     def build(self) -> nn.Sequential:
         """The net with its sharing, and weights and buffers drawn from the seed."""

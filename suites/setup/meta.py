@@ -9,7 +9,7 @@ A weight of five rows on two ranks has no memory anywhere until ``to_empty``, an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,27 +17,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import as_case
-from suites.kit.hsdp import RESHARDS
+from suites.kit.cases import SPREAD
 from suites.kit.parallel import ParallelCase, cut_over_tp
-from suites.kit.programs import (
-    CONSTANT,
-    apply,
-    data_mesh,
-    gradients,
-    loss_of,
-    parameters,
-    spread,
-    steps,
-    tensors,
-    whole_mesh,
-    write,
-)
+from suites.kit.programs import CONSTANT, apply, data_mesh, layouts, loss_of, parameters, tensors, whole_mesh, write
 from suites.kit.registered import owner
-from suites.kit.strategies import training_cases
-from suites.oracle.layout import own
-from suites.oracle.situation import Trace
+from suites.kit.strategies import cases_of, training_cases
+from suites.oracle.layout import local
+from suites.oracle.sharded import Resting
 
+#: What is required of a parameter, on meta and on the device.
+FACTS = (*SPREAD, "size", "local size", "device")
 #: Below this a gradient may be too small for an optimizer to move a float32 weight by it.
 TINY = 1e-4
 
@@ -55,20 +44,20 @@ class MetaCase(ParallelCase):
     given: tuple[int, ...] = ()
 
 
-@st.composite
-def meta_cases(draw: st.DrawFn, /, at_least: int = 1, exact: bool = False, given: bool = False) -> MetaCase:
-    """A net of one mesh axis that begins on meta; with ``given``, some of its blocks but not all get memory."""
-    case = draw(training_cases(at_least=at_least, exact=exact, reshard_after_forward=draw(RESHARDS)))
-    count = len(case.net.blocks)
-    found: MetaCase = as_case(
-        MetaCase,
-        case,
-        axes=("dp",),
-        default_mesh=draw(st.booleans()),
-        inside=draw(st.booleans()),
-        given=tuple(sorted(draw(st.sets(st.integers(0, count - 1), max_size=count - 1)))) if given else (),
-    )
+def meta_cases(at_least: int = 1, exact: bool = False) -> st.SearchStrategy[MetaCase]:
+    """A net of one mesh axis that begins on meta."""
+    cases = training_cases(at_least=at_least, exact=exact)
+    either = {"default_mesh": st.booleans(), "inside": st.booleans()}
+    found: st.SearchStrategy[MetaCase] = cases_of(MetaCase, cases, axes=st.just(("dp",)), **either)
     return found
+
+
+@st.composite
+def cases_in_part(draw: st.DrawFn) -> MetaCase:
+    """The same where some blocks but not all are given memory."""
+    case = draw(meta_cases())
+    last = len(case.net.blocks) - 1
+    return replace(case, given=tuple(sorted(draw(st.sets(st.integers(0, last), max_size=last)))))
 
 
 def on_meta(rank: Rank, case: MetaCase) -> nn.Sequential:
@@ -96,43 +85,14 @@ def materialized(rank: Rank, case: MetaCase) -> nn.Sequential:
     return net
 
 
-def layouts_on_meta(rank: Rank, case: MetaCase) -> dict[str, Any]:
+def facts_on_meta(rank: Rank, case: MetaCase) -> dict[str, Any]:
     """What every parameter is after sharding on meta."""
-    return layouts(rank, case, on_meta(rank, case))
+    return layouts(on_meta(rank, case), whole_mesh(rank, case), *FACTS)
 
 
-def layouts_on_device(rank: Rank, case: MetaCase) -> dict[str, Any]:
+def facts_on_device(rank: Rank, case: MetaCase) -> dict[str, Any]:
     """What every parameter is after ``to_empty``."""
-    return layouts(rank, case, materialized(rank, case))
-
-
-def layouts(rank: Rank, case: MetaCase, net: nn.Module) -> dict[str, Any]:
-    """How every parameter lies on the mesh, and on which device its local part is."""
-    where = {"meta": "meta", rank.device.type: "the device"}
-    return {
-        name: {
-            **spread(p, whole_mesh(rank, case)),
-            "size": list(p.size()),
-            "local size": list(own(p).size()),
-            "lies on": where.get(own(p).device.type, str(own(p).device)),
-        }
-        for name, p in net.named_parameters()
-    }
-
-
-def expected_layouts(case: MetaCase, number: int, where: str) -> dict[str, Any]:
-    """What ``layouts`` must say on a rank."""
-    return {
-        name: {
-            "type": "DTensor",
-            "on the mesh": True,
-            "placements": case.placements(name),
-            "size": list(full.size()),
-            "local size": list(case.part(number, name, full).size()),
-            "lies on": where,
-        }
-        for name, full in case.full().items()
-    }
+    return layouts(materialized(rank, case), whole_mesh(rank, case), *FACTS)
 
 
 def left_unwritten(rank: Rank, case: MetaCase) -> dict[str, bool]:
@@ -159,23 +119,25 @@ def step_after_reset(rank: Rank, case: MetaCase) -> dict[str, Any]:
     before = parameters(net)
     loss = loss_of(rank, case, net)
     loss.backward()
-    found = gradients(net)
+    found = {name: p.grad for name, p in net.named_parameters()}
+    large = {name: local(gradient).abs() > TINY for name, gradient in found.items() if gradient is not None}
     optimizer.step()
     after = parameters(net)
-    moved = {name: g for name, g in found.items() if g is not None}
-    stuck = [name for name, g in moved.items() if bool(((g.abs() > TINY) & (after[name] == before[name])).any())]
     return {
         "finite": bool(loss.isfinite()),
-        "without gradient": [name for name in found if name not in moved],
-        "stuck": stuck,
+        "without gradient": [name for name in found if name not in large],
+        "stuck": [name for name, moves in large.items() if bool((moves & (after[name] == before[name])).any())],
     }
 
 
-def train_materialized(rank: Rank, case: MetaCase) -> Trace:
-    """Write the case's weights into the shards of a net that began on meta, then train."""
-    net = materialized(rank, case)
-    write(rank, case, net)
-    return steps(rank, case, net)
+class FromMeta(Resting):
+    """A net that began on meta, on one rank."""
+
+    def made(self) -> Any:
+        """The net with the case's weights written into its shards."""
+        net = materialized(self.rank, self.case)
+        write(self.rank, self.case, net)
+        return net
 
 
 def forward_too_early(rank: Rank, case: MetaCase) -> None:

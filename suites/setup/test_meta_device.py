@@ -12,19 +12,21 @@ from harness.vendor import Feature
 from suites.kit.cases import Stack
 from suites.kit.parallel import parallel_cases
 from suites.kit.strategies import costly
-from suites.oracle.judging import finds, trains
+from suites.oracle.expected import expected
+from suites.oracle.judging import finds, follows
 from suites.setup.meta import (
+    FACTS,
+    FromMeta,
     MetaCase,
-    expected_layouts,
+    cases_in_part,
+    facts_on_device,
+    facts_on_meta,
     forward_too_early,
-    layouts_on_device,
-    layouts_on_meta,
     left_unwritten,
     meta_cases,
     names_in,
     names_left_on_meta,
     step_after_reset,
-    train_materialized,
 )
 
 TWO_AXES = (Feature.FULLY_SHARD, Feature.META_DEVICE, Feature.TENSOR_PARALLEL)
@@ -37,7 +39,7 @@ UNEVEN = MetaCase(2, Stack(3, ("linear",), multiplier=1), axes=("dp",))
 @given(case=meta_cases())
 def test_parameters_sharded_on_meta_stay_there_as_dtensors(trial: Trial, case: MetaCase) -> None:
     """Parameters sharded on meta stay on meta, as DTensors placed and cut as on a device, with any mesh."""
-    finds(trial, layouts_on_meta, case, lambda rank: expected_layouts(case, rank, "meta"))
+    finds(trial, facts_on_meta, case, lambda rank: case.layouts(rank, *FACTS, device="meta"))
 
 
 @requirement("meta/to-empty", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
@@ -45,7 +47,7 @@ def test_parameters_sharded_on_meta_stay_there_as_dtensors(trial: Trial, case: M
 @given(case=meta_cases())
 def test_to_empty_gives_every_shard_memory_on_the_device(trial: Trial, case: MetaCase) -> None:
     """After to_empty every parameter lies on the device, as a DTensor of the same size, placements and rows."""
-    finds(trial, layouts_on_device, case, lambda rank: expected_layouts(case, rank, "the device"))
+    finds(trial, facts_on_device, case, lambda rank: case.layouts(rank, *FACTS))
 
 
 @requirement("meta/reset-parameters", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
@@ -68,18 +70,19 @@ def test_one_step_runs_after_reset_parameters(trial: Trial, case: MetaCase) -> N
 @given(case=meta_cases(at_least=2, exact=True))
 def test_a_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: MetaCase) -> None:
     """With weights written into its shards, a net that began on meta trains as the unsharded model, bit for bit."""
-    trains(trial, train_materialized, case)
+    follows(trial, FromMeta.play, expected(case))
 
 
 @requirement("meta/forward-is-refused", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C15")
-@given(case=meta_cases(given=True))
+@given(case=cases_in_part())
 def test_forward_is_refused_while_parameters_are_on_meta(trial: Trial, case: MetaCase) -> None:
     """Forward raises a RuntimeError about the meta device while any parameter is still there."""
     trial.refuses(forward_too_early, case, "RuntimeError", "meta device")
 
 
 @requirement("meta/refusal-names-parameters", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C15")
-@given(case=meta_cases(given=True))
+@example(case=MetaCase(1, Stack(2, ("linear", "linear")), (0, 1), axes=("dp",)))
+@given(case=cases_in_part())
 def test_the_refusal_names_the_parameters_that_are_on_meta(trial: Trial, case: MetaCase) -> None:
     """The error names exactly the parameters still on meta of the group that comes first, and none that has memory."""
     for number, refusal in enumerate(trial.run(refused, case, forward_too_early)):
@@ -91,14 +94,14 @@ def test_the_refusal_names_the_parameters_that_are_on_meta(trial: Trial, case: M
 @given(case=two_axis_cases(even=False))
 def test_parameters_cut_by_two_axes_on_meta_stay_there(trial: Trial, case: MetaCase) -> None:
     """After tensor parallelism and fully_shard on meta, parameters are DTensors on meta, cut by both axes."""
-    finds(trial, layouts_on_meta, case, lambda rank: expected_layouts(case, rank, "meta"))
+    finds(trial, facts_on_meta, case, lambda rank: case.layouts(rank, *FACTS, device="meta"))
 
 
 @requirement("meta/2d-to-empty", *TWO_AXES, ranks=2, source="C14")
 @given(case=two_axis_cases(even=False))
 def test_to_empty_gives_parts_cut_by_two_axes_memory(trial: Trial, case: MetaCase) -> None:
     """After to_empty, parameters cut by tensor parallelism and fully_shard lie on the device, cut as before."""
-    finds(trial, layouts_on_device, case, lambda rank: expected_layouts(case, rank, "the device"))
+    finds(trial, facts_on_device, case, lambda rank: case.layouts(rank, *FACTS))
 
 
 @requirement("meta/2d-reset-parameters", *TWO_AXES, ranks=2, source="C14")
@@ -114,7 +117,7 @@ def test_reset_parameters_writes_parts_cut_by_two_axes(trial: Trial, case: MetaC
 @given(case=two_axis_cases(exact=True))
 def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: MetaCase) -> None:
     """With weights written into its parts, a tensor-parallel net that began on meta trains as the unsharded model."""
-    trains(trial, train_materialized, case)
+    follows(trial, FromMeta.play, expected(case))
 
 
 def everything_is_written(trial: Trial, case: MetaCase) -> None:
