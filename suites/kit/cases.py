@@ -93,7 +93,7 @@ class CaseOnMesh(Situation):
         for name, full in self.full().items():
             part, where = self.part(rank, name, full), {"type": "DTensor", "on the mesh": True, "device": "the mesh's"}
             sizes = {"size": list(full.size()), "stride": list(full.stride()), "local size": list(part.size())}
-            numbers = {"placements": self.placements(name), "local": part, "full": full}
+            numbers = {"placements": self.placements(name), "local": part, "full": full, "dtype": str(full.dtype)}
             every = {**where, **sizes, **numbers, **other}
             found[name] = {fact: every[fact] for fact in facts or LAYOUT}
         return found

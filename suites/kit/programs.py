@@ -196,6 +196,7 @@ FACTS: dict[str, Callable[[Any, DeviceMesh], Any]] = {
     "size": lambda p, _: list(p.size()),
     "stride": lambda p, _: list(p.stride()),
     "local size": lambda p, _: list(own(p).size()),
+    "dtype": lambda p, _: str(own(p).dtype),
     "device": lambda p, mesh: "the mesh's" if own(p).device.type == mesh.device_type else own(p).device.type,
 }
 

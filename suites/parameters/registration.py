@@ -11,29 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import all_gather
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase
-from suites.kit.programs import loss_of, sharded
-from suites.kit.registered import Facts, bytes_of, facts, layers, sharded_modules, when_run
+from suites.kit.cases import SPREAD, TrainingCase
+from suites.kit.programs import ShardedStack, layout, loss_of, sharded
+from suites.kit.registered import Facts, bytes_of, facts, sharded_modules, when_run
 from suites.passes.passes import Route
 
-# Explicit unsharding.
-
-
-def unshard_and_wait(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """What ``unshard`` gives, and what is registered, once with ``async_op`` and once without."""
-    net = sharded(rank, case)
-    handles = [module.unshard(async_op=True) for module in sharded_modules(net, case)]
-    for handle in handles:
-        handle.wait()
-    waited = facts(net)
-    for module in sharded_modules(net, case):
-        module.reshard()
-    nothing = [module.unshard(async_op=False) for module in sharded_modules(net, case)]
-    return {"waited": waited, "returned": [kind is None for kind in nothing], "at once": facts(net)}
+#: What a gradient has in common with its parameter.
+GRADIENT = (*SPREAD, "size", "local size", "dtype")
 
 
 class CountingGather:
@@ -54,21 +41,14 @@ class CountingGather:
 
 def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """How often each sharded module has gathered after calls that are each made twice, and what is registered."""
-    net = sharded(rank, case)
-    modules, found = sharded_modules(net, case), {}
-    counters = [CountingGather() for _ in modules]
-    for module, counter in zip(modules, counters, strict=True):
-        module.set_custom_all_gather(counter)
-    handles = [module.unshard(async_op=True) for _ in range(2) for module in modules]
-    for handle in handles:
-        handle.wait()
-    for module in modules:
-        module.unshard()
-    found["unsharded"] = {"gathers": [counter.calls for counter in counters], "facts": facts(net)}
-    for module in modules:
-        module.reshard()
-        module.reshard()
-    found["resharded"] = {"gathers": [counter.calls for counter in counters], "facts": facts(net)}
+    stack, found = ShardedStack(rank, case), {}
+    counters = [CountingGather() for _ in stack.places()]
+    for place, counter in zip(stack.places(), counters, strict=True):
+        stack.net.get_submodule(place).set_custom_all_gather(counter)
+    at_once, later = ([f"{verb} {place}" for place in stack.places()] for verb in ("unshard", "begin"))
+    for when, acts in {"unsharded": (*later * 2, "wait", *at_once), "resharded": ("reshard", "reshard")}.items():
+        stack.do_all(acts)
+        found[when] = {"gathers": [counter.calls for counter in counters], "facts": facts(stack.net)}
     return found
 
 
@@ -80,45 +60,34 @@ def unwaited(case: TrainingCase, step: int) -> tuple[str, ...]:
 # Which object is registered.
 
 
+class Looking(ShardedStack):
+    """A net on one rank, whose parameters and gradients are looked at as objects."""
+
+    def see_same(self) -> dict[str, bool]:
+        """Whether each registered parameter is the one that ``fully_shard`` registered."""
+        return {name: parameter is self.held[name] for name, parameter in self.net.named_parameters()}
+
+    def see_layouts(self) -> dict[str, Any]:
+        """How each gradient lies on the mesh of its parameter."""
+        return {name: layout(p.grad, p.device_mesh, *GRADIENT) for name, p in self.held.items()}
+
+
 def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
-    """Whether each registered parameter is the one that ``fully_shard`` registered, after all that may follow."""
-    net, found = sharded(rank, case), {}
-    first = dict(net.named_parameters())
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
-
-    def look(when: str) -> None:
-        found[when] = {name: parameter is first[name] for name, parameter in net.named_parameters()}
-
-    for step in range(2):
-        loss_of(rank, case, net).backward()
-        look(f"backward {step}")
-        optimizer.step()
-        optimizer.zero_grad()
-        look(f"step {step}")
-    with torch.no_grad():
-        loss_of(rank, case, net)
-    for module in sharded_modules(net, case):
-        module.reshard()
-    look("forward and reshard")
+    """Whether objects are the same after all that leaves parameters sharded."""
+    net = Looking(rank, case)
+    passes = [("forward", "backward"), ("step",), ("drop",)] * 2 + [("look", "reshard")]
+    found = {}
+    for place, acts in enumerate(passes):
+        net.do_all(acts)
+        found[f"{place}: {acts[-1]}"] = net.see_same()
     return found
 
 
 def gradient_layouts(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Of every gradient, whether it lies where its parameter lies, and its dtype."""
-    net = sharded(rank, case)
-    loss_of(rank, case, net).backward()
-    return {name: _layout(parameter, parameter.grad) for name, parameter in net.named_parameters()}
-
-
-def _layout(parameter: Any, grad: Any) -> dict[str, Any]:
-    if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
-        return {"is": type(grad).__name__}
-    return {
-        "mesh": grad.device_mesh == parameter.device_mesh,
-        "placements": grad.placements == parameter.placements,
-        "size": [list(grad.shape), list(grad.to_local().shape)],
-        "dtypes": [str(grad.dtype), str(grad.to_local().dtype)],
-    }
+    """How gradients lie after a backward."""
+    net = Looking(rank, case)
+    net.do_all(("forward", "backward"))
+    return net.see_layouts()
 
 
 def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
@@ -149,16 +118,9 @@ def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
 
 
 def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
-    """Of every parameter that a layer runs with: whether it is an ``nn.Parameter``, and a leaf of autograd."""
+    """Of every parameter that a layer runs with: whether it is an ``nn.Parameter``, a leaf of autograd, and trains."""
     net = sharded(rank, case)
-    seen: dict[str, list[bool]] = {}
-
-    def note(layer: nn.Module, name: str) -> None:
-        for key, parameter in layer.named_parameters():
-            seen[f"{name}.{key}"] = [isinstance(parameter, nn.Parameter), parameter.is_leaf, parameter.requires_grad]
-
-    for name, layer in layers(net):
-        layer.register_forward_pre_hook(lambda layer, _, name=name: note(layer, name))
+    seen = when_run(net, lambda p: [isinstance(p, nn.Parameter), p.is_leaf, p.requires_grad])
     loss_of(rank, case, net).backward()
     return seen
 

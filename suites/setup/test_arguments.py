@@ -17,51 +17,39 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack, as_case
+from suites.kit.cases import CaseOnMesh, Stack, as_case
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
-from suites.kit.programs import apply, data_mesh, loss_of, shard_tree, steps
+from suites.kit.programs import FACTS, apply, data_mesh, loss_of, shard_tree, steps, tensors
 from suites.kit.strategies import stacks, training_cases, trees, world_sizes
 from suites.kit.trees import TreeCase
 from suites.oracle.judging import finds, trains
-from suites.oracle.layout import own
 from suites.oracle.situation import Trace
 
 # Where things lie. Cases are built on the CPU, so a target that is the CPU cannot tell.
 
 
-def devices(rank: Rank, net: nn.Module) -> dict[str, Any]:
-    """The device of the rank, and that of every parameter and buffer and of their local parts."""
-    named = [*net.named_parameters(), *net.named_buffers()]
-    parts = {name: own(tensor) for name, tensor in named}
-    return {
-        "rank": str(torch.empty(0, device=rank.device).device),
-        "tensors": {name: str(tensor.device) for name, tensor in named},
-        "parts": {name: str(part.device) for name, part in parts.items()},
-    }
+def devices(rank: Rank, case: CaseOnMesh) -> dict[str, str]:
+    """Where parameters and buffers end of a net that was on the CPU, but for what tensor parallelism moved."""
+    if isinstance(case, ParallelCase):
+        net: nn.Module = apply(rank, case, cut_over_tp(rank, case, case.build()))
+    else:
+        assert isinstance(case, TreeCase)
+        net = shard_tree(rank, case)
+    return {name: FACTS["device"](tensor, data_mesh(rank, case)) for name, tensor in tensors(net).items()}
 
 
-def devices_of_plain(rank: Rank, case: TreeCase) -> dict[str, Any]:
-    """Where a net ends that was on the CPU."""
-    return devices(rank, shard_tree(rank, case))
-
-
-def devices_of_parallel(rank: Rank, case: ParallelCase) -> dict[str, Any]:
-    """Where a net ends of which tensor parallelism had put some on the device already."""
-    return devices(rank, apply(rank, case, cut_over_tp(rank, case, case.build())))
-
-
-def lie_on_the_device(trial: Trial, facts: list[dict[str, Any]]) -> None:
-    """Require that all tensors and local parts are on the device of their rank."""
-    for number, got in enumerate(facts):
-        want = {kind: dict.fromkeys(got[kind], got["rank"]) for kind in ("tensors", "parts")}
-        trial.agree(f"rank {number}", got, {"rank": got["rank"], **want})
+def lie_on_the_device(trial: Trial, case: CaseOnMesh) -> None:
+    """Require that all tensors are on the device of the mesh."""
+    net = case.build()
+    names = [name for name, _ in [*net.named_parameters(), *net.named_buffers()]]
+    finds(trial, devices, case, dict.fromkeys(names, "the mesh's"))
 
 
 @requirement("arguments/moves-to-device", Feature.FULLY_SHARD, limits=("second device type",), source="C1")
 @given(case=trees())
 def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case: TreeCase) -> None:
     """fully_shard moves all parameters and buffers of a net from the CPU to the device of the mesh."""
-    lie_on_the_device(trial, trial.run(devices_of_plain, case))
+    lie_on_the_device(trial, case)
 
 
 @requirement(
@@ -75,7 +63,7 @@ def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case
 @given(case=parallel_cases(even=False, blocks=("buffer",)))
 def test_what_tensor_parallelism_left_on_the_cpu_is_moved(trial: Trial, case: ParallelCase) -> None:
     """After tensor parallelism, fully_shard moves what is still on the CPU, so that all ends on the mesh's device."""
-    lie_on_the_device(trial, trial.run(devices_of_parallel, case))
+    lie_on_the_device(trial, case)
 
 
 # Meshes that are refused.
