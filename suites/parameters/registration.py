@@ -23,11 +23,18 @@ from suites.passes.passes import Route
 GRADIENT = (*SPREAD, "size", "local size", "dtype")
 
 
-class CountingGather:
-    """A right all-gather that counts its calls."""
+class Counting:
+    """A hook that counts its calls."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    calls = 0
+
+    def __call__(self, *_: Any) -> Any:
+        """Count."""
+        self.calls += 1
+
+
+class CountingGather(Counting):
+    """A right all-gather that counts its calls."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """An empty tensor."""

@@ -159,13 +159,6 @@ class Asked(ShardedStack):
         return {name: value.device.type for name, value in self.net.state_dict().items()}
 
 
-def seen(rank: Rank, case: TrainingCase, acts: tuple[str, ...], *looks: str) -> dict[str, Any]:
-    """What an action that follows others gives, and what can then be seen."""
-    net, (*before, last) = Asked(rank, case), acts or ("wait",)
-    net.do_all(before)
-    return net.do(last, looks)
-
-
 class Assembled(Asked):
     """A net that began on meta, into which one parameter after the other is loaded by ``assign``.
 

@@ -22,7 +22,7 @@ from suites.kit.strategies import training_cases
 from suites.oracle.expected import expected as unsharded
 from suites.oracle.judging import finds, follows
 from suites.state import state_dicts
-from suites.state.state_dicts import OddCase, expected, odd_cases, other, placed_cases, plain_cases, seen
+from suites.state.state_dicts import Asked, OddCase, expected, odd_cases, other, placed_cases, plain_cases
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.TENSOR_PARALLEL)
@@ -38,7 +38,7 @@ TRANSFORMER = GeneratedCase(2, Named("transformer"), (Group(("layers.0",)), Grou
 @given(case=ANY_CASE)
 def test_keys_are_the_names_of_the_unsharded_model_in_order(trial: Trial, case: TrainingCase) -> None:
     """The keys of state_dict() are those of the unsharded model, in its order, and no others."""
-    for number, got in enumerate(trial.run(seen, case, (), "entries")):
+    for number, got in enumerate(trial.run(Asked.seen, case, (), "entries")):
         trial.agree(f"rank {number}, keys", list(got["entries"]), list(case.build().state_dict()))
 
 
@@ -89,7 +89,7 @@ def test_loading_after_a_forward_that_left_parameters_full_loads_the_shards(tria
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None:
     """A forward after loading gives what the unsharded model gives with the loaded values, padding or not."""
-    for number, got in enumerate(trial.run(seen, case, ("allocate", "forward", "give", "look"))):
+    for number, got in enumerate(trial.run(Asked.seen, case, ("allocate", "forward", "give", "look"))):
         trial.agree(f"rank {number}", got["found"], outputs(case, number, batch=1))
 
 
@@ -206,7 +206,7 @@ def test_a_full_state_dict_of_a_transformer_is_the_unsharded_models(trial: Trial
 def test_what_is_cut_along_its_largest_dim_loads_in_place(trial: Trial, case: OddCase) -> None:
     """Cut along their largest dims, parameters are entered so, and loading writes every value into their own memory."""
     dims = {name: [state_dicts.largest(full)] for name, full in case.full().items()}
-    finds(trial, seen, case, {"found": {}, "cuts": dims}, (), "cuts")
+    finds(trial, Asked.seen, case, {"found": {}, "cuts": dims}, (), "cuts")
     enters(trial, case, *LOAD)
     keeps_memory(trial, case)
 
@@ -233,7 +233,7 @@ def test_buffers_are_entered_and_loaded_unless_they_are_not_persistent(trial: Tr
     before, after = (dict(net.named_buffers()) for net in (case.build(), other(case)))
     enters(trial, case)
     enters(trial, case, *LOAD)
-    for number, got in enumerate(trial.run(seen, case, LOAD, "buffers")):
+    for number, got in enumerate(trial.run(Asked.seen, case, LOAD, "buffers")):
         trial.agree(f"rank {number}", got["buffers"], {**after, "passing": before["passing"]})
 
 
@@ -249,7 +249,7 @@ def enters(trial: Trial, case: TrainingCase, *acts: str, looks: tuple[str, ...] 
     """Require, after these acts, the rank's rows of the net, or of the other one if that was loaded."""
     loads = "give" in acts
     net = other(case) if loads else case.build()
-    for number, got in enumerate(trial.run(seen, case, acts, *looks)):
+    for number, got in enumerate(trial.run(Asked.seen, case, acts, *looks)):
         want = expected(case, number, net)
         for look in looks:
             trial.agree(f"rank {number}, {look}", got[look], dict(sorted(want.items())) if look == "tensors" else want)
@@ -260,7 +260,7 @@ def enters(trial: Trial, case: TrainingCase, *acts: str, looks: tuple[str, ...] 
 
 def shares_memory(trial: Trial, case: TrainingCase) -> None:
     """Require that no entry is in other memory."""
-    for number, got in enumerate(trial.run(seen, case, (), "copied")):
+    for number, got in enumerate(trial.run(Asked.seen, case, (), "copied")):
         trial.holds(
             not got["copied"], f"rank {number}: entries should be the very memory, but are not: {got['copied']}"
         )
@@ -269,7 +269,7 @@ def shares_memory(trial: Trial, case: TrainingCase) -> None:
 def keeps_memory(trial: Trial, case: TrainingCase) -> None:
     """Require that loading moves no shard of what is cut evenly."""
     cut = {name: {case.part(rank, name, p).shape for rank in range(case.world_size)} for name, p in case.full().items()}
-    for number, got in enumerate(trial.run(seen, case, LOAD)):
+    for number, got in enumerate(trial.run(Asked.seen, case, LOAD)):
         moved = [name for name in got["found"]["moved"] if len(cut.get(name, ())) == 1]
         trial.holds(not moved, f"rank {number}: loading should write into the shards there are, but it moved {moved}")
 
