@@ -3,111 +3,116 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit.cases import Stack
+from suites.kit.cases import Stack, TrainingCase
+from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.oracle.judging import follows
+from suites.oracle.judging import finds
 from suites.parameters.parameters import (
-    TWO,
-    ParameterCase,
-    ShardedParameters,
+    AGAIN,
+    ALL_FROZEN,
+    BY_TURNS,
+    FROZEN,
+    SOME,
+    TIED,
+    TIED_IN_A_LIST,
+    TURNS,
+    IgnoredCase,
+    Ignoring,
     elements_reduced,
-    frozen_cases,
     ignored_cases,
-    is_plain,
-    parameter_cases,
 )
+from suites.passes.pass_programs import follows, walk
+from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
 from suites.training.noting import notes_agree
 from suites.training.precision_values import BesideCase, table_cases
 
-WEIGHTS = (("1.weight", "0.weight"),)
-CALLS = [(True, True), (False, True), (True, False)]
-RICH = ParameterCase(2, Stack(3, TWO), (0, 1), "float64", exact=True, reshard_after_forward=True)
+TWO = Stack(3, ("linear", "linear"))
+RICH = HowCase(2, TWO, (0, 1), "float64", exact=True, reshard_after_forward=True, how="blocks.0.weight")
 #: Two weights of 128 elements each, and biases of 24 together.
-FROZEN_WEIGHTS = replace(
-    RICH, net=Stack(8, ("mlp",)), sharded=(0,), frozen=(("0.in_proj.weight", "0.out_proj.weight"),)
-)
+WIDE = TrainingCase(2, Stack(8, ("mlp",)), (0,), "float64", exact=True, reshard_after_forward=True)
 
 
 @requirement("parameters/frozen", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(RICH, frozen=(("0.weight",),) * 2))
-@given(case=frozen_cases())
-def test_frozen_parameters_train_as_unsharded(trial: Trial, case: ParameterCase) -> None:
+@example(case=RICH)
+@given(case=how_cases(*SOME, plain=True))
+def test_frozen_parameters_train_as_unsharded(trial: Trial, case: HowCase) -> None:
     """Parameters frozen before or after sharding, beside trainable ones, have no gradient; all others the right one."""
-    follows(trial, ShardedParameters.play, expected(case))
+    for route in FROZEN:
+        follows(trial, case, route)
 
 
 @requirement("parameters/frozen-by-turns", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(RICH, frozen=(("0.weight",), (), ("1.weight", "1.bias")), steps=3, silent=(1,)))
-@given(case=frozen_cases(steps=3, changing=True))
-def test_freezing_can_change_between_steps(trial: Trial, case: ParameterCase) -> None:
+@example(case=replace(RICH, how="blocks.0.weight blocks.1", steps=3))
+@given(case=how_cases(*TURNS, plain=True, steps=3))
+def test_freezing_can_change_between_steps(trial: Trial, case: HowCase) -> None:
     """What is frozen or unfrozen between steps is so from the next forward, whatever forward without gradients ran."""
-    follows(trial, ShardedParameters.play, expected(case))
+    follows(trial, case, BY_TURNS)
 
 
 @requirement("parameters/called-again", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(RICH, frozen=(("0.weight",),) * 2, calls=(False, True)))
-@example(case=replace(RICH, frozen=(("0.weight",),) * 2, calls=(True, True)))
-@given(case=st.sampled_from(CALLS).flatmap(lambda calls: frozen_cases(blocks=TWO, calls=calls)))
-def test_modules_may_run_several_times(trial: Trial, case: ParameterCase) -> None:
+@example(case=RICH)
+@given(case=how_cases(*SOME, plain=True))
+def test_modules_may_run_several_times(trial: Trial, case: HowCase) -> None:
     """Modules with frozen parameters that run twice in a forward, with gradients once or twice, train as unsharded."""
-    follows(trial, ShardedParameters.play, expected(case))
+    for route in AGAIN:
+        follows(trial, case, route)
 
 
 @requirement("parameters/all-frozen", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(steps=1))
-def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(steps=1))
+def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: TrainingCase) -> None:
     """A net of frozen parameters alone runs forward as the unsharded one does."""
-    follows(trial, ShardedParameters.play, expected(replace(case, frozen=(tuple(case.parameter_names),))))
+    follows(trial, case, ALL_FROZEN)
 
 
 @requirement("parameters/frozen-not-reduced", Feature.FULLY_SHARD, ranks=2)
 def test_frozen_parameters_are_not_reduced(trial: Trial) -> None:
     """A step with frozen weights hands fewer elements to reductions than one of these weights has."""
-    for number, elements in enumerate(trial.run(elements_reduced, FROZEN_WEIGHTS)):
+    for number, elements in enumerate(trial.run(elements_reduced, WIDE)):
         trial.holds(elements < 128, f"rank {number}: expected fewer than 128 elements to be reduced, got {elements}")
 
 
 @requirement("parameters/tied", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(blocks=TWO, tied=WEIGHTS, sharded=()))
-def test_tied_weights_in_one_group_stay_tied(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(plain=True, plan=()))
+def test_tied_weights_in_one_group_stay_tied(trial: Trial, case: TrainingCase) -> None:
     """A weight that two modules of a group share has the sum of both gradients, and both modules see its updates."""
-    follows(trial, ShardedParameters.play, expected(case))
+    follows(trial, case, TIED)
 
 
 @requirement("parameters/tied-in-a-list", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(blocks=TWO, tied=WEIGHTS, sharded=(), grouped=True))
-def test_tied_weights_in_a_list_of_modules_stay_tied(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(plain=True, plan=()))
+def test_tied_weights_in_a_list_of_modules_stay_tied(trial: Trial, case: TrainingCase) -> None:
     """A weight that modules of one list share trains as unsharded: every row on every rank, uneven ones too."""
-    follows(trial, ShardedParameters.play, expected(case))
+    follows(trial, case, TIED_IN_A_LIST)
 
 
 @requirement("parameters/tied-across-groups", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(steps=1, blocks=TWO, tied=WEIGHTS, sharded=(0, 1)))
-def test_weights_tied_across_groups_are_refused(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(plain=True, plan=(0, 1), steps=1))
+def test_weights_tied_across_groups_are_refused(trial: Trial, case: TrainingCase) -> None:
     """A weight that two modules share which are sharded separately raises ValueError by the first forward."""
-    trial.refuses(ShardedParameters.play, case, "ValueError", "another")
+    trial.refuses(partial(walk, route=TIED), case, "ValueError", "another")
 
 
 @requirement("parameters/ignored", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, ranks=2)
 @given(case=ignored_cases())
-def test_ignored_parameters_are_left_alone(trial: Trial, case: ParameterCase) -> None:
+def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> None:
     """Ignored parameters stay what they were, in full, with each rank's own gradient; all others train as unsharded."""
-    follows(trial, ShardedParameters.play, expected(case))
+    judging.follows(trial, Ignoring.play, expected(case))
 
 
 @requirement("parameters/ignored-stay", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS)
 @given(case=ignored_cases())
-def test_ignored_parameters_are_the_same_objects(trial: Trial, case: ParameterCase) -> None:
+def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
     """Sharding replaces every parameter but those ignored, wherever these are used."""
-    for number, got in enumerate(trial.run(is_plain, case)):
-        trial.agree(f"rank {number}, kept", got, {name: name in case.ignored for name in case.parameter_names})
+    want = {name: name in case.ignored for name in case.parameter_names}
+    finds(trial, Ignoring.seen, case, {"found": {}, "same": want}, (), "same")
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)
