@@ -57,6 +57,11 @@ class GeneratedCase(CaseOnMesh, Situation):
     #: Losses are means, so gradients are small, and this moves weights by some hundredths.
     learning_rate = 0.5
 
+    @property
+    def below(self) -> tuple[str, ...]:
+        """The modules below the root that are sharded, in this order."""
+        return tuple(name for group in self.groups[:-1] for name in group.modules)
+
     def build(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The net with the seed's numbers, rounded to the case's dtype; in ``dtype`` from then on, if there is one.
 

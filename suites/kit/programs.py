@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 from harness.vendor import Introspection
 from harness.worlds.rank import Rank
 from suites.kit.cases import LAYOUT, SPREAD, CaseOnMesh, NetCase, TrainingCase
-from suites.kit.trees import TreeCase
 from suites.oracle.facts import placement_words
 from suites.oracle.layout import local, own
 from suites.oracle.sharded import Sharded
@@ -159,25 +158,6 @@ def parameters(net: nn.Module) -> dict[str, Tensor]:
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     """Every parameter's local gradient, by name; None where there is none."""
     return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
-
-
-def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
-    """Do to the net all that the case says but for the root: replicate, then shard by the plan."""
-    for name in case.replicated:
-        assert rank.implementation.replicate is not None
-        rank.implementation.replicate(net.get_submodule(name))
-    for name in case.plan:
-        assert rank.implementation.fully_shard is not None
-        rank.implementation.fully_shard(net.get_submodule(name), mesh=data_mesh(rank, case))
-    return net
-
-
-def shard_tree(rank: Rank, case: TreeCase) -> nn.Module:
-    """Build the net and shard it, root last."""
-    net = shard_below(rank, case, case.build())
-    assert rank.implementation.fully_shard is not None
-    rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
-    return net
 
 
 def introspection(rank: Rank) -> Introspection:

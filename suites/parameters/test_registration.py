@@ -15,8 +15,8 @@ from suites.kit.strategies import cases_of
 from suites.oracle import judging
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds
-from suites.parameters import edits, registration
-from suites.parameters.edits import DTYPES, DtypeCase, dtype_cases
+from suites.parameters import registration
+from suites.parameters.registration import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
@@ -115,49 +115,49 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 @given(case=how_cases("parameter", "data", "local", steps=3))
 def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
-    follows(trial, case, edits.EDITED)
+    follows(trial, case, registration.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
 @given(case=how_cases("load", "assign", "setattr"))
 def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
-    follows(trial, case, edits.REPLACED)
+    follows(trial, case, registration.REPLACED)
 
 
 @requirement("registration/converted-first", SHARDED, ranks=2)
 @given(case=dtype_cases("first"))
 def test_a_net_may_be_converted_before_the_first_forward(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) of a sharded net, parameters and gradients have that dtype, and training is as unsharded."""
-    follows(trial, case, edits.CONVERTED)
+    follows(trial, case, registration.CONVERTED)
 
 
 @requirement("registration/converted-and-back", SHARDED, ranks=2)
 @given(case=dtype_cases("and back"))
 def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype and back, and trains on as the unsharded does."""
-    follows(trial, case, edits.CONVERTED)
+    follows(trial, case, registration.CONVERTED)
 
 
 @requirement("registration/converted-for-good", SHARDED, level="should", ranks=2)
 @given(case=dtype_cases("for good"))
 def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype, and trains on in that as the unsharded does."""
-    follows(trial, case, edits.CONVERTED)
+    follows(trial, case, registration.CONVERTED)
 
 
 @requirement("registration/converted-under-policy", SHARDED, Feature.MIXED_PRECISION, ranks=2)
 @given(case=cases_of(DtypeCase, dtype_cases("first"), computes=DTYPES))
 def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""
-    want = Expected(Walk.of(case, edits.CONVERTED), UnshardedWalk)
+    want = Expected(Walk.of(case, registration.CONVERTED), UnshardedWalk)
     for found in [found for seen in want.wide for found in seen["found"] if found]:
         found["outputs"] = f"torch.{case.computes}"
-    judging.follows(trial, edits.converted_under_policy, want, case, edits.CONVERTED)
+    judging.follows(trial, registration.converted_under_policy, want, case, registration.CONVERTED)
 
 
 @requirement("registration/layer-by-layer", SHARDED, ranks=2)
 def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
     """Layers that are built and sharded one by one, so that memory is used again, are not taken for shared ones."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True, steps=1)
-    judging.follows(trial, edits.BuiltInLayers.play, Expected(case))
+    judging.follows(trial, registration.BuiltInLayers.play, Expected(case))

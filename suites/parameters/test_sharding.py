@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
+from suites.generated.net_cases import GeneratedCase
+from suites.generated.net_programs import spread_net
+from suites.generated.net_strategies import generated_cases, shared_nets
 from suites.kit.cases import SPREAD, CaseOnMesh, Stack
+from suites.kit.nets import Block, Net
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
-from suites.kit.programs import apply, data_mesh, layouts, shard_tree, train, whole_mesh
-from suites.kit.strategies import costly, trees
-from suites.kit.trees import TreeCase
+from suites.kit.programs import apply, data_mesh, layouts, train, whole_mesh
+from suites.kit.strategies import costly, world_sizes
 from suites.oracle.judging import finds, trains
+from suites.oracle.layout import shard
 from suites.parameters.empties import EmptyCase, empty_cases
 
 #: Two ranks each way, which do not divide the rows of one MLP; and the least that has something to put together.
 UNEVEN = ParallelCase(4, Stack(5, ("mlp",), multiplier=1), mesh=(2, 2))
 SMALL = replace(UNEVEN, net=Stack(1, ("mlp",), multiplier=2, bias=False))
 
+
+@dataclass(frozen=True)
+class CopiedCase(GeneratedCase):
+    """A net that is sharded over one axis of a ``mesh`` of shards and copies, or over all ranks."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes."""
+        return ("shard", "copy") if self.mesh else ()
+
+    @property
+    def data_axes(self) -> tuple[str, ...]:
+        """The one that shards."""
+        return self.axes[:1]
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds: its part of as many as there are shards."""
+        copies = self.mesh[1] if self.mesh else 1
+        return shard(full, self.world_size // copies, rank // copies)
+
+
+@st.composite
+def cases(draw: st.DrawFn, /, **nets: Any) -> CopiedCase:
+    """Any net and plan, with two copies or one."""
+    case = draw(generated_cases(lists=False, world_size=world_sizes(), **nets))
+    pairs = [] if case.world_size % 2 else [(case.world_size // 2, 2)]
+    return CopiedCase(**{**vars(case), "mesh": draw(st.sampled_from([(), *pairs]))})
+
+
 #: Rows that ranks do not divide; and two copies of a whole net.
-THREE_ROWS = TreeCase(2, Stack(3, ("linear",), multiplier=1, bias=False))
+THREE_ROWS = CopiedCase(2, Net(3, (Block("linear"),)))
 COPIES = replace(THREE_ROWS, mesh=(1, 2))
 
 
-def on_one_axis(rank: Rank, case: TreeCase, *facts: str) -> dict[str, Any]:
+def on_one_axis(rank: Rank, case: CopiedCase, *facts: str) -> dict[str, Any]:
     """How every parameter of a sharded net lies on the mesh that was given."""
-    return layouts(shard_tree(rank, case), data_mesh(rank, case), *facts)
+    return layouts(spread_net(rank, case, case.build()), data_mesh(rank, case), *facts)
 
 
 def on_two_axes(rank: Rank, case: ParallelCase, *facts: str) -> dict[str, Any]:
@@ -40,37 +75,37 @@ def on_two_axes(rank: Rank, case: ParallelCase, *facts: str) -> dict[str, Any]:
 
 def lies(trial: Trial, case: CaseOnMesh, *facts: str) -> None:
     """Compare these facts of every parameter with what the case says."""
-    program = on_one_axis if isinstance(case, TreeCase) else on_two_axes
+    program = on_one_axis if isinstance(case, CopiedCase) else on_two_axes
     finds(trial, program, case, lambda number: case.layouts(number, *facts), *facts)
 
 
 @requirement("sharding/layout", Feature.FULLY_SHARD, source="C8")
 @example(case=COPIES)
-@given(case=trees())
-def test_every_parameter_is_sharded_on_its_first_dim_over_the_given_mesh(trial: Trial, case: TreeCase) -> None:
+@given(case=cases())
+def test_every_parameter_is_sharded_on_its_first_dim_over_the_given_mesh(trial: Trial, case: CopiedCase) -> None:
     """Every parameter is registered as a DTensor on the mesh that was given, placed as (Shard(0),)."""
     lies(trial, case, *SPREAD)
 
 
 @requirement("sharding/size-and-stride", Feature.FULLY_SHARD, source="C8")
 @example(case=THREE_ROWS)
-@given(case=trees())
-def test_sharded_parameters_keep_their_global_size_and_stride(trial: Trial, case: TreeCase) -> None:
+@given(case=cases())
+def test_sharded_parameters_keep_their_global_size_and_stride(trial: Trial, case: CopiedCase) -> None:
     """The size and stride of a sharded parameter are those of the original, also where ranks do not divide it."""
     lies(trial, case, "size", "stride")
 
 
 @requirement("sharding/rows", Feature.FULLY_SHARD, source="C8")
 @example(case=THREE_ROWS)
-@given(case=trees())
-def test_each_rank_holds_its_chunk_of_rows(trial: Trial, case: TreeCase) -> None:
+@given(case=cases())
+def test_each_rank_holds_its_chunk_of_rows(trial: Trial, case: CopiedCase) -> None:
     """A rank's local tensor is its part of the rows as torch.chunk cuts them; empty parts keep other dims."""
     lies(trial, case, "local")
 
 
 @requirement("sharding/shared", Feature.FULLY_SHARD, source="C8")
-@given(case=trees(fewest_shared=1))
-def test_shared_parameters_are_sharded_once_under_their_first_name(trial: Trial, case: TreeCase) -> None:
+@given(case=cases(nets=shared_nets()))
+def test_shared_parameters_are_sharded_once_under_their_first_name(trial: Trial, case: CopiedCase) -> None:
     """Tied weights and shared submodules stay shared: named once, under the first name, with one chunk of rows."""
     lies(trial, case, "local")
 

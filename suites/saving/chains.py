@@ -103,6 +103,12 @@ class Layout(Case):
         """How many batches a training step has: neighbours on the tp axis share one."""
         return self.replicas * self.shards
 
+    @property
+    def words(self) -> str:
+        """As a person says it: ``HSDP 2×1``."""
+        sizes = {"HSDP": (self.replicas, self.shards), "2-D": (self.shards, self.tp)}
+        return f"{self.kind} {'×'.join(map(str, sizes.get(self.kind, (self.ranks,))))}"
+
     def part(self, number: int, name: str, full: Tensor) -> Tensor:
         """What rank ``number`` holds of a parameter."""
         dim = self.cut_by_tp(name)

@@ -11,7 +11,6 @@ from suites.oracle.situation import STEP
 from suites.saving import checkpoint_programs as programs
 from suites.saving.chains import CheckpointCase, NeverStopped
 from suites.saving.checkpoint_strategies import directory
-from suites.saving.matrix import words
 from suites.saving.resume_programs import resume, train_and_save
 
 
@@ -50,4 +49,4 @@ def resumes(trial: Trial, case: CheckpointCase) -> None:
 
 def route(pair: CheckpointCase) -> str:
     """Which pair it is."""
-    return f"{words(pair.saved)} to {words(pair.loaded)}"
+    return f"{pair.saved.words} to {pair.loaded.words}"

@@ -8,8 +8,8 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
+from suites.saving.checkpoint_strategies import tried
 from suites.saving.judging import moves, resumes
-from suites.saving.matrix import tried
 from suites.saving.resume_programs import save_each_in_the_background
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)

@@ -52,41 +52,32 @@ def sharder(rank: Rank) -> Sharder:
 
 
 def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Whether a module, and a list of modules, come back as the objects that they are; and what their classes are."""
+    """What comes back for a list of modules and for a module; and then classes, names, and what a slice is."""
     net: Any = case.build()
     before = {name: type(module) for name, module in net.named_modules()}
     kind = rank.implementation.module_class
     assert kind is not None
     listed = [net[place] for place in case.sharded]
-    facts: dict[str, Any] = {"list": not listed or sharder(rank)(listed) is listed}
-    facts["module"] = sharder(rank)(net) is net
-    facts["still what it was"] = {name: isinstance(module, before[name]) for name, module in net.named_modules()}
-    facts["sharded"] = [name for name, module in net.named_modules() if isinstance(module, kind)]
-    facts["untouched"] = [name for name, module in net.named_modules() if type(module) is before[name]]
-    return facts
-
-
-def names_after(rank: Rank, case: TrainingCase) -> dict[str, list[str]]:
-    """The names of parameters, buffers and modules, in their order, after sharding by the case's plan."""
-    net: Any = case.build()
-    for module in (*(net[place] for place in case.sharded), net):
-        sharder(rank)(module)
-    return names_of(net)
+    returned = {"list": not listed or sharder(rank)(listed) is listed, "module": sharder(rank)(net) is net}
+    part, modules = net[:-1], dict(net.named_modules())
+    return {
+        "returned": returned,
+        "still what it was": {name: isinstance(module, before[name]) for name, module in modules.items()},
+        "sharded": [name for name, module in modules.items() if isinstance(module, kind)],
+        "untouched": [name for name, module in modules.items() if type(module) is before[name]],
+        "names": names_of(net),
+        "slice": {
+            "is sharded": isinstance(part, kind),
+            "is a Sequential": isinstance(part, nn.Sequential),
+            "same": [one is other for one, other in zip(part, net, strict=False)],
+        },
+    }
 
 
 def names_of(net: nn.Module) -> dict[str, list[str]]:
-    """The names of what a net holds."""
+    """The names of parameters, buffers and modules, in their order."""
     kinds = {"parameters": net.named_parameters(), "buffers": net.named_buffers(), "modules": net.named_modules()}
     return {kind: [name for name, _ in named] for kind, named in kinds.items()}
-
-
-def sliced(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """What a slice of a sharded ``Sequential`` is, and whether it holds the very modules."""
-    net, kind = sharder(rank)(case.build()), rank.implementation.module_class
-    assert kind is not None
-    part = net[:-1]
-    same = [one is other for one, other in zip(part, net, strict=False)]
-    return {"is sharded": isinstance(part, kind), "is a Sequential": isinstance(part, nn.Sequential), "same": same}
 
 
 def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
