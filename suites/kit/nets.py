@@ -47,8 +47,6 @@ LEAVES: dict[str, Callable[[int], nn.Module]] = {
     "norms": lambda dim: nets.Norms(dim),
     "embedding": lambda dim: nets.Embedding(VOCABULARY, LENGTH, dim),
 }
-#: Blocks around others.
-AROUND = ("sequence", "residual", "twice", "branches")
 
 
 class Sequence(nn.Module):

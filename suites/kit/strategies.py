@@ -7,7 +7,6 @@ Draws prefer what finds defects: dims that ranks do not divide, dims smaller tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from harness.trial import most_ranks
-from suites.kit.cases import NetCase, Stack, TrainingCase, as_case
+from suites.kit.cases import Stack, TrainingCase, as_case
 
 #: How many Linears each block has.
 LINEARS = {"linear": 1, "mlp": 2, "buffer": 2, "nested": 3}
@@ -30,13 +29,6 @@ def world_sizes(draw: st.DrawFn, at_least: int = 1, multiple_of: int = 1, power_
     top = max(at_least, min(MOST, most_ranks()))
     sizes = [n for n in range(at_least, top + 1) if n % multiple_of == 0 and (not power_of_two or n & (n - 1) == 0)]
     return draw(st.sampled_from(sizes))
-
-
-@st.composite
-def two_axis_shapes(draw: st.DrawFn, /, tp: Sequence[int] = (2, 1, 4)) -> tuple[int, int]:
-    """Four ranks in every shape of two axes, or two where there are no more; and ``tp``, the length of the second."""
-    ranks = 4 if most_ranks() >= 4 else 2
-    return ranks, draw(st.sampled_from([length for length in tp if length <= ranks]))
 
 
 def stacks(most_blocks: int = 3, smallest: int = 1, largest: int = 9, buffers: bool = True) -> st.SearchStrategy[Stack]:
@@ -62,19 +54,6 @@ def cases_of(
 def plans(draw: st.DrawFn, net: Stack) -> tuple[int, ...]:
     """Which blocks are sharded by themselves, before the root."""
     return tuple(sorted(draw(st.sets(st.integers(0, len(net.blocks) - 1)))))
-
-
-@st.composite
-def net_cases(draw: st.DrawFn, /, at_least: int = 1, **fixed: Any) -> NetCase:
-    """A net, a plan and a world; ``fixed`` fields are not drawn."""
-    net = fixed.pop("net", None) or draw(stacks())
-    return NetCase(**{
-        "world_size": draw(world_sizes(at_least)),
-        "net": net,
-        "sharded": draw(plans(net)),
-        "seed": draw(st.integers(0, 2**16)),
-        **fixed,
-    })  # fmt: skip
 
 
 @st.composite

@@ -99,13 +99,6 @@ def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
     return found
 
 
-def gradient_layouts(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """How gradients lie after a backward."""
-    net = Looking(rank, case)
-    net.do_all(("forward", "backward"))
-    return net.see_layouts()
-
-
 def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
     """What forward hooks of the sharded modules find registered in them, by when the hook was registered."""
     seen: dict[str, Facts] = {}
