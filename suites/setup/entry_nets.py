@@ -62,9 +62,9 @@ def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     part, modules = net[:-1], dict(net.named_modules())
     return {
         "returned": returned,
-        "still what it was": {name: isinstance(module, before[name]) for name, module in modules.items()},
+        "still what it was": {name: isinstance(module, before.get(name, ())) for name, module in modules.items()},
         "sharded": [name for name, module in modules.items() if isinstance(module, kind)],
-        "untouched": [name for name, module in modules.items() if type(module) is before[name]],
+        "untouched": [name for name, module in modules.items() if type(module) is before.get(name)],
         "names": names_of(net),
         "slice": {
             "is sharded": isinstance(part, kind),
