@@ -119,23 +119,26 @@ def is_expert(name: str) -> bool:
     return ".expert." in name
 
 
+#: How many ranks there are, and how many experts.
+SIZES = ((4, 2), (4, 2), (2, 2), (4, 4))
+
+
 @st.composite
-def expert_cases(draw: st.DrawFn, /, stacked: bool = False, **fixed: Any) -> ExpertCase:
+def expert_cases(
+    draw: st.DrawFn, /, stacked: bool = False, sizes: tuple[tuple[int, int], ...] = SIZES, **fixed: Any
+) -> ExpertCase:
     """Blocks of integers: one, of these sizes, has activations below 2**12, gradients below 2**20 that are multiples of
     2**-2, and weights after a step that are multiples of 2**-5, so that 24 bits hold every sum (see ``tolerance.py``).
 
     Where weights are cut along dim 1, ranks must divide it.
     """
-    world_size, ep = draw(st.sampled_from([(4, 2), (4, 2), (2, 2), (4, 4)])) if "ep" not in fixed else (4, fixed["ep"])
+    (world_size, ep), says = draw(st.sampled_from(sizes)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
     cut = 1 if stacked else draw(st.sampled_from([0, 0, 1]))
     whole = world_size // ep if cut else 1
     dim = draw(st.integers(1, 4).map(lambda dim: -(-dim // whole) * whole))
     net = Stack(dim, ("mlp",), multiplier=draw(st.integers(1, 2)), bias=draw(st.booleans()))
-    reshard = draw(st.sampled_from([True, None, False]))
-    fixed = {"net": net, "world_size": world_size, "reshard_after_forward": reshard, **fixed}
-    extra = {"ep": fixed.pop("ep", ep), "cut": cut, "stacked": stacked}
-    case, says = draw(training_cases(exact=True, **fixed)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
-    found: ExpertCase = as_case(ExpertCase, case, **extra, says=says)
+    case = draw(training_cases(exact=True, net=net, world_size=world_size, **fixed))
+    found: ExpertCase = as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says)
     return found
 
 
@@ -153,14 +156,11 @@ class ShardedExperts(Resting):
     def made(self) -> Any:
         """The net with the rank's own expert."""
         rank, case, subject = self.rank, self.case, self.rank.implementation
-        net, make, result = (
-            case.build_value(rank.number % case.ep),
-            subject.shard_mesh_info,
-            subject.shard_placement_result,
-        )
+        make, result = subject.shard_mesh_info, subject.shard_placement_result
         assert subject.fully_shard is not None
         assert make is not None
         assert result is not None
+        net = case.build_value(rank.number % case.ep)
         meshes = expert_mesh(rank, case)
         dense, expert = make(rank.mesh()), make(meshes["copies"])
         if case.stacked:
@@ -179,9 +179,9 @@ class ShardedExperts(Resting):
 
     def see_layouts(self) -> dict[str, Any]:
         """How every parameter lies on its mesh, what this rank holds, and what the ranks of that mesh put together."""
-        two, all_ranks, stacked = expert_mesh(self.rank, self.case), self.rank.mesh(), self.case.stacked
-        experts = two if stacked else two["copies"]
-        return {name: layout(p, experts if is_expert(name) else all_ranks) for name, p in self.held.items()}
+        two, every = expert_mesh(self.rank, self.case), self.rank.mesh()
+        experts = two if self.case.stacked else two["copies"]
+        return {name: layout(p, experts if is_expert(name) else every) for name, p in self.held.items()}
 
 
 class DescribedApart(ShardedExperts):

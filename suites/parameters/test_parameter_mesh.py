@@ -45,7 +45,7 @@ def test_stacks_of_experts_train_as_the_unsharded_model(trial: Trial, case: Expe
 
 
 @requirement("parameter-mesh/groups", *OWN, Feature.RESHARD_TO_GROUP, ranks=4)
-@given(case=expert_cases(ep=2, reshard_after_forward=2))
+@given(case=expert_cases(sizes=((4, 2),), reshard_after_forward=2))
 def test_each_mesh_reshards_to_groups_of_its_own(trial: Trial, case: ExpertCase) -> None:
     """Shards over groups of two between forward and backward, on the mesh of each parameter, change no number."""
     follows(trial, ShardedExperts.play, expected(case))
