@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.kit.cases import Stack
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows, follows_or_refuses
 from suites.parameters.experts import DescribedApart, ExpertCase, ShardedExperts, calls_of, expert_cases
 
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
+#: Two experts in a stack, each cut over two ranks, of which each has two rows of it.
+STACKED = ExpertCase(4, Stack(4, ("mlp",)), exact=True, steps=1, cut=1, stacked=True)
 
 
 @requirement("parameter-mesh/layout", *OWN, ranks=2)
@@ -24,6 +27,7 @@ def test_every_parameter_lies_on_the_mesh_that_its_placement_names(trial: Trial,
 
 
 @requirement("parameter-mesh/stacked-layout", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
+@example(case=STACKED)
 @given(case=expert_cases(stacked=True))
 def test_stacks_of_experts_lie_on_both_axes(trial: Trial, case: ExpertCase) -> None:
     """A stack of experts cut over ep and then over the ranks of each lies on both axes, and is put together whole."""
