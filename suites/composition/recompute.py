@@ -190,15 +190,12 @@ def shard(rank: Rank, case: RecomputeCase, net: Chain) -> None:
         options: dict[str, Any] = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward}
         if case.low:
             dtype = getattr(torch, case.low if place else "float32")
-            assert subject.mixed_precision_policy is not None
             options["mp_policy"] = subject.mixed_precision_policy(param_dtype=dtype, cast_forward_inputs=True)
-        assert subject.fully_shard is not None
         subject.fully_shard(net.get_submodule(place), **options)
 
 
 def checkpointed(rank: Rank, module: nn.Module, **options: Any) -> Any:
     """What ``checkpoint`` returns for a module."""
-    assert rank.implementation.checkpoint is not None
     return rank.implementation.checkpoint(module, **options)
 
 

@@ -41,7 +41,6 @@ class Replicas(ShardedStack):
 
 def replicate(rank: Rank, net: nn.Module, **options: Any) -> Any:
     """Call the function that gives DTensors."""
-    assert rank.implementation.replicate_fsdp is not None
     return rank.implementation.replicate_fsdp(net, **options)
 
 

@@ -63,6 +63,11 @@ class GeneratedCase(CaseOnMesh, Situation):
         """Whether all numbers are integers, and results to be equal bit for bit."""
         return isinstance(self.net, Net) and self.net.plain
 
+    @property
+    def below(self) -> tuple[str, ...]:
+        """The modules below the root that are sharded, in this order."""
+        return tuple(name for group in self.groups[:-1] for name in group.modules)
+
     def build(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The net with the seed's numbers, rounded to the case's dtype; in ``dtype`` from then on, if there is one.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,11 @@ def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any
     if case.zeros_for_unused:
         net.set_reduce_scatter_unused_params(True)
     return net
+
+
+def spread_below(rank: Rank, case: GeneratedCase, net: Any) -> Any:
+    """All but the root."""
+    return spread_net(rank, replace(case, groups=case.groups[:-1]), net)
 
 
 def call(rank: Rank, case: GeneratedCase, net: nn.Module, group: Group, **options: Any) -> None:

@@ -202,13 +202,13 @@ def generated_cases(
 
 
 @st.composite
-def nested_cases(draw: st.DrawFn) -> GeneratedCase:
+def nested_cases(draw: st.DrawFn, /, **fixed: Any) -> GeneratedCase:
     """Nests of which the whole, the parts and what lies in these are sharded one by one, in any order that goes."""
     net = draw(nets_with(nests(NARROW), kinds=NARROW))
     names = tuple(name for name in shardable(net) if name.count(".") < 5)
     chosen = draw(st.permutations(names))[: draw(st.integers(2, 6))]
     order = children_first([(name,) for name in chosen])
-    return draw(generated_cases(nets=st.just(net), groups=(*map(Group, order), Group())))
+    return draw(generated_cases(nets=st.just(net), groups=(*map(Group, order), Group()), **fixed))
 
 
 @st.composite

@@ -21,6 +21,9 @@ from suites.oracle.situation import Situation
 
 Block = Literal["mlp", "linear", "nested", "buffer"]
 Reshard = bool | int | None
+#: The facts that say how a parameter lies on a mesh; and what it is asked for besides, if nothing is named.
+SPREAD = ("type", "on the mesh", "placements")
+LAYOUT = (*SPREAD, "local", "full")
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,16 @@ class Stack(Case):
         return MLP(self.dim, self.multiplier, buffer=name == "buffer", bias=self.bias)
 
 
-class CaseOnMesh(Case):
+class CaseOnMesh(Situation):
     """What a case on a mesh knows besides its fields: ``mesh`` is empty when all ranks shard, or (replicas, shards)."""
 
     world_size: int
     mesh: tuple[int, ...]
     dtype: str
+
+    def build(self) -> nn.Module:
+        """The unsharded net."""
+        raise NotImplementedError
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -75,6 +82,25 @@ class CaseOnMesh(Case):
         dtype = getattr(torch, self.dtype)
         assert isinstance(dtype, torch.dtype)
         return dtype
+
+    def placements(self, name: str) -> list[str]:
+        """The placements of a parameter, in words."""
+        return ["Replicate()" if axis == "replicate" else "Shard(0)" for axis in self.data_axes or ("shard",)]
+
+    def layouts(self, rank: int, *facts: str, **other: Any) -> dict[str, Any]:
+        """What ``layouts`` of ``programs.py`` must say of each parameter on a rank; ``other`` is what is unusual."""
+        found = {}
+        for name, full in self.full().items():
+            part, where = self.part(rank, name, full), {"type": "DTensor", "on the mesh": True, "device": "the mesh's"}
+            sizes = {"size": list(full.size()), "stride": list(full.stride()), "local size": list(part.size())}
+            numbers = {"placements": self.placements(name), "local": part, "full": full, "dtype": str(full.dtype)}
+            every = {**where, **sizes, **numbers, **other}
+            found[name] = {fact: every[fact] for fact in facts or LAYOUT}
+        return found
+
+    def full(self) -> dict[str, Tensor]:
+        """The net's parameters by name."""
+        return {name: parameter.detach() for name, parameter in self.build().named_parameters()}
 
 
 @dataclass(frozen=True)
@@ -99,10 +125,6 @@ class NetCase(CaseOnMesh):
         fill(net, self.seed, self.exact)
         return net
 
-    def full(self) -> dict[str, Tensor]:
-        """The net's parameters by name."""
-        return {name: parameter.detach() for name, parameter in self.build().named_parameters()}
-
     @property
     def parameter_names(self) -> list[str]:
         """The names of the net's parameters."""
@@ -119,7 +141,7 @@ class NetCase(CaseOnMesh):
 
 
 @dataclass(frozen=True)
-class TrainingCase(NetCase, Situation):
+class TrainingCase(NetCase):
     """Some steps of SGD; every rank has its own batch."""
 
     reshard_after_forward: Reshard = None

@@ -99,14 +99,6 @@ class ParallelCase(TrainingCase):
             cuts["tp"] = dim
         return [f"Shard({cuts[axis]})" if axis in cuts else "Replicate()" for axis in self.axes]
 
-    def layouts(self, rank: int) -> dict[str, Any]:
-        """What ``layouts`` of ``programs.py`` must say on a rank."""
-        where, parts = {"type": "DTensor", "on the mesh": True}, self.parts(rank)
-        return {
-            name: {**where, "placements": self.placements(name), "local": parts[name], "full": full}
-            for name, full in self.full().items()
-        }
-
 
 @st.composite
 def parallel_cases(

@@ -13,8 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Introspection
 from harness.worlds.rank import Rank
-from suites.kit.cases import CaseOnMesh, NetCase, TrainingCase
-from suites.kit.trees import TreeCase
+from suites.kit.cases import LAYOUT, SPREAD, CaseOnMesh, NetCase, TrainingCase
 from suites.oracle.facts import placement_words
 from suites.oracle.layout import local, own
 from suites.oracle.sharded import Sharded
@@ -159,41 +158,39 @@ def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
 
 
-def shard_below(rank: Rank, case: TreeCase, net: nn.Module) -> nn.Module:
-    """Do to the net all that the case says but for the root: replicate, then shard by the plan."""
-    for name in case.replicated:
-        rank.implementation.replicate(net.get_submodule(name))
-    for name in case.plan:
-        rank.implementation.fully_shard(net.get_submodule(name), mesh=data_mesh(rank, case))
-    return net
-
-
-def shard_tree(rank: Rank, case: TreeCase) -> nn.Module:
-    """Build the net and shard it, root last."""
-    net = shard_below(rank, case, case.build())
-    rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
-    return net
-
-
 def introspection(rank: Rank) -> Introspection:
     """The implementation's introspection."""
     return rank.implementation.introspection
 
 
+#: What can be said of a parameter and the mesh that it should lie on; a device is "the mesh's", or of another type.
+FACTS: dict[str, Callable[[Any, DeviceMesh], Any]] = {
+    "type": lambda p, _: "DTensor" if isinstance(p, DTensor) else type(p).__name__,
+    "on the mesh": lambda p, mesh: isinstance(p, DTensor) and p.device_mesh == mesh,
+    "placements": lambda p, _: [placement_words(placement) for placement in getattr(p, "placements", ())],
+    "local": lambda p, _: local(p),
+    "full": lambda p, _: whole(p),
+    "size": lambda p, _: list(p.size()),
+    "stride": lambda p, _: list(p.stride()),
+    "local size": lambda p, _: list(own(p).size()),
+    "dtype": lambda p, _: str(own(p).dtype),
+    "device": lambda p, mesh: "the mesh's" if own(p).device.type == mesh.device_type else own(p).device.type,
+}
+
+
 def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
     """How a tensor lies on ranks: whether it is a DTensor, whether on this very mesh, and its placements in words."""
-    if not isinstance(tensor, DTensor):
-        return {"type": type(tensor).__name__, "on the mesh": False, "placements": []}
-    return {
-        "type": "DTensor",
-        "on the mesh": tensor.device_mesh == mesh,
-        "placements": [placement_words(placement) for placement in tensor.placements],
-    }
+    return layout(tensor, mesh, *SPREAD)
 
 
-def layouts(net: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
-    """Of every parameter: how it lies on a mesh, what this rank holds, and what all ranks put together."""
-    return {name: {**spread(p, mesh), "local": local(p), "full": whole(p)} for name, p in net.named_parameters()}
+def layouts(net: nn.Module, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:
+    """Facts of every parameter: how it lies on a mesh, what this rank holds, and what all ranks put together."""
+    return {name: layout(p, mesh, *facts) for name, p in net.named_parameters()}
+
+
+def layout(tensor: Tensor, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:
+    """Those of one."""
+    return {fact: FACTS[fact](tensor, mesh) for fact in facts or LAYOUT}
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -201,6 +198,8 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else local(tensor)
 
 
-def size_and_stride(tensor: Tensor) -> dict[str, list[int]]:
-    """The global size and stride of a tensor."""
-    return {"size": list(tensor.size()), "stride": list(tensor.stride())}
+def laid_as(parameter: Any, part: Tensor) -> DTensor:
+    """A DTensor of this rank's ``part`` that lies as a sharded parameter does."""
+    size, stride = parameter.shape, parameter.stride()
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
 from suites.kit.programs import ShardedStack, apply, loss_of, sharded, whole
-from suites.kit.strategies import net_cases, stacks, training_cases, world_sizes
+from suites.kit.strategies import stacks, training_cases, world_sizes
 from suites.oracle.layout import local, shard
 
 Facts = dict[str, dict[str, Any]]
@@ -41,7 +41,7 @@ class SetLaterCase(TrainingCase):
 
 
 @dataclass(frozen=True)
-class RefusedCase(NetCase):
+class RefusedCase(TrainingCase):
     """A net to be sharded with a ``reshard_after_forward`` that means nothing."""
 
     value: int | float | str = 0
@@ -50,7 +50,7 @@ class RefusedCase(NetCase):
 @st.composite
 def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
     """Sizes of groups that the ranks cannot be cut into; or words and floats, some as if read as numbers."""
-    case = draw(net_cases())
+    case = draw(training_cases(at_least=1))
     size = case.world_size
     sizes = [0, size + 1, 2 * size, -1, -size, *(n for n in range(2, size) if size % n)]
     value: Any = draw(st.sampled_from(["always", "True", "1", 1.0, 0.5] if types else sizes))

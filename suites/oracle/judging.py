@@ -6,8 +6,11 @@ from typing import Any
 
 from harness.data.comparison import Allowance, exact
 from harness.trial import Trial
+from harness.trial.refusals import as_data
 from harness.worlds.base import Program
+from harness.worlds.rank import Rank
 from suites.oracle.expected import Expected, expected
+from suites.oracle.sharded import Sharded
 from suites.oracle.unsharded import State
 
 
@@ -31,6 +34,24 @@ def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
                     for name, facts in due["registered"].items()
                 }
             trial.agree(f"rank {number}, after action {place + 1}, {action}", got, due, want.within)
+
+
+def follows_or_refuses(trial: Trial, kind: type[Sharded], want: Expected, error: tuple[str, ...], match: str) -> None:
+    """Play a situation on ranks, and compare it with the oracle; or all ranks refuse it with such an error."""
+    found = trial.run(tried, want.case, kind)
+    if all("played" in got for got in found):
+        agrees(trial, [got["played"] for got in found], want)
+        return
+    for number, got in enumerate(found):
+        trial.is_refusal(f"rank {number}", got.get("raised"), error, match)
+
+
+def tried(rank: Rank, case: Any, kind: type[Sharded]) -> dict[str, Any]:
+    """What is seen of a net of this kind, or what was raised."""
+    try:
+        return {"played": kind.play(rank, case)}
+    except Exception as error:
+        return {"raised": as_data(error)}
 
 
 def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:

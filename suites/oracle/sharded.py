@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -50,6 +50,13 @@ class Sharded(Trained):
     def play(cls, rank: Rank, case: Any) -> list[State]:
         """A program: do all actions; what could be seen after each."""
         return played_on(cls(rank, case))
+
+    @classmethod
+    def seen(cls, rank: Rank, case: Any, acts: Sequence[str], *looks: str) -> State:
+        """A program: do these actions; what the last of them gives, and what can then be seen."""
+        net, (*before, last) = cls(rank, case), acts or ("wait",)
+        net.do_all(before)
+        return net.do(last, looks)
 
     @abstractmethod
     def made(self) -> Any:

@@ -41,12 +41,10 @@ class TensorParallel(ShardedStack):
         case, subject, options = self.case, self.rank.implementation, dict[str, Any]()
         net = cut_over_tp(self.rank, case, case.build())
         for block in net if case.checkpointed else ():
-            assert subject.checkpoint is not None
             subject.checkpoint(block)
         if case.free:
             options["shard_placement_fn"] = where_tp_leaves_whole
         if case.offload:
-            assert subject.cpu_offload_policy is not None
             options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
         return sharded(self.rank, case, net, **options)
 

@@ -186,9 +186,7 @@ class PartedByMesh(Coded):
 class Scaled(Coded):
     """A weight of small whole numbers as bytes, with a scale of its own on every rank; for rows that ranks divide."""
 
-    def fsdp_pre_all_gather(
-        self, mesh: DeviceMesh, outer_size: torch.Size, outer_stride: tuple[int, ...], module: nn.Module, mp_policy: Any
-    ) -> tuple[tuple[Tensor, ...], Any]:
+    def fsdp_pre_all_gather(self, mesh: DeviceMesh) -> tuple[tuple[Tensor, ...], Any]:
         """Send bytes, and one number."""
         NOTES.calls.append({})
         own, scale = plain(self), 2.0 ** mesh.get_local_rank()

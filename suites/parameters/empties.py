@@ -6,7 +6,7 @@ goes on as if it were not there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
@@ -39,11 +39,10 @@ class EmptyCase(TrainingCase):
         return super().build().append(Nothing(self.shape, self.torch_dtype))
 
 
-@st.composite
-def empty_cases(draw: st.DrawFn) -> EmptyCase:
+def empty_cases() -> st.SearchStrategy[EmptyCase]:
     """Empty in the dim that is cut, or in another; in a group of its own, or in one with other parameters."""
-    case = draw(training_cases(exact=True, net=draw(stacks(most_blocks=1, largest=3)), steps=1))
-    shape = draw(st.sampled_from([(0,), (0, 3), (3, 0), (2, 0, 2)]))
-    plan = draw(st.sampled_from([(), (0,), (1,), (0, 1)]))
-    found: EmptyCase = as_case(EmptyCase, replace(case, sharded=plan), shape=shape)
-    return found
+    cases = stacks(most_blocks=1, largest=3).flatmap(lambda net: training_cases(exact=True, net=net, steps=1))
+    shapes, plans = st.sampled_from([(0,), (0, 3), (3, 0), (2, 0, 2)]), st.sampled_from([(), (0,), (1,), (0, 1)])
+    return st.builds(
+        lambda case, shape, plan: as_case(EmptyCase, case, shape=shape, sharded=plan), cases, shapes, plans
+    )

@@ -20,12 +20,11 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.worlds.rank import Rank
 from reference_models.nets import MLP
 from suites.kit.cases import Stack, as_case, fill
-from suites.kit.programs import parameters, spread, steps
+from suites.kit.programs import layout
 from suites.kit.strategies import training_cases
-from suites.oracle.layout import local
 from suites.oracle.sharded import Resting
 from suites.parameters.apart import ApartCase
-from suites.parameters.registration import CountingGather
+from suites.parameters.registration import Counting, CountingGather
 
 
 class Stacked(nn.Module):
@@ -98,29 +97,48 @@ class ExpertCase(ApartCase):
         """The dim along which a parameter is cut."""
         return self.cut if is_expert(name) and name.endswith("weight") else 0
 
+    def placements(self, name: str) -> list[str]:
+        """That, and for a stack the dim of experts."""
+        return [f"Shard({self.cut_of(name)})", *(["Shard(0)"] if is_expert(name) and self.stacked else [])]
+
+    def full(self) -> dict[str, Tensor]:
+        """The parameters, those of experts with all values."""
+        return {name: parameter.detach() for name, parameter in self.build_in(None).named_parameters()}
+
+    def layouts(self, rank: int, *facts: str, **other: Any) -> dict[str, Any]:
+        """Experts are put together as a stack, or each by itself."""
+        found = super().layouts(rank, *facts, **other)
+        for name, facts_of in found.items():
+            full = facts_of["full"]
+            facts_of["full"] = full.flatten(0, 1) if self.stacked and is_expert(name) else self.own(rank, name, full)
+        return found
+
 
 def is_expert(name: str) -> bool:
     """Whether a parameter of this name is an expert's."""
     return ".expert." in name
 
 
+#: How many ranks there are, and how many experts.
+SIZES = ((4, 2), (4, 2), (2, 2), (4, 4))
+
+
 @st.composite
-def expert_cases(draw: st.DrawFn, /, stacked: bool = False, **fixed: Any) -> ExpertCase:
+def expert_cases(
+    draw: st.DrawFn, /, stacked: bool = False, sizes: tuple[tuple[int, int], ...] = SIZES, **fixed: Any
+) -> ExpertCase:
     """Blocks of integers: one, of these sizes, has activations below 2**12, gradients below 2**20 that are multiples of
     2**-2, and weights after a step that are multiples of 2**-5, so that 24 bits hold every sum (see ``tolerance.py``).
 
     Where weights are cut along dim 1, ranks must divide it.
     """
-    world_size, ep = draw(st.sampled_from([(4, 2), (4, 2), (2, 2), (4, 4)])) if "ep" not in fixed else (4, fixed["ep"])
+    (world_size, ep), says = draw(st.sampled_from(sizes)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
     cut = 1 if stacked else draw(st.sampled_from([0, 0, 1]))
     whole = world_size // ep if cut else 1
     dim = draw(st.integers(1, 4).map(lambda dim: -(-dim // whole) * whole))
     net = Stack(dim, ("mlp",), multiplier=draw(st.integers(1, 2)), bias=draw(st.booleans()))
-    reshard = draw(st.sampled_from([True, None, False]))
-    fixed = {"net": net, "world_size": world_size, "reshard_after_forward": reshard, **fixed}
-    extra = {"ep": fixed.pop("ep", ep), "cut": cut, "stacked": stacked}
-    case, says = draw(training_cases(exact=True, **fixed)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
-    found: ExpertCase = as_case(ExpertCase, case, **extra, says=says)
+    case = draw(training_cases(exact=True, net=net, world_size=world_size, **fixed))
+    found: ExpertCase = as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says)
     return found
 
 
@@ -129,31 +147,46 @@ def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
     return rank.mesh((case.world_size // case.ep, case.ep), ("copies", "ep"))
 
 
-def sharded(rank: Rank, case: ExpertCase, same_object: bool = True, **options: Any) -> nn.Sequential:
-    """Shard the case's blocks, then the root: dense parameters over all ranks, an expert's over those that have it.
+class ShardedExperts(Resting):
+    """The net of a case on one rank: dense parameters over all ranks, an expert's over those that have it."""
 
-    Unless ``same_object``, each of an expert's parameters is given a description of its own of one and the same mesh.
-    """
-    net, subject = case.build_value(rank.number % case.ep), rank.implementation
-    assert subject.fully_shard is not None
-    assert subject.shard_mesh_info is not None
-    make, mesh = subject.shard_mesh_info, expert_mesh(rank, case)["copies"]
-    dense, expert = make(rank.mesh()), make(mesh)
-    if case.stacked:
-        stack(net, expert_mesh(rank, case)["ep"])
-    cuts = {p: case.cut_of(name) for name, p in net.named_parameters() if is_expert(name)}
+    #: Whether all of an expert's parameters are given one description of their mesh, or each one of its own.
+    same_object = True
 
-    def place(parameter: nn.Parameter) -> Any:
-        assert subject.shard_placement_result is not None
-        if parameter in cuts:
-            return subject.shard_placement_result(Shard(cuts[parameter]), expert if same_object else make(mesh))
-        placed = subject.shard_placement_result(Shard(0), dense) if case.says == "mesh" else Shard(0)
-        return None if case.says == "nothing" else placed
+    def made(self) -> Any:
+        """The net with the rank's own expert."""
+        rank, case, subject = self.rank, self.case, self.rank.implementation
+        make, result = subject.shard_mesh_info, subject.shard_placement_result
+        assert make is not None
+        assert result is not None
+        net = case.build_value(rank.number % case.ep)
+        meshes = expert_mesh(rank, case)
+        dense, expert = make(rank.mesh()), make(meshes["copies"])
+        if case.stacked:
+            stack(net, meshes["ep"])
+        cuts = {p: case.cut_of(name) for name, p in net.named_parameters() if is_expert(name)}
 
-    options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place, **options}
-    for module in [*(net[place] for place in case.sharded), net]:
-        subject.fully_shard(module, mesh=rank.mesh(), **options)
-    return net
+        def place(parameter: nn.Parameter) -> Any:
+            if parameter in cuts:
+                return result(Shard(cuts[parameter]), expert if self.same_object else make(meshes["copies"]))
+            return {"nothing": None, "placement": Shard(0), "mesh": result(Shard(0), dense)}[case.says]
+
+        options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place}
+        for module in [*(net[place] for place in case.sharded), net]:
+            subject.fully_shard(module, mesh=rank.mesh(), **options)
+        return net
+
+    def see_layouts(self) -> dict[str, Any]:
+        """How every parameter lies on its mesh, what this rank holds, and what the ranks of that mesh put together."""
+        two, every = expert_mesh(self.rank, self.case), self.rank.mesh()
+        experts = two if self.case.stacked else two["copies"]
+        return {name: layout(p, experts if is_expert(name) else every) for name, p in self.held.items()}
+
+
+class DescribedApart(ShardedExperts):
+    """The same with several descriptions of one mesh."""
+
+    same_object = False
 
 
 def stack(net: nn.Module, mesh: DeviceMesh) -> None:
@@ -165,60 +198,13 @@ def stack(net: nn.Module, mesh: DeviceMesh) -> None:
                 setattr(module, name, nn.Parameter(whole))
 
 
-def layouts(rank: Rank, case: ExpertCase) -> dict[str, Any]:
-    """How every parameter lies on its mesh, what this rank holds, and what the ranks of that mesh put together."""
-    two = expert_mesh(rank, case)
-    found = {}
-    for name, p in sharded(rank, case).named_parameters():
-        mesh = two if is_expert(name) and case.stacked else two["copies"] if is_expert(name) else rank.mesh()
-        assert isinstance(p, DTensor)
-        found[name] = {**spread(p, mesh), "local": local(p), "full": p.full_tensor().detach()}
-    return found
-
-
-class ShardedExperts(Resting):
-    """The net of a case, on one rank."""
-
-    def made(self) -> Any:
-        """That with the rank's own expert."""
-        return sharded(self.rank, self.case)
-
-
-def train_with_two_descriptions(rank: Rank, case: ExpertCase) -> dict[str, Any]:
-    """Shard with several descriptions of one mesh, then train; or how that was refused."""
+def calls_of(rank: Rank, case: ExpertCase, setter: str) -> str:
+    """Give the root an all-gather or a hook after reduction: whether it was refused, and how often a pass calls it."""
+    experts = ShardedExperts(rank, case)
+    counting: Any = CountingGather() if setter == "set_custom_all_gather" else Counting()
     try:
-        net = sharded(rank, case, same_object=False)
-    except ValueError as error:
-        return {"refused": str(error)}
-    return {"trace": steps(rank, case, net)}
-
-
-def by_hand(rank: Rank, case: ExpertCase) -> dict[str, Any]:
-    """The root's parameters after ``unshard``, and after ``reshard``: the numbers here."""
-    net = sharded(rank, case)
-    net.unshard()  # type: ignore[operator]
-    full = parameters(net)
-    net.reshard()  # type: ignore[operator]
-    return {"unsharded": full, "resharded": parameters(net)}
-
-
-def own_gather(rank: Rank, case: ExpertCase) -> str:
-    """Give the root an all-gather of its own: whether it was refused, and how often one unshard calls it."""
-    net, counting = sharded(rank, case), CountingGather()
-    try:
-        net.set_custom_all_gather(counting)  # type: ignore[operator]
+        getattr(experts.net, setter)(counting)
     except ValueError:
         return "refused"
-    net.unshard()  # type: ignore[operator]
+    experts.do_all(("unshard",) if setter == "set_custom_all_gather" else ("forward", "backward"))
     return f"called {counting.calls} times"
-
-
-def own_hook(rank: Rank, case: ExpertCase) -> str:
-    """Give the root a hook of its own after reduction: whether it was refused, and how often one backward calls it."""
-    net, calls = sharded(rank, case), []
-    try:
-        net.set_all_reduce_hook(lambda gradient: calls.append(gradient.shape))  # type: ignore[operator]
-    except ValueError:
-        return "refused"
-    case.loss(net(case.inputs(0, rank.number).to(rank.device)), 0, rank.number).backward()
-    return f"called {len(calls)} times"

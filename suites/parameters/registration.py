@@ -1,46 +1,49 @@
-"""Which parameter objects are registered while a sharded net is used, and what memory is behind them.
+"""Registered parameters: which objects they are, what memory is behind them, and what users do to them.
 
 Rank 0 of two holds row 0 of [[1.], [2.]] in an ``nn.Parameter`` that is the same object after every step; in between, a
-layer sees another, plain one with both rows, whose 8 bytes are gone once it is resharded.
+layer sees another, plain one with both rows, whose 8 bytes are gone once it is resharded. If each rank doubles its row
+and takes 1 from it, the next forward on both sees [[1.], [3.]].
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import all_gather
+from harness.vendor import Claimed
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase
-from suites.kit.programs import loss_of, sharded
-from suites.kit.registered import Facts, bytes_of, facts, layers, sharded_modules, when_run
-from suites.passes.passes import Route
+from suites.kit.cases import SPREAD, TrainingCase
+from suites.kit.programs import ShardedStack, laid_as, layout, loss_of, sharded
+from suites.kit.registered import Facts, bytes_of, facts, sharded_modules, when_run
+from suites.oracle.layout import own, shard
+from suites.oracle.sharded import Resting, State, played_on
+from suites.passes.autograd_routes import ALONE
+from suites.passes.pass_programs import Walking
+from suites.passes.pass_strategies import HowCase, pass_cases
+from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
 
-# Explicit unsharding.
-
-
-def unshard_and_wait(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """What ``unshard`` gives, and what is registered, once with ``async_op`` and once without."""
-    net = sharded(rank, case)
-    handles = [module.unshard(async_op=True) for module in sharded_modules(net, case)]
-    for handle in handles:
-        handle.wait()
-    waited = facts(net)
-    for module in sharded_modules(net, case):
-        module.reshard()
-    nothing = [module.unshard(async_op=False) for module in sharded_modules(net, case)]
-    return {"waited": waited, "returned": [kind is None for kind in nothing], "at once": facts(net)}
+#: What a gradient has in common with its parameter.
+GRADIENT = (*SPREAD, "size", "local size", "dtype")
 
 
-class CountingGather:
+class Counting:
+    """A hook that counts its calls."""
+
+    calls = 0
+
+    def __call__(self, *_: Any) -> Any:
+        """Count."""
+        self.calls += 1
+
+
+class CountingGather(Counting):
     """A right all-gather that counts its calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """An empty tensor."""
@@ -54,21 +57,14 @@ class CountingGather:
 
 def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """How often each sharded module has gathered after calls that are each made twice, and what is registered."""
-    net = sharded(rank, case)
-    modules, found = sharded_modules(net, case), {}
-    counters = [CountingGather() for _ in modules]
-    for module, counter in zip(modules, counters, strict=True):
-        module.set_custom_all_gather(counter)
-    handles = [module.unshard(async_op=True) for _ in range(2) for module in modules]
-    for handle in handles:
-        handle.wait()
-    for module in modules:
-        module.unshard()
-    found["unsharded"] = {"gathers": [counter.calls for counter in counters], "facts": facts(net)}
-    for module in modules:
-        module.reshard()
-        module.reshard()
-    found["resharded"] = {"gathers": [counter.calls for counter in counters], "facts": facts(net)}
+    stack, found = ShardedStack(rank, case), {}
+    counters = [CountingGather() for _ in stack.places()]
+    for place, counter in zip(stack.places(), counters, strict=True):
+        stack.net.get_submodule(place).set_custom_all_gather(counter)
+    at_once, later = ([f"{verb} {place}" for place in stack.places()] for verb in ("unshard", "begin"))
+    for when, acts in {"unsharded": (*later * 2, "wait", *at_once), "resharded": ("reshard", "reshard")}.items():
+        stack.do_all(acts)
+        found[when] = {"gathers": [counter.calls for counter in counters], "facts": facts(stack.net)}
     return found
 
 
@@ -80,45 +76,27 @@ def unwaited(case: TrainingCase, step: int) -> tuple[str, ...]:
 # Which object is registered.
 
 
+class Looking(ShardedStack):
+    """A net on one rank, whose parameters and gradients are looked at as objects."""
+
+    def see_same(self) -> dict[str, bool]:
+        """Whether each registered parameter is the one that ``fully_shard`` registered."""
+        return {name: parameter is self.held[name] for name, parameter in self.net.named_parameters()}
+
+    def see_layouts(self) -> dict[str, Any]:
+        """How each gradient lies on the mesh of its parameter."""
+        return {name: layout(p.grad, p.device_mesh, *GRADIENT) for name, p in self.held.items()}
+
+
 def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
-    """Whether each registered parameter is the one that ``fully_shard`` registered, after all that may follow."""
-    net, found = sharded(rank, case), {}
-    first = dict(net.named_parameters())
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.learning_rate)
-
-    def look(when: str) -> None:
-        found[when] = {name: parameter is first[name] for name, parameter in net.named_parameters()}
-
-    for step in range(2):
-        loss_of(rank, case, net).backward()
-        look(f"backward {step}")
-        optimizer.step()
-        optimizer.zero_grad()
-        look(f"step {step}")
-    with torch.no_grad():
-        loss_of(rank, case, net)
-    for module in sharded_modules(net, case):
-        module.reshard()
-    look("forward and reshard")
+    """Whether objects are the same after all that leaves parameters sharded."""
+    net = Looking(rank, case)
+    passes = [("forward", "backward"), ("step",), ("drop",)] * 2 + [("look", "reshard")]
+    found = {}
+    for place, acts in enumerate(passes):
+        net.do_all(acts)
+        found[f"{place}: {acts[-1]}"] = net.see_same()
     return found
-
-
-def gradient_layouts(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Of every gradient, whether it lies where its parameter lies, and its dtype."""
-    net = sharded(rank, case)
-    loss_of(rank, case, net).backward()
-    return {name: _layout(parameter, parameter.grad) for name, parameter in net.named_parameters()}
-
-
-def _layout(parameter: Any, grad: Any) -> dict[str, Any]:
-    if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
-        return {"is": type(grad).__name__}
-    return {
-        "mesh": grad.device_mesh == parameter.device_mesh,
-        "placements": grad.placements == parameter.placements,
-        "size": [list(grad.shape), list(grad.to_local().shape)],
-        "dtypes": [str(grad.dtype), str(grad.to_local().dtype)],
-    }
 
 
 def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
@@ -149,16 +127,9 @@ def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
 
 
 def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
-    """Of every parameter that a layer runs with: whether it is an ``nn.Parameter``, and a leaf of autograd."""
+    """Of every parameter that a layer runs with: whether it is an ``nn.Parameter``, a leaf of autograd, and trains."""
     net = sharded(rank, case)
-    seen: dict[str, list[bool]] = {}
-
-    def note(layer: nn.Module, name: str) -> None:
-        for key, parameter in layer.named_parameters():
-            seen[f"{name}.{key}"] = [isinstance(parameter, nn.Parameter), parameter.is_leaf, parameter.requires_grad]
-
-    for name, layer in layers(net):
-        layer.register_forward_pre_hook(lambda layer, _, name=name: note(layer, name))
+    seen = when_run(net, lambda p: [isinstance(p, nn.Parameter), p.is_leaf, p.requires_grad])
     loss_of(rank, case, net).backward()
     return seen
 
@@ -177,3 +148,115 @@ def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[s
 
 UNWAITED = Route(actions=unwaited)
 RESHARDED_BETWEEN = Route(actions=("forward", "reshard", "unshard", "reshard", "backward"))
+
+
+# What users do.
+
+
+def edited(p: Pass) -> Found:
+    """A forward, after which all parameters are changed in place: by themselves, their data or their local parts."""
+    with torch.no_grad():
+        outputs = p.net(p.inputs()).clone()
+        for module in p.net.modules():
+            p.tell(module, "reshard")
+        for parameter in p.net.parameters():
+            tensor = own(parameter) if p.case.how == "local" else parameter
+            (tensor.data if p.case.how == "data" else tensor).mul_(2).sub_(1)
+    yield {"outputs": outputs}
+
+
+EDITED = Route(edited, actions=ALONE)
+
+
+def replaced(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
+    """Shard a net of other numbers, and then give it those that it had: load them, assign them, or set each."""
+    full = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(2).sub_(1)
+    shard_by_plan(implementation, case, net, **options)
+    mesh = options["mesh"]
+    mine = {name: shard(whole, mesh.size(), mesh.get_local_rank()).clone() for name, whole in full.items()}
+    new = {name: laid_as(parameter, mine[name]) for name, parameter in net.named_parameters()}
+    if case.how != "setattr":
+        net.load_state_dict(new, assign=case.how == "assign")
+        return
+    for name, tensor in new.items():
+        owner, _, key = name.rpartition(".")
+        setattr(net.get_submodule(owner), key, nn.Parameter(tensor))
+
+
+REPLACED = Route(spread=replaced)
+
+
+# Conversions.
+
+
+class Sum(Blocks):
+    """All blocks run on the inputs, and their outputs are added: gradients then need few bits."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return sum(block(x) for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class DtypeCase(TrainingCase):
+    """The net is converted before each step, from the second on ``by_way_of`` another dtype.
+
+    ``computes`` is the policy's ``param_dtype``, if there is a policy.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    by_way_of: str = ""
+    computes: str = ""
+
+
+DTYPES = st.sampled_from(["float64", "bfloat16", "float32", "float16"])
+
+
+@st.composite
+def dtype_cases(draw: st.DrawFn, moment: Literal["first", "and back", "for good"]) -> DtypeCase:
+    """Conversions before the first step only, or between steps and back, or to stay."""
+    start, later, last = draw(st.lists(DTYPES, min_size=3, max_size=3, unique=True))
+    dtypes = {"first": (later,) * 3, "and back": (start,) * 3, "for good": (start, later, last)}[moment]
+    plain = vars(draw(pass_cases(plain=True, steps=3, batch=2)))
+    return DtypeCase(**{**plain, "dtype": start, "dtypes": dtypes}, by_way_of=later if moment == "and back" else "")
+
+
+def converted(p: Pass) -> Found:
+    """Convert the net, then train; in which dtype parameters are, outputs come and gradients lie."""
+    if p.case.by_way_of and p.batch > 0:
+        p.net.to(getattr(torch, p.case.by_way_of))
+    p.net.to(getattr(torch, p.case.dtypes[p.batch]))
+    at_rest = {name: str(q.dtype) for name, q in p.net.named_parameters()}
+    outputs = p.net(p.inputs())
+    p.loss(outputs).backward()
+    yield {"at rest": at_rest, "outputs": str(outputs.dtype)}
+
+
+CONVERTED = Route(converted, net=Sum, actions=ALONE)
+
+
+def converted_under_policy(rank: Rank, case: DtypeCase, route: Route) -> list[State]:
+    """The same under a policy."""
+    policy, dtype = rank.implementation.mixed_precision_policy, getattr(torch, case.computes)
+    assert policy is not None
+    return played_on(Walking(rank, case, route, mp_policy=policy(param_dtype=dtype)))
+
+
+# Sharding layer by layer.
+
+
+class BuiltInLayers(Resting):
+    """A net of which one layer after the other is built and sharded."""
+
+    def made(self) -> Any:
+        """Later layers may lie where earlier ones lay."""
+        fully_shard, mesh, layers = self.rank.implementation.fully_shard, self.rank.mesh(), []
+        assert fully_shard is not None
+        for full in self.case.build():
+            layer = nn.Linear(full.in_features, full.out_features, dtype=full.weight.dtype)
+            layer.load_state_dict(full.state_dict())
+            layers.append(fully_shard(layer.to(self.rank.device), mesh=mesh))
+        return fully_shard(nn.Sequential(*layers), mesh=mesh)

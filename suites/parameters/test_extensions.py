@@ -13,22 +13,26 @@ from hypothesis import example, given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
 from suites.kit.cases import Stack
-from suites.oracle.expected import expected
+from suites.kit.strategies import stacks
+from suites.oracle.expected import Expected
+from suites.oracle.judging import finds, follows, follows_or_refuses
 from suites.parameters.coded import NARROW
 from suites.parameters.extension_programs import (
     CodedCase,
+    Patched,
+    ShardedCoded,
+    UnshardedCoded,
     coded_cases,
+    even_cases,
     gathers,
     note_hooks,
-    shard_coded_to_groups,
-    train_coded,
-    train_patched,
     unshard_unpadded,
 )
 
 OWN = (Feature.FULLY_SHARD, Feature.EXTENSIONS)
+#: How what does not go together may be refused.
+REFUSED = ("NotImplementedError", "ValueError", "AssertionError")
 #: Tried before any drawn case: nested modules that are gathered again, rows that ranks do not divide, and two steps.
 RICH = CodedCase(
     world_size=2,
@@ -46,49 +50,49 @@ RICH = CodedCase(
 @given(case=coded_cases())
 def test_weights_that_are_sent_in_parts_train_as_the_unsharded_model(trial: Trial, case: CodedCase) -> None:
     """Weights whose hooks send two tensors of two dtypes, and add them up, padded or not, train as the unsharded."""
-    follows_the_baseline(trial, train_coded, case)
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/general", *OWN, ranks=2)
 @given(case=coded_cases(exact=False))
 def test_weights_that_are_sent_in_parts_keep_every_bit(trial: Trial, case: CodedCase) -> None:
     """On any data, what hooks build of what came is what forward and backward compute with, step after step."""
-    follows_the_baseline(trial, train_coded, case)
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/hook-of-one-argument", *OWN, ranks=2)
-@given(case=coded_cases(kind="PartedByMesh", even=True))
+@given(case=even_cases("PartedByMesh"))
 def test_a_hook_that_takes_the_mesh_alone_is_called_so(trial: Trial, case: CodedCase) -> None:
     """A pre-hook of the older form, which takes the mesh alone, is called so, and training is right."""
-    follows_the_baseline(trial, train_coded, case)
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/scaled", *OWN, ranks=2)
-@given(case=coded_cases(kind="Scaled", even=True, steps=1))
+@given(case=even_cases("Scaled", steps=1))
 def test_tensors_of_different_sizes_are_sent_for_one_weight(trial: Trial, case: CodedCase) -> None:
     """A weight may be sent as bytes and one number for each rank, which come together in the order of ranks."""
-    follows_the_baseline(trial, train_coded, case)
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/hybrid", *OWN, Feature.HSDP, ranks=4)
-@given(case=coded_cases(mesh=(2, 2)))
+@given(case=coded_cases(mesh=(2, 2), world_size=4))
 def test_weights_that_are_sent_in_parts_train_on_replicas_of_shards(trial: Trial, case: CodedCase) -> None:
     """On a mesh of replicas of shards, weights that are sent in parts train as the unsharded, bit for bit."""
-    follows_the_baseline(trial, train_coded, case)
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/patched", *OWN, Feature.META_DEVICE, ranks=2)
-@given(case=coded_cases(even=True))
+@given(case=even_cases())
 def test_hooks_given_to_a_local_tensor_after_to_empty_are_called(trial: Trial, case: CodedCase) -> None:
     """Hooks that a local tensor itself is given after to_empty, without a class of its own, are found and called."""
-    follows_the_baseline(trial, train_patched, case)
+    follows(trial, Patched.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/one-rank", *OWN)
 @given(case=coded_cases(world_size=1, steps=1))
 def test_one_rank_alone_calls_the_hooks_as_many_do(trial: Trial, case: CodedCase) -> None:
     """Where one rank has all shards, a post-hook gets all tensors that the pre-hook sent, and training is right."""
-    follows_the_baseline(trial, train_coded, case)
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/arguments", *OWN, ranks=2)
@@ -99,14 +103,14 @@ def test_hooks_are_given_all_that_the_protocol_names(trial: Trial, case: CodedCa
 
 
 @requirement("extensions/arguments-hybrid", *OWN, Feature.HSDP, ranks=4)
-@given(case=coded_cases(mesh=(2, 2)))
+@given(case=coded_cases(mesh=(2, 2), world_size=4))
 def test_on_replicas_of_shards_the_hook_gets_the_mesh_of_shards(trial: Trial, case: CodedCase) -> None:
     """On a mesh of replicas of shards, the pre-hook is given the mesh of one axis of the shards of its own replica."""
     are_called_right(trial, case)
 
 
 @requirement("extensions/low-precision", *OWN, Feature.MIXED_PRECISION, ranks=2)
-@given(case=coded_cases(low="bfloat16"))
+@given(case=stacks(most_blocks=2, largest=5, buffers=False).flatmap(lambda net: coded_cases(low="bfloat16", net=net)))
 def test_hooks_are_told_of_mixed_precision(trial: Trial, case: CodedCase) -> None:
     """The pre-hook is given the policy and the post-hook its param_dtype, and forward sees a weight of that dtype."""
     are_called_right(trial, case)
@@ -125,8 +129,7 @@ def test_what_a_post_hook_hands_over_is_freed_by_resharding(trial: Trial, case: 
 @given(case=coded_cases(sharded=()))
 def test_all_tensors_of_a_group_are_sent_in_one_collective(trial: Trial, case: CodedCase) -> None:
     """All tensors that are sent for the weights of a group, and its plain parameters, go through one all-gather."""
-    for number, got in enumerate(trial.run(gathers, case)):
-        trial.agree(f"rank {number}", got, [1, 1])
+    finds(trial, gathers, case, [1, 1])
 
 
 @requirement("extensions/refuses-hooks", *OWN)
@@ -134,7 +137,9 @@ def test_all_tensors_of_a_group_are_sent_in_one_collective(trial: Trial, case: C
 def test_hooks_that_do_not_fit_the_protocol_are_refused(trial: Trial, kind: str) -> None:
     """One hook without the other, and a pre-hook of three arguments, raise an error that names the hooks."""
     case = CodedCase(world_size=2, net=Stack(2, ("linear",)), kind=kind)
-    trial.refuses(train_coded, case, error=("AssertionError", "ValueError", "TypeError"), match="fsdp_pre_all_gather")
+    trial.refuses(
+        ShardedCoded.play, case, error=("AssertionError", "ValueError", "TypeError"), match="fsdp_pre_all_gather"
+    )
 
 
 @requirement("extensions/refuses-unpadded", *OWN, ranks=2)
@@ -147,23 +152,10 @@ def test_tensors_without_padding_are_refused_where_rows_are_missing(trial: Trial
 
 
 @requirement("extensions/groups", *OWN, Feature.RESHARD_TO_GROUP, ranks=4)
-@given(case=coded_cases(even=True, world_size=4, reshard_after_forward=2))
+@given(case=even_cases(world_size=4, reshard_after_forward=2))
 def test_resharding_to_groups_is_refused_or_right(trial: Trial, case: CodedCase) -> None:
     """Weights that are sent in parts and shards over smaller groups either are refused together or train right."""
-    oracle = expected(case)
-    for number, got in enumerate(trial.run(shard_coded_to_groups, case)):
-        want = oracle.trace(number)
-        trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": want, "hooks ran": True})
-
-
-def follows_the_baseline(trial: Trial, program: Program, case: CodedCase) -> None:
-    """Compare each rank's trace with its rows of the unsharded model's, and require that hooks ran at all."""
-    oracle = expected(case)
-    within = oracle.within
-    has_weights = any(parameter.dim() == 2 for parameter in case.build().parameters())
-    for number, got in enumerate(trial.run(program, case)):
-        trial.agree(f"rank {number}", got["trace"], oracle.trace(number), within)
-        trial.holds(got["hooks ran"] == has_weights, f"rank {number}: expected hooks to be called, and none was")
+    follows_or_refuses(trial, ShardedCoded, Expected(case, UnshardedCoded), REFUSED, "")
 
 
 def are_called_right(trial: Trial, case: CodedCase) -> None:
@@ -172,7 +164,7 @@ def are_called_right(trial: Trial, case: CodedCase) -> None:
         dtype = getattr(torch, case.low) if case.low else case.torch_dtype
         calls = sorted(got["calls"], key=lambda call: (call["out"], call["module"]))
         trial.agree(f"rank {number}, calls", calls, expected_calls(case, number, dtype))
-        trial.agree(f"rank {number}, dtypes in forward", got["seen"], [dtype])
+        trial.agree(f"rank {number}, dtypes in forward", got["seen"], [str(dtype)])
 
 
 def expected_calls(case: CodedCase, number: int, dtype: torch.dtype) -> list[dict[str, Any]]:

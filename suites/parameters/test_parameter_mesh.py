@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from hypothesis import given
-from torch import Tensor
+from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.kit.cases import Stack
 from suites.oracle.expected import expected
-from suites.oracle.judging import follows
-from suites.parameters.experts import (
-    ExpertCase,
-    ShardedExperts,
-    by_hand,
-    expert_cases,
-    is_expert,
-    layouts,
-    own_gather,
-    own_hook,
-    train_with_two_descriptions,
-)
+from suites.oracle.judging import follows, follows_or_refuses
+from suites.parameters.experts import DescribedApart, ExpertCase, ShardedExperts, calls_of, expert_cases
 
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
+#: Two experts in a stack, each cut over two ranks, of which each has two rows of it.
+STACKED = ExpertCase(4, Stack(4, ("mlp",)), exact=True, steps=1, cut=1, stacked=True)
 
 
 @requirement("parameter-mesh/layout", *OWN, ranks=2)
@@ -36,6 +27,7 @@ def test_every_parameter_lies_on_the_mesh_that_its_placement_names(trial: Trial,
 
 
 @requirement("parameter-mesh/stacked-layout", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
+@example(case=STACKED)
 @given(case=expert_cases(stacked=True))
 def test_stacks_of_experts_lie_on_both_axes(trial: Trial, case: ExpertCase) -> None:
     """A stack of experts cut over ep and then over the ranks of each lies on both axes, and is put together whole."""
@@ -57,7 +49,7 @@ def test_stacks_of_experts_train_as_the_unsharded_model(trial: Trial, case: Expe
 
 
 @requirement("parameter-mesh/groups", *OWN, Feature.RESHARD_TO_GROUP, ranks=4)
-@given(case=expert_cases(ep=2, reshard_after_forward=2))
+@given(case=expert_cases(sizes=((4, 2),), reshard_after_forward=2))
 def test_each_mesh_reshards_to_groups_of_its_own(trial: Trial, case: ExpertCase) -> None:
     """Shards over groups of two between forward and backward, on the mesh of each parameter, change no number."""
     follows(trial, ShardedExperts.play, expected(case))
@@ -67,11 +59,10 @@ def test_each_mesh_reshards_to_groups_of_its_own(trial: Trial, case: ExpertCase)
 @given(case=expert_cases(sharded=()))
 def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: ExpertCase) -> None:
     """unshard of a module makes its parameters of all meshes full, and reshard cuts all of them again."""
-    every = whole(case)
-    for number, got in enumerate(trial.run(by_hand, case)):
-        full = {name: case.own(number, name, tensor) for name, tensor in every.items()}
-        want = {name: case.part(number, name, tensor) for name, tensor in every.items()}
-        trial.agree(f"rank {number}", got, {"unsharded": full, "resharded": want})
+    for acts, holds in {("unshard",): case.own, ("unshard", "reshard"): case.part}.items():
+        for number, got in enumerate(trial.run(ShardedExperts.seen, case, acts, "parameters")):
+            want = {name: holds(number, name, tensor) for name, tensor in case.full().items()}
+            trial.agree(f"rank {number}, after {acts[-1]}", got["parameters"], want)
 
 
 @requirement("parameter-mesh/accumulation", *OWN, Feature.ACCUMULATION, ranks=2)
@@ -85,46 +76,30 @@ def test_gradients_accumulate_on_all_meshes(trial: Trial, case: ExpertCase) -> N
 @given(case=expert_cases())
 def test_several_descriptions_of_one_mesh_are_refused_or_right(trial: Trial, case: ExpertCase) -> None:
     """Parameters given several descriptions of one mesh either are refused with ValueError or train right."""
-    for number, got in enumerate(trial.run(train_with_two_descriptions, case)):
-        trial.agree(f"rank {number}", got, got if "refused" in got else {"trace": expected(case).trace(number)})
+    follows_or_refuses(trial, DescribedApart, expected(case), ("ValueError",), "")
 
 
 @requirement("parameter-mesh/own-gather", *OWN, Feature.CUSTOM_COLLECTIVES, ranks=2)
 @given(case=expert_cases(sharded=()))
 def test_an_all_gather_of_ones_own_is_refused_or_used_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
     """On a module whose parameters have several meshes, a custom all-gather raises ValueError or serves each mesh."""
-    for number, got in enumerate(trial.run(own_gather, case)):
-        trial.holds(got in ("refused", "called 2 times"), f"rank {number}: expected it refused or called twice: {got}")
+    is_refused_or_called_twice(trial, case, "set_custom_all_gather")
 
 
 @requirement("parameter-mesh/own-hook", *OWN, Feature.ALL_REDUCE_HOOK, ranks=2)
 @given(case=expert_cases(sharded=()))
 def test_a_hook_after_reduction_is_refused_or_called_for_all_meshes(trial: Trial, case: ExpertCase) -> None:
     """On a module whose parameters have several meshes, an all-reduce hook raises ValueError or runs for each mesh."""
-    for number, got in enumerate(trial.run(own_hook, case)):
-        trial.holds(got in ("refused", "called 2 times"), f"rank {number}: expected it refused or called twice: {got}")
+    is_refused_or_called_twice(trial, case, "set_all_reduce_hook")
 
 
 def lies_where_it_should(trial: Trial, case: ExpertCase) -> None:
     """Compare every parameter's layout and numbers with what its placement says."""
-    every = whole(case)
-    for number, got in enumerate(trial.run(layouts, case)):
-        want = {name: layout(case, number, name, full) for name, full in every.items()}
-        trial.agree(f"rank {number}", got, want)
+    for number, got in enumerate(trial.run(ShardedExperts.seen, case, (), "layouts")):
+        trial.agree(f"rank {number}", got["layouts"], case.layouts(number))
 
 
-def layout(case: ExpertCase, number: int, name: str, full: Tensor) -> dict[str, Any]:
-    """What ``layouts`` must say of one parameter; ``full`` holds it of all experts."""
-    stacked = is_expert(name) and case.stacked
-    return {
-        "type": "DTensor",
-        "on the mesh": True,
-        "placements": [f"Shard({case.cut_of(name)})", *(["Shard(0)"] if stacked else [])],
-        "local": case.part(number, name, full),
-        "full": full.flatten(0, 1) if stacked else case.own(number, name, full),
-    }
-
-
-def whole(case: ExpertCase) -> dict[str, Tensor]:
-    """The unsharded parameters, those of experts with all values."""
-    return {name: parameter.detach() for name, parameter in case.build_in(None).named_parameters()}
+def is_refused_or_called_twice(trial: Trial, case: ExpertCase, setter: str) -> None:
+    """Require one of the two of what is set."""
+    for number, got in enumerate(trial.run(calls_of, case, setter)):
+        trial.holds(got in ("refused", "called 2 times"), f"rank {number}: expected it refused or called twice: {got}")

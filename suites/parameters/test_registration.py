@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import given
-from torch import nn
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.registered import form, forms_of
+from suites.kit.registered import after, forms_of, unshard_all
 from suites.kit.strategies import cases_of
 from suites.oracle import judging
 from suites.oracle.expected import Expected
-from suites.oracle.layout import shard
-from suites.parameters import edits, registration
-from suites.parameters.edits import DTYPES, DtypeCase, dtype_cases
+from suites.oracle.judging import finds
+from suites.parameters import registration
+from suites.parameters.registration import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
@@ -32,10 +31,13 @@ SHARDED = Feature.FULLY_SHARD
 @given(case=pass_cases())
 def test_unshard_gives_a_handle_if_asked_to(trial: Trial, case: TrainingCase) -> None:
     """unshard(async_op=True) gives a handle whose wait() registers full parameters; without, they are so on return."""
-    for number, got in enumerate(trial.run(registration.unshard_and_wait, case)):
-        full = forms_of(case, number, root=False, children=False)
-        nothing = [True] * (1 + len(case.sharded))
-        trial.agree(f"rank {number}", got, {"waited": full, "returned": nothing, "at once": full})
+
+    def full(number: int) -> Any:
+        return forms_of(case, number, root=False, children=False)
+
+    begun = ["begin", *(f"begin {place}" for place in case.sharded)]
+    finds(trial, after, case, full, *begun, "wait")
+    finds(trial, after, case, full, *begun, "wait", "reshard", *unshard_all(case))
 
 
 @requirement("registration/unwaited", SHARDED, ranks=2)
@@ -49,7 +51,7 @@ def test_forward_waits_for_gathers_that_nobody_waited_for(trial: Trial, case: Tr
 @given(case=pass_cases())
 def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: TrainingCase) -> None:
     """unshard() while gathering or gathered starts no new gather, and a second wait() or reshard() changes nothing."""
-    gathers = [int(len(case.sharded) < len(case.net.blocks)), *[1] * len(case.sharded)]
+    gathers = [*[1] * len(case.sharded), int(len(case.sharded) < len(case.net.blocks))]
     for number, got in enumerate(trial.run(registration.repeated, case)):
         full, rows = (forms_of(case, number, root=sharded, children=sharded) for sharded in (False, True))
         want = {"unsharded": {"gathers": gathers, "facts": full}, "resharded": {"gathers": gathers, "facts": rows}}
@@ -78,8 +80,8 @@ def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, cas
 @given(case=pass_cases())
 def test_gradients_lie_as_their_parameters_do(trial: Trial, case: TrainingCase) -> None:
     """A gradient has the mesh, placements, global and local size, and dtype of its parameter."""
-    for number, got in enumerate(trial.run(registration.gradient_layouts, case)):
-        trial.agree(f"rank {number}", got, {name: layout(p, case, number) for name, p in named(case)})
+    for number, got in enumerate(trial.run(registration.Looking.seen, case, ("forward", "backward"), "layouts")):
+        trial.agree(f"rank {number}", got["layouts"], case.layouts(number, *registration.GRADIENT))
 
 
 @requirement("registration/hooks-before", SHARDED, ranks=2)
@@ -88,7 +90,7 @@ def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """Forward pre-hooks, and forward hooks registered before fully_shard, find the module's full parameters."""
     moments = ("after forward, registered first", "before forward, registered first", "before forward, registered last")
     for number, got in enumerate(trial.run(registration.seen_by_hooks, case)):
-        full = {name: form(p, number, case, False) for name, p in sorted(named(case))}
+        full = dict(sorted(forms_of(case, number, root=False, children=False).items()))
         trial.agree(f"rank {number}", got, dict.fromkeys(moments, full))
 
 
@@ -96,17 +98,15 @@ def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
 @given(case=pass_cases())
 def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: TrainingCase) -> None:
     """What a layer runs with are nn.Parameters, leaves of autograd, that need gradients as the original ones did."""
-    for number, got in enumerate(trial.run(registration.seen_by_layers, case)):
-        trial.agree(f"rank {number}", got, {name: [True, True, True] for name in case.parameter_names})
+    finds(trial, registration.seen_by_layers, case, {name: [True] * 3 for name in case.parameter_names})
 
 
 @requirement("registration/frees-what-autograd-saved", SHARDED, ranks=2)
 @given(case=pass_cases())
 def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: TrainingCase) -> None:
     """When resharded, full parameters hold no memory, even while autograd has saved them for a backward to come."""
-    for number, got in enumerate(trial.run(registration.memory_saved_by_autograd, case)):
-        nothing = dict.fromkeys(case.parameter_names, 0)
-        trial.agree(f"rank {number}", got, {"before backward": nothing, "after": nothing})
+    nothing = dict.fromkeys(case.parameter_names, 0)
+    finds(trial, registration.memory_saved_by_autograd, case, {"before backward": nothing, "after": nothing})
 
 
 # What users do.
@@ -116,60 +116,49 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 @given(case=how_cases("parameter", "data", "local", steps=3))
 def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
-    follows(trial, case, edits.EDITED)
+    follows(trial, case, registration.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
 @given(case=how_cases("load", "assign", "setattr"))
 def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
-    follows(trial, case, edits.REPLACED)
+    follows(trial, case, registration.REPLACED)
 
 
 @requirement("registration/converted-first", SHARDED, ranks=2)
 @given(case=dtype_cases("first"))
 def test_a_net_may_be_converted_before_the_first_forward(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) of a sharded net, parameters and gradients have that dtype, and training is as unsharded."""
-    follows(trial, case, edits.CONVERTED)
+    follows(trial, case, registration.CONVERTED)
 
 
 @requirement("registration/converted-and-back", SHARDED, ranks=2)
 @given(case=dtype_cases("and back"))
 def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype and back, and trains on as the unsharded does."""
-    follows(trial, case, edits.CONVERTED)
+    follows(trial, case, registration.CONVERTED)
 
 
 @requirement("registration/converted-for-good", SHARDED, level="should", ranks=2)
 @given(case=dtype_cases("for good"))
 def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype, and trains on in that as the unsharded does."""
-    follows(trial, case, edits.CONVERTED)
+    follows(trial, case, registration.CONVERTED)
 
 
 @requirement("registration/converted-under-policy", SHARDED, Feature.MIXED_PRECISION, ranks=2)
 @given(case=cases_of(DtypeCase, dtype_cases("first"), computes=DTYPES))
 def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""
-    want = Expected(Walk.of(case, edits.CONVERTED), UnshardedWalk)
+    want = Expected(Walk.of(case, registration.CONVERTED), UnshardedWalk)
     for found in [found for seen in want.wide for found in seen["found"] if found]:
         found["outputs"] = f"torch.{case.computes}"
-    judging.follows(trial, edits.converted_under_policy, want, case, edits.CONVERTED)
+    judging.follows(trial, registration.converted_under_policy, want, case, registration.CONVERTED)
 
 
 @requirement("registration/layer-by-layer", SHARDED, ranks=2)
 def test_layers_may_be_sharded_while_the_net_is_built(trial: Trial) -> None:
     """Layers that are built and sharded one by one, so that memory is used again, are not taken for shared ones."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 12), dtype="float64", exact=True, steps=1)
-    judging.follows(trial, edits.BuiltInLayers.play, Expected(case))
-
-
-def named(case: TrainingCase) -> list[tuple[str, nn.Parameter]]:
-    """The unsharded net's parameters by name."""
-    return list(case.build().named_parameters())
-
-
-def layout(parameter: nn.Parameter, case: TrainingCase, number: int) -> dict[str, Any]:
-    """How a gradient must lie."""
-    sizes = [list(parameter.shape), list(shard(parameter, case.shards, number).shape)]
-    return {"mesh": True, "placements": True, "size": sizes, "dtypes": [f"torch.{case.dtype}"] * 2}
+    judging.follows(trial, registration.BuiltInLayers.play, Expected(case))

@@ -1,113 +1,253 @@
-"""Parameters unlike others: frozen, tied, ignored, or of another dtype than what they are sharded with."""
+"""Parameters unlike others: frozen, tied, ignored, or of another dtype than what they are sharded with.
+
+On two ranks with gradients 1 and 3 a trainable parameter's gradient is 2 on both; a frozen one has none; an ignored one
+has 1 on rank 0 and 3 on rank 1, full on both, so that from the second step ranks compute with different values of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from harness.requirement import requirement
 from harness.trial import Trial
-from harness.vendor import Feature
-from suites.kit.cases import Stack
+from harness.vendor import Claimed, Feature
+from harness.worlds.rank import Rank
+from suites.kit.cases import Stack, TrainingCase, as_case, fill
+from suites.kit.programs import sharded
+from suites.kit.strategies import training_cases
+from suites.kit.trees import share
+from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.oracle.judging import follows
-from suites.parameters.parameters import (
-    TWO,
-    ParameterCase,
-    ShardedParameters,
-    elements_reduced,
-    frozen_cases,
-    ignored_cases,
-    is_plain,
-    parameter_cases,
-)
+from suites.oracle.judging import finds
+from suites.oracle.sharded import Resting
+from suites.parameters.apart import ApartCase
+from suites.passes.pass_programs import Walking, follows, walk
+from suites.passes.pass_routes import Twice
+from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.passes import Blocks, Route, shard_by_plan
 from suites.training.noting import notes_agree
 from suites.training.precision_values import BesideCase, table_cases
 
-WEIGHTS = (("1.weight", "0.weight"),)
-CALLS = [(True, True), (False, True), (True, False)]
-RICH = ParameterCase(2, Stack(3, TWO), (0, 1), "float64", exact=True, reshard_after_forward=True)
+#: What is frozen of two layers, never all.
+SOME = ("blocks.0", "blocks.1", "blocks.0.weight", "blocks.1.weight")
+#: What is frozen in a first step, and what in a last.
+TURNS = tuple(f"{one} {other}" for one in SOME for other in SOME)
+
+
+def frozen(case: HowCase, step: int) -> tuple[str, ...]:
+    """Freeze something for all steps."""
+    return (*([f"freeze {case.how}"] if step == 0 else []), "forward", "backward")
+
+
+def by_turns(case: HowCase, step: int) -> tuple[str, ...]:
+    """Freeze other things in a first step and in a last; between them a forward without gradients comes first."""
+    first, last = case.how.split()
+    changes = [(f"freeze {first}",), (f"thaw {first}", "look", "reshard"), (f"freeze {last}",)]
+    return (*changes[step], "forward", "backward")
+
+
+def frozen_first(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
+    """Freeze, then shard."""
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(not name.startswith(case.how))
+    shard_by_plan(implementation, case, net, **options)
+
+
+class Recomputing(Blocks):
+    """All blocks run again in backward."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+class Glancing(Blocks):
+    """Each block runs twice, first without gradients; what that gives is added to what the block is given."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        for block in self.blocks:
+            with torch.no_grad():
+                more = block(x)
+            x = block(x + more)
+        return x
+
+
+class Tied(Blocks):
+    """Two layers of one weight."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        share(self, "blocks.1.weight", "blocks.0.weight")
+
+
+def as_a_list(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Shard all blocks as one list, then the root."""
+    implementation.fully_shard(list(net.blocks), **options)
+    implementation.fully_shard(net, **options)
+
+
+FROZEN = tuple(Route(actions=frozen, **each) for each in ({"spread": frozen_first}, {}, {"net": Recomputing}))
+AGAIN = tuple(Route(actions=frozen, net=net) for net in (Twice, Glancing))
+BY_TURNS = Route(actions=by_turns)
+ALL_FROZEN = Route(actions=("freeze blocks", "forward", "reshard"))
+TIED = Route(net=Tied)
+TIED_IN_A_LIST = Route(net=Tied, spread=as_a_list)
+
+
+def elements_reduced(rank: Rank, case: TrainingCase) -> int:
+    """How many elements a rank hands to reductions in a step in which the weights of a block are frozen."""
+    net = Walking(rank, case, Route())
+    with rank.collectives() as entries:
+        net.do_all(("freeze blocks.0.in_proj.weight", "freeze blocks.0.out_proj.weight", "forward", "backward"))
+    return sum(entry["input"]["numel"] for entry in entries if entry["reduce"])
+
+
+# What is ignored.
+
+
+@dataclass(frozen=True)
+class IgnoredCase(ApartCase):
+    """Training of a net of which some parameters are ignored; ``tied`` ones are so across groups."""
+
+    ignored: tuple[str, ...] = ()
+    tied: bool = False
+
+    def build(self) -> nn.Sequential:
+        """The net with its ties."""
+        net = self.net.build().to(self.torch_dtype)
+        if self.tied:
+            share(net, "1.weight", "0.weight")
+        fill(net, self.seed, self.exact)
+        return net
+
+    def build_value(self, value: int) -> nn.Sequential:
+        """What is ignored starts alike on all ranks."""
+        return self.build()
+
+    def is_apart(self, name: str) -> bool:
+        """What is ignored is every rank's own."""
+        return name in self.ignored
+
+
+@st.composite
+def ignored_cases(draw: st.DrawFn) -> IgnoredCase:
+    """One or more parameters ignored, never all, of two linear layers or an MLP; some are tied across groups."""
+    tied, linear = draw(st.booleans()), draw(st.booleans())
+    blocks = ("linear", "linear") if tied or linear else ("mlp",)
+    net = Stack(draw(st.integers(1, 5)), blocks, draw(st.integers(1, 3)), draw(st.booleans()))  # type: ignore[arg-type]
+    case = draw(training_cases(exact=True, dtype="float64", net=net, steps=2))
+    found: IgnoredCase = as_case(IgnoredCase, case, tied=tied)
+    names = found.parameter_names
+    ignored = draw(st.sets(st.sampled_from(names), min_size=1, max_size=max(1, len(names) - 1)))
+    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *(["0.weight"] if tied else [])})))  # type: ignore[no-any-return]
+
+
+class Ignoring(Resting):
+    """The net of a case, on one rank."""
+
+    def made(self) -> Any:
+        """The net, sharded but for what is ignored."""
+        net = self.case.build().to(self.rank.device)
+        self.before = dict(net.named_parameters())
+        ignored = {self.before[name] for name in self.case.ignored}
+        return sharded(self.rank, self.case, net, ignored_params=ignored)
+
+    def see_same(self) -> dict[str, bool]:
+        """Of every parameter, whether it is the very one that the net had before it was sharded."""
+        return {name: parameter is self.before[name] for name, parameter in self.held.items()}
+
+
+TWO = Stack(3, ("linear", "linear"))
+RICH = HowCase(2, TWO, (0, 1), "float64", exact=True, reshard_after_forward=True, how="blocks.0.weight")
 #: Two weights of 128 elements each, and biases of 24 together.
-FROZEN_WEIGHTS = replace(
-    RICH, net=Stack(8, ("mlp",)), sharded=(0,), frozen=(("0.in_proj.weight", "0.out_proj.weight"),)
-)
+WIDE = TrainingCase(2, Stack(8, ("mlp",)), (0,), "float64", exact=True, reshard_after_forward=True)
 
 
 @requirement("parameters/frozen", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(RICH, frozen=(("0.weight",),) * 2))
-@given(case=frozen_cases())
-def test_frozen_parameters_train_as_unsharded(trial: Trial, case: ParameterCase) -> None:
+@example(case=RICH)
+@given(case=how_cases(*SOME, plain=True))
+def test_frozen_parameters_train_as_unsharded(trial: Trial, case: HowCase) -> None:
     """Parameters frozen before or after sharding, beside trainable ones, have no gradient; all others the right one."""
-    follows(trial, ShardedParameters.play, expected(case))
+    for route in FROZEN:
+        follows(trial, case, route)
 
 
 @requirement("parameters/frozen-by-turns", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(RICH, frozen=(("0.weight",), (), ("1.weight", "1.bias")), steps=3, silent=(1,)))
-@given(case=frozen_cases(steps=3, changing=True))
-def test_freezing_can_change_between_steps(trial: Trial, case: ParameterCase) -> None:
+@example(case=replace(RICH, how="blocks.0.weight blocks.1", steps=3))
+@given(case=how_cases(*TURNS, plain=True, steps=3))
+def test_freezing_can_change_between_steps(trial: Trial, case: HowCase) -> None:
     """What is frozen or unfrozen between steps is so from the next forward, whatever forward without gradients ran."""
-    follows(trial, ShardedParameters.play, expected(case))
+    follows(trial, case, BY_TURNS)
 
 
 @requirement("parameters/called-again", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(RICH, frozen=(("0.weight",),) * 2, calls=(False, True)))
-@example(case=replace(RICH, frozen=(("0.weight",),) * 2, calls=(True, True)))
-@given(case=st.sampled_from(CALLS).flatmap(lambda calls: frozen_cases(blocks=TWO, calls=calls)))
-def test_modules_may_run_several_times(trial: Trial, case: ParameterCase) -> None:
+@example(case=RICH)
+@given(case=how_cases(*SOME, plain=True))
+def test_modules_may_run_several_times(trial: Trial, case: HowCase) -> None:
     """Modules with frozen parameters that run twice in a forward, with gradients once or twice, train as unsharded."""
-    follows(trial, ShardedParameters.play, expected(case))
+    for route in AGAIN:
+        follows(trial, case, route)
 
 
 @requirement("parameters/all-frozen", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(steps=1))
-def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(steps=1))
+def test_a_net_that_is_frozen_entirely_runs(trial: Trial, case: TrainingCase) -> None:
     """A net of frozen parameters alone runs forward as the unsharded one does."""
-    follows(trial, ShardedParameters.play, expected(replace(case, frozen=(tuple(case.parameter_names),))))
+    follows(trial, case, ALL_FROZEN)
 
 
 @requirement("parameters/frozen-not-reduced", Feature.FULLY_SHARD, ranks=2)
 def test_frozen_parameters_are_not_reduced(trial: Trial) -> None:
     """A step with frozen weights hands fewer elements to reductions than one of these weights has."""
-    for number, elements in enumerate(trial.run(elements_reduced, FROZEN_WEIGHTS)):
+    for number, elements in enumerate(trial.run(elements_reduced, WIDE)):
         trial.holds(elements < 128, f"rank {number}: expected fewer than 128 elements to be reduced, got {elements}")
 
 
 @requirement("parameters/tied", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(blocks=TWO, tied=WEIGHTS, sharded=()))
-def test_tied_weights_in_one_group_stay_tied(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(plain=True, plan=()))
+def test_tied_weights_in_one_group_stay_tied(trial: Trial, case: TrainingCase) -> None:
     """A weight that two modules of a group share has the sum of both gradients, and both modules see its updates."""
-    follows(trial, ShardedParameters.play, expected(case))
+    follows(trial, case, TIED)
 
 
 @requirement("parameters/tied-in-a-list", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(blocks=TWO, tied=WEIGHTS, sharded=(), grouped=True))
-def test_tied_weights_in_a_list_of_modules_stay_tied(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(plain=True, plan=()))
+def test_tied_weights_in_a_list_of_modules_stay_tied(trial: Trial, case: TrainingCase) -> None:
     """A weight that modules of one list share trains as unsharded: every row on every rank, uneven ones too."""
-    follows(trial, ShardedParameters.play, expected(case))
+    follows(trial, case, TIED_IN_A_LIST)
 
 
 @requirement("parameters/tied-across-groups", Feature.FULLY_SHARD, ranks=2)
-@given(case=parameter_cases(steps=1, blocks=TWO, tied=WEIGHTS, sharded=(0, 1)))
-def test_weights_tied_across_groups_are_refused(trial: Trial, case: ParameterCase) -> None:
+@given(case=pass_cases(plain=True, plan=(0, 1), steps=1))
+def test_weights_tied_across_groups_are_refused(trial: Trial, case: TrainingCase) -> None:
     """A weight that two modules share which are sharded separately raises ValueError by the first forward."""
-    trial.refuses(ShardedParameters.play, case, "ValueError", "another")
+    trial.refuses(partial(walk, route=TIED), case, "ValueError", "another")
 
 
 @requirement("parameters/ignored", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, ranks=2)
 @given(case=ignored_cases())
-def test_ignored_parameters_are_left_alone(trial: Trial, case: ParameterCase) -> None:
+def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> None:
     """Ignored parameters stay what they were, in full, with each rank's own gradient; all others train as unsharded."""
-    follows(trial, ShardedParameters.play, expected(case))
+    judging.follows(trial, Ignoring.play, expected(case))
 
 
 @requirement("parameters/ignored-stay", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS)
 @given(case=ignored_cases())
-def test_ignored_parameters_are_the_same_objects(trial: Trial, case: ParameterCase) -> None:
+def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
     """Sharding replaces every parameter but those ignored, wherever these are used."""
-    for number, got in enumerate(trial.run(is_plain, case)):
-        trial.agree(f"rank {number}, kept", got, {name: name in case.ignored for name in case.parameter_names})
+    want = {name: name in case.ignored for name in case.parameter_names}
+    finds(trial, Ignoring.seen, case, {"found": {}, "same": want}, (), "same")
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)

@@ -65,20 +65,11 @@ class ChainNet(Case):
     unused: bool = False
     buffer: bool = False
 
-    def build(self, dtype: torch.dtype, seed: int) -> Chain:
-        """The net with weights drawn from the seed, then rounded to the dtype."""
-        net = Chain(self.widths, self.bias, self.tied, self.unused, self.buffer).double()
-        fill(net, seed, exact=False)
-        return self._made_of(net, dtype)
-
-    def empty(self, dtype: torch.dtype) -> Chain:
-        """The net on meta."""
-        with torch.device("meta"):
-            return self._made_of(Chain(self.widths, self.bias, self.tied, self.unused, self.buffer), dtype)
-
-    def _made_of(self, net: Chain, dtype: torch.dtype) -> Chain:
+    def build(self) -> Chain:
+        """The net, on the current default device, initialised as its modules please."""
+        net = Chain(self.widths, self.bias, self.tied, self.unused, self.buffer)
         net.layers[0].requires_grad_(not self.frozen)
-        return net.to(dtype)
+        return net
 
 
 @dataclass(frozen=True)
@@ -102,6 +93,12 @@ class Layout(Case):
     def batches(self) -> int:
         """How many batches a training step has: neighbours on the tp axis share one."""
         return self.replicas * self.shards
+
+    @property
+    def words(self) -> str:
+        """As a person says it: ``HSDP 2×1``."""
+        sizes = {"HSDP": (self.replicas, self.shards), "2-D": (self.shards, self.tp)}
+        return f"{self.kind} {'×'.join(map(str, sizes.get(self.kind, (self.ranks,))))}"
 
     def part(self, number: int, name: str, full: Tensor) -> Tensor:
         """What rank ``number`` holds of a parameter."""
@@ -178,6 +175,11 @@ class CheckpointCase(CaseOnMesh, Situation):
         saved = [self.here(place) for place in range(len(self.savers))]
         return [replace(one, loaded=to, loaded_dtype=self.loaded_dtype) for to in self.loaders for one in saved]
 
+    @property
+    def route(self) -> str:
+        """From where to where, in words."""
+        return f"{self.saved.words} to {self.loaded.words}"
+
     # What is trained, saved and loaded.
 
     @property
@@ -187,7 +189,9 @@ class CheckpointCase(CaseOnMesh, Situation):
 
     def build(self) -> Chain:
         """The net as it is saved."""
-        return self.net.build(self.torch_dtype, self.seed)
+        net = self.net.build().to(self.torch_dtype)
+        fill(net, self.seed, exact=False)
+        return net
 
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
         """The same in a dtype."""
@@ -195,7 +199,7 @@ class CheckpointCase(CaseOnMesh, Situation):
 
     def other(self) -> Chain:
         """The net that is loaded into: other values everywhere."""
-        return self.net.build(getattr(torch, self.loaded_dtype), self.seed + 1)
+        return replace(self, seed=self.seed + 1, dtype=self.loaded_dtype).build()
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
         """What the net gives for one batch of one step."""

@@ -95,7 +95,8 @@ class Other(OnRank):
         """
         if not self.case.meta:
             return spread(self.rank, self.case, self.case.other())
-        net: Chain = self.case.net.empty(getattr(torch, self.case.loaded_dtype))
+        with torch.device("meta"):
+            net: Chain = self.case.net.build().to(getattr(torch, self.case.loaded_dtype))
         at_once = self.case.loaded.kind in ("unsharded", "replicate")
         if at_once:
             net.to_empty(device=self.rank.device)
@@ -112,7 +113,6 @@ def spread(rank: Rank, case: CheckpointCase, net: Chain) -> Chain:
     if not any(parameter.is_meta for parameter in net.parameters()):
         net.to(rank.device)
     if layout.kind == "replicate":
-        assert subject.replicate is not None
         subject.replicate(net)
     if layout.kind in ("unsharded", "replicate"):
         return net

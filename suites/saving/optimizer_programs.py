@@ -33,19 +33,10 @@ class Units(Sharded):
         """The net, with all applied."""
         return applied(self.rank, self.case)
 
-
-def trained(rank: Rank, case: KeptCase) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The net and its optimizer after all steps."""
-    units = Units(rank, case)
-    units.do_all(case.actions)
-    return units.net, units.optimizer
-
-
-def named(rank: Rank, case: KeptCase) -> Facts:
-    """What the optimizer keeps, put together by all ranks; and whose of it does not lie as its parameter."""
-    net, optimizer = trained(rank, case)
-    state = rank.implementation.state_dicts.get_optimizer_state_dict(net, optimizer)
-    return {**described(state, whole), "strays": strays(net, state)}
+    def see_named(self) -> Facts:
+        """What the optimizer keeps, put together by all ranks; and whose of it does not lie as its parameter."""
+        state = self.rank.implementation.state_dicts.get_optimizer_state_dict(self.net, self.optimizer)
+        return {**described(state, whole), "strays": strays(self.net, state)}
 
 
 def strays(net: nn.Module, state: Any) -> list[str]:
@@ -66,19 +57,20 @@ def described(state: Any, seen: Any = local) -> Facts:
 
 def reloaded(rank: Rank, case: KeptCase) -> Facts:
     """An optimizer's own state dict, and that of a new one of another rate that was given the state by names."""
-    net, optimizer = trained(rank, case)
-    fresh = make_optimizer(case.kind, net.parameters())
+    units = Units(rank, case)
+    units.do_all(case.actions)
+    fresh = make_optimizer(case.kind, units.net.parameters())
     fresh.param_groups[0]["lr"] = 1.0
-    return handed_over(rank, net, optimizer, fresh)
+    return handed_over(units, fresh)
 
 
-def handed_over(rank: Rank, net: nn.Module, optimizer: torch.optim.Optimizer, fresh: torch.optim.Optimizer) -> Facts:
-    """Give a new optimizer the state of another by names; what is said by both, and which parameters groups have."""
-    states = rank.implementation.state_dicts
-    state: Any = states.get_optimizer_state_dict(net, optimizer)
-    states.set_optimizer_state_dict(net, fresh, copy.deepcopy(state))
+def handed_over(net: Sharded, fresh: torch.optim.Optimizer) -> Facts:
+    """Give a new optimizer the state of a net's by names; what is said by both, and which parameters groups have."""
+    states = net.rank.implementation.state_dicts
+    state: Any = states.get_optimizer_state_dict(net.net, net.optimizer)
+    states.set_optimizer_state_dict(net.net, fresh, copy.deepcopy(state))
     names = [group["params"] for group in state["param_groups"]]
-    original, reloaded = (described(each.state_dict()) for each in (optimizer, fresh))
+    original, reloaded = (described(each.state_dict()) for each in (net.optimizer, fresh))
     return {"names": names, "original": original, "reloaded": reloaded}
 
 
@@ -131,7 +123,7 @@ def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
     net = OnRank(rank, case)
     net.optimizer = grouped(net, RATE, initial=0.25)
     net.remember()
-    return handed_over(rank, net.net, net.optimizer, grouped(net, 1.0, initial=1.0))
+    return handed_over(net, grouped(net, 1.0, initial=1.0))
 
 
 def grouped(net: OnRank, rate: float, initial: float) -> torch.optim.Optimizer:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from suites.composition.compose import Act, ComposedCase
-from suites.oracle.expected import Expected
+from suites.oracle.unsharded import Unsharded
 from suites.saving.chains import make_optimizer
 
 #: A net of a linear layer and two units, sharded in one of these ways.
@@ -36,21 +36,22 @@ class KeptCase(ComposedCase):
     acts: tuple[Act, ...] = PLANS["units"]
     kind: str = "Adam"
 
+    def shown(self, place: int) -> tuple[str, ...]:
+        """After the last step all that its optimizer keeps."""
+        return ("named",) if place == len(self.actions) - 2 else ()
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """One of this kind."""
         return make_optimizer(self.kind, parameters)
 
 
-def unsharded(want: Expected) -> dict[str, Any]:
-    """What the optimizer of the unsharded net keeps after all steps."""
-    case: KeptCase = want.case
-    named = dict(case.build().named_parameters())
-    groups = case.optimizer(named.values()).state_dict()["param_groups"]
-    [*_, last] = [seen for action, seen in zip(case.actions, want.wide, strict=True) if action == "step"]
-    return {
-        "state": last["optimizer"],
-        "param_groups": [in_order({**group, "params": list(named)}) for group in groups],
-    }
+class UnshardedUnits(Unsharded):
+    """The unsharded net of units."""
+
+    def see_named(self) -> dict[str, Any]:
+        """What its optimizer keeps, by names."""
+        groups = [{**group, "params": list(self.named)} for group in self.optimizer.state_dict()["param_groups"]]
+        return {"state": self.see_optimizer(), "param_groups": list(map(in_order, groups)), "strays": []}
 
 
 def in_order(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What runs on ranks to train, stop, and go on: with files between, in the background, and out of order."""
+"""Training, stopping and going on: with files between, in the background, and out of order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from harness.trial import Trial
+from harness.worlds.base import Program
 from harness.worlds.rank import Rank
+from suites.oracle.expected import Expected
 from suites.oracle.layout import local, own
 from suites.oracle.sharded import State
 from suites.oracle.situation import STEP
-from suites.saving.chains import CheckpointCase
+from suites.saving import checkpoint_programs as programs
+from suites.saving.chains import CheckpointCase, NeverStopped
 from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie, overwrite, saved
+from suites.saving.checkpoint_strategies import directory
 
 #: How long the background waits for the program to change what it saves; a program that fails lets go at once.
 PATIENCE = 60.0
@@ -111,14 +116,7 @@ def saved_behind(net: OnRank, path: str) -> Iterator[None]:
     dist.destroy_process_group(group)
 
 
-def save_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> dict[str, bool]:
-    """Save in the background and take a step before anything is written; what that changed."""
-    [net] = saved(rank, case)
-    with saved_behind(net, f"{path}/0"):
-        return stepped(net)
-
-
-def save_each_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> None:
+def save_in_the_background(rank: Rank, case: CheckpointCase, path: str) -> None:
     """Save in each layout in the background, and overwrite all that is saved before anything is written."""
     for place, net in enumerate(saved(rank, case)):
         with saved_behind(net, f"{path}/{place}"):
@@ -137,3 +135,35 @@ def through_bytes(rank: Rank, case: CheckpointCase) -> Facts:
         "lies as before": lie(back) == lie(state),
         "net": {name: own(value).clone() for name, value in back.items()},
     }
+
+
+# Saving in some layouts, loading in others, and requiring of every pair what is right.
+
+
+def moves(trial: Trial, case: CheckpointCase, save: Program = programs.save) -> None:
+    """Save and load; require of every pair, on every rank, its part of what was saved, in the loading net's dtype."""
+    trial.needs(max(case.world_size, case.loaded.ranks))
+    with directory() as path:
+        trial.run(save, case, path)
+        ranks = trial.run(programs.load, case, path, ranks=case.loaded.ranks)
+    for number, found in enumerate(ranks):
+        for pair, got in zip(case.pairs(), found, strict=True):
+            trial.agree(f"rank {number}, {pair.route}", got, pair.held(number))
+
+
+def resumes(trial: Trial, case: CheckpointCase) -> None:
+    """Train, save, load and step; require, of every pair, what the unsharded net has that never stopped.
+
+    Its optimizer keeps nothing for what is unused; what another one keeps for it does not matter.
+    """
+    trial.needs(max(case.world_size, case.loaded.ranks))
+    with directory() as path:
+        trial.run(train_and_save, case, path)
+        ranks = trial.run(resume, case, path, ranks=case.loaded.ranks)
+    for place, pair in enumerate(case.pairs()):
+        want = Expected(pair, NeverStopped)
+        for number, found in enumerate(ranks):
+            due = [want.on_rank(at, number) for at in range(-len(STEP[:-1]), 0)]
+            kept = found[place][-1]["optimizer"]
+            found[place][-1]["optimizer"] = {name: kept.get(name) for name in due[-1]["optimizer"]}
+            trial.agree(f"rank {number}, {pair.route}", found[place], due, within=want.within)

@@ -8,9 +8,8 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
-from suites.saving.judging import moves, resumes
-from suites.saving.matrix import tried
-from suites.saving.resume_programs import save_each_in_the_background
+from suites.saving.checkpoint_strategies import tried
+from suites.saving.resume_programs import moves, resumes, save_in_the_background
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 HYBRID = (*SHARDED, Feature.HSDP)
@@ -138,4 +137,4 @@ def test_training_resumed_in_a_layout_of_another_kind_goes_on(trial: Trial, case
 @requirement("state-matrix/in-background", *ALL, ranks=2, worlds=("processes",))
 def test_what_any_layout_saves_in_the_background_is_as_it_was_when_asked_for(trial: Trial) -> None:
     """Asynchronous saves of layouts of all kinds write what there was when they were called, overwritten or not."""
-    moves(trial, IN_BACKGROUND, save_each_in_the_background)
+    moves(trial, IN_BACKGROUND, save_in_the_background)

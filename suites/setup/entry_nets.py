@@ -15,19 +15,20 @@ from harness.data.case import Case
 from harness.trial.refusals import as_data
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.oracle.layout import local
+from suites.kit.programs import whole
 from suites.passes.passes import Blocks
 
 
 @dataclass(frozen=True)
 class PlainCase(Case):
-    """Nothing varies but the number of ranks."""
+    """Nothing varies but the number of ranks, and in which ``way`` something is refused."""
 
     world_size: int = 2
+    way: str = ""
 
 
-#: Makes a module and the options that it is sharded with.
-Make = Callable[[], tuple[nn.Module, dict[str, Any]]]
+#: ``fully_shard`` over a mesh that is given already.
+Sharder = Callable[..., Any]
 #: What most requirements here are tried with.
 TWO = PlainCase()
 
@@ -40,7 +41,7 @@ def linear(rows: int = 3, columns: int = 2, bias: bool = False) -> nn.Linear:
     return layer
 
 
-def sharder(rank: Rank) -> Callable[..., Any]:
+def sharder(rank: Rank) -> Sharder:
     """``fully_shard`` over all ranks."""
     fully_shard = rank.implementation.fully_shard
     assert fully_shard is not None
@@ -51,41 +52,32 @@ def sharder(rank: Rank) -> Callable[..., Any]:
 
 
 def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Whether a module, and a list of modules, come back as the objects that they are; and what their classes are."""
+    """What comes back for a list of modules and for a module; and then classes, names, and what a slice is."""
     net: Any = case.build()
     before = {name: type(module) for name, module in net.named_modules()}
     kind = rank.implementation.module_class
     assert kind is not None
     listed = [net[place] for place in case.sharded]
-    facts: dict[str, Any] = {"list": not listed or sharder(rank)(listed) is listed}
-    facts["module"] = sharder(rank)(net) is net
-    facts["still what it was"] = {name: isinstance(module, before[name]) for name, module in net.named_modules()}
-    facts["sharded"] = [name for name, module in net.named_modules() if isinstance(module, kind)]
-    facts["untouched"] = [name for name, module in net.named_modules() if type(module) is before[name]]
-    return facts
-
-
-def names_after(rank: Rank, case: TrainingCase) -> dict[str, list[str]]:
-    """The names of parameters, buffers and modules, in their order, after sharding by the case's plan."""
-    net: Any = case.build()
-    for module in (*(net[place] for place in case.sharded), net):
-        sharder(rank)(module)
-    return names_of(net)
+    returned = {"list": not listed or sharder(rank)(listed) is listed, "module": sharder(rank)(net) is net}
+    part, modules = net[:-1], dict(net.named_modules())
+    return {
+        "returned": returned,
+        "still what it was": {name: isinstance(module, before.get(name, ())) for name, module in modules.items()},
+        "sharded": [name for name, module in modules.items() if isinstance(module, kind)],
+        "untouched": [name for name, module in modules.items() if type(module) is before.get(name)],
+        "names": names_of(net),
+        "slice": {
+            "is sharded": isinstance(part, kind),
+            "is a Sequential": isinstance(part, nn.Sequential),
+            "same": [one is other for one, other in zip(part, net, strict=False)],
+        },
+    }
 
 
 def names_of(net: nn.Module) -> dict[str, list[str]]:
-    """The names of what a net holds."""
+    """The names of parameters, buffers and modules, in their order."""
     kinds = {"parameters": net.named_parameters(), "buffers": net.named_buffers(), "modules": net.named_modules()}
     return {kind: [name for name, _ in named] for kind, named in kinds.items()}
-
-
-def sliced(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """What a slice of a sharded ``Sequential`` is, and whether it holds the very modules."""
-    net, kind = sharder(rank)(case.build()), rank.implementation.module_class
-    assert kind is not None
-    part = net[:-1]
-    same = [one is other for one, other in zip(part, net, strict=False)]
-    return {"is sharded": isinstance(part, kind), "is a Sequential": isinstance(part, nn.Sequential), "same": same}
 
 
 def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
@@ -153,83 +145,40 @@ def needs_gradients(rank: Rank, case: TrainingCase) -> dict[str, bool]:
 # What is refused.
 
 
-def shard_twice(rank: Rank, case: PlainCase) -> None:
-    """Shard one module two times."""
-    sharder(rank)(sharder(rank)(linear()))
+class Scaled(nn.Linear):
+    """A layer that has a parameter without dims."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.scale = nn.Parameter(torch.tensor(1.0))
 
 
-def shard_a_list_of_modules(rank: Rank, case: PlainCase) -> None:
-    """Shard a ``ModuleList``."""
-    sharder(rank)(nn.ModuleList([linear()]))
-
-
-def shard_named_modules(rank: Rank, case: PlainCase) -> None:
-    """Shard a ``ModuleDict``."""
-    sharder(rank)(nn.ModuleDict({"a": linear()}))
-
-
-def copy_deeply(rank: Rank, case: PlainCase) -> None:
-    """Copy a sharded module with all that it holds."""
-    copy.deepcopy(sharder(rank)(linear()))
-
-
-def shard_a_scalar(rank: Rank, case: PlainCase) -> None:
-    """Shard a module that has a parameter without dims."""
-    module = linear()
-    module.scale = nn.Parameter(torch.tensor(1.0))
-    sharder(rank)(module)
-
-
-def shard_over_nameless_axes(rank: Rank, case: PlainCase) -> None:
-    """Shard over a mesh of two axes without names."""
-    sharder(rank)(linear(), mesh=rank.mesh((1, rank.size)))
-
-
-def place_beyond_the_dims(rank: Rank, case: PlainCase) -> None:
-    """Ask for dim 1 of a bias."""
-    sharder(rank)(linear(2, 2, bias=True), shard_placement_fn=lambda parameter: Shard(1))
-
-
-def place_by_a_number(rank: Rank, case: PlainCase) -> None:
-    """Answer with a number where a placement is asked for."""
-    sharder(rank)(linear(), shard_placement_fn=lambda parameter: 0)
-
-
-def run_a_list_as_root(rank: Rank, case: PlainCase) -> None:
+def run_a_list_as_root(shard: Sharder, rank: Rank) -> None:
     """Run a module of a list that was sharded together, with no root above."""
-    first, second = sharder(rank)([linear(), linear(2, 3)])
+    first, second = shard([linear(), linear(2, 3)])
     second(first(torch.ones(1, 2, device=rank.device)))
 
 
+#: What is done, by a word for it, with ``fully_shard`` over all ranks.
+REFUSED: dict[str, Callable[[Sharder, Rank], object]] = {
+    "twice": lambda shard, _: shard(shard(linear())),
+    "list": lambda shard, _: shard(nn.ModuleList([linear()])),
+    "dict": lambda shard, _: shard(nn.ModuleDict({"a": linear()})),
+    "deepcopy": lambda shard, _: copy.deepcopy(shard(linear())),
+    "scalars": lambda shard, _: shard(Scaled()),
+    "nameless axes": lambda shard, rank: shard(linear(), mesh=rank.mesh((1, rank.size))),
+    "dims": lambda shard, _: shard(linear(2, 2, bias=True), shard_placement_fn=lambda parameter: Shard(1)),
+    "placements": lambda shard, _: shard(linear(), shard_placement_fn=lambda parameter: 0),
+    "list as root": run_a_list_as_root,
+}
+
+
+def refuse(rank: Rank, case: PlainCase) -> None:
+    """Do it."""
+    REFUSED[case.way](sharder(rank), rank)
+
+
 # What may be refused, but must not go wrong.
-
-
-def keeps_or_refuses(
-    rank: Rank, case: PlainCase, make: Callable[[], tuple[nn.Module, dict[str, Any]]]
-) -> dict[str, Any]:
-    """Shard what ``make`` makes and take a pass; either what came of it, or what was raised."""
-    module, options = make()
-    try:
-        net = sharder(rank)(module.to(rank.device), **options)
-        full = [parameter.full_tensor().detach().clone() for parameter in net.parameters()]
-        outputs = net(torch.ones(1, 2, device=rank.device))
-        outputs.sum().backward()
-        grads = [local(p.grad.full_tensor()) for p in net.parameters()]
-    except Exception as error:
-        return {"raised": as_data(error)}
-    return {"parameters": full, "outputs": outputs.detach().double(), "gradients": grads}
-
-
-def transposed_weight() -> tuple[nn.Module, dict[str, Any]]:
-    """A layer whose weight is not contiguous."""
-    layer = linear(3, 2)
-    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
-    return layer, {}
-
-
-def uneven_columns() -> tuple[nn.Module, dict[str, Any]]:
-    """A layer whose three columns are cut over two ranks."""
-    return nn.Sequential(linear(3, 2), linear(2, 3)), {"shard_placement_fn": lambda parameter: Shard(1)}
 
 
 class TwoDtypes(nn.Module):
@@ -246,16 +195,37 @@ class TwoDtypes(nn.Module):
         return self.one(x) + self.other(x.to(self.other.weight.dtype))
 
 
-def two_dtypes() -> tuple[nn.Module, dict[str, Any]]:
-    """Both layers are to be sharded together."""
-    return TwoDtypes(), {}
+def transposed() -> nn.Linear:
+    """A layer whose weight is not contiguous."""
+    layer = linear(3, 2)
+    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
+    return layer
 
 
-def expected_pass(make: Make) -> dict[str, Any]:
-    """What comes of it without sharding."""
-    net, _ = make()
-    outputs = net(torch.ones(1, 2))
+#: Modules, and the options that they are sharded with; ranks do not divide the three columns.
+KEPT_OR_REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
+    "not contiguous": (transposed, {}),
+    "uneven columns": (
+        lambda: nn.Sequential(linear(3, 2), linear(2, 3)),
+        {"shard_placement_fn": lambda parameter: Shard(1)},
+    ),
+    "two dtypes": (TwoDtypes, {}),
+}
+
+
+def keep_or_refuse(rank: Rank, case: PlainCase) -> dict[str, Any]:
+    """Shard such a module and take a pass; either what came of it, or what was raised."""
+    make, options = KEPT_OR_REFUSED[case.way]
+    try:
+        return passed(sharder(rank)(make().to(rank.device), **options), rank.device)
+    except Exception as error:
+        return {"raised": as_data(error)}
+
+
+def passed(net: nn.Module, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The parameters of a net, its outputs for ones, and gradients of their sum: all whole."""
+    full = [whole(parameter) for parameter in net.parameters()]
+    outputs = net(torch.ones(1, 2, device=device))
     outputs.sum().backward()
-    named = list(net.parameters())
-    grads = [p.grad.contiguous() for p in named if p.grad is not None]
-    return {"parameters": [p.detach() for p in named], "outputs": outputs.detach().double(), "gradients": grads}
+    gradients = [whole(p.grad).contiguous() for p in net.parameters() if p.grad is not None]
+    return {"parameters": full, "outputs": outputs.detach().double(), "gradients": gradients}

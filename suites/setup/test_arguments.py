@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
@@ -17,51 +17,42 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack, as_case
+from suites.generated.net_cases import GeneratedCase
+from suites.generated.net_programs import spread_net
+from suites.generated.net_strategies import generated_cases
+from suites.kit.cases import CaseOnMesh, Stack, as_case
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
-from suites.kit.programs import apply, data_mesh, loss_of, shard_tree, steps
-from suites.kit.strategies import stacks, training_cases, trees, world_sizes
-from suites.kit.trees import TreeCase
-from suites.oracle.judging import finds, trains
-from suites.oracle.layout import own
-from suites.oracle.situation import Trace
+from suites.kit.programs import FACTS, apply, data_mesh, tensors
+from suites.kit.strategies import stacks, training_cases, world_sizes
+from suites.oracle.expected import expected
+from suites.oracle.judging import finds, follows
+from suites.oracle.sharded import Resting
 
 # Where things lie. Cases are built on the CPU, so a target that is the CPU cannot tell.
 
 
-def devices(rank: Rank, net: nn.Module) -> dict[str, Any]:
-    """The device of the rank, and that of every parameter and buffer and of their local parts."""
-    named = [*net.named_parameters(), *net.named_buffers()]
-    parts = {name: own(tensor) for name, tensor in named}
-    return {
-        "rank": str(torch.empty(0, device=rank.device).device),
-        "tensors": {name: str(tensor.device) for name, tensor in named},
-        "parts": {name: str(part.device) for name, part in parts.items()},
-    }
+def devices(rank: Rank, case: CaseOnMesh) -> dict[str, str]:
+    """Where parameters and buffers end of a net that was on the CPU, but for what tensor parallelism moved."""
+    if isinstance(case, ParallelCase):
+        net: nn.Module = apply(rank, case, cut_over_tp(rank, case, case.build()))
+    else:
+        assert isinstance(case, GeneratedCase)
+        net = spread_net(rank, case, case.build())
+    return {name: FACTS["device"](tensor, data_mesh(rank, case)) for name, tensor in tensors(net).items()}
 
 
-def devices_of_plain(rank: Rank, case: TreeCase) -> dict[str, Any]:
-    """Where a net ends that was on the CPU."""
-    return devices(rank, shard_tree(rank, case))
-
-
-def devices_of_parallel(rank: Rank, case: ParallelCase) -> dict[str, Any]:
-    """Where a net ends of which tensor parallelism had put some on the device already."""
-    return devices(rank, apply(rank, case, cut_over_tp(rank, case, case.build())))
-
-
-def lie_on_the_device(trial: Trial, facts: list[dict[str, Any]]) -> None:
-    """Require that all tensors and local parts are on the device of their rank."""
-    for number, got in enumerate(facts):
-        want = {kind: dict.fromkeys(got[kind], got["rank"]) for kind in ("tensors", "parts")}
-        trial.agree(f"rank {number}", got, {"rank": got["rank"], **want})
+def lie_on_the_device(trial: Trial, case: CaseOnMesh) -> None:
+    """Require that all tensors are on the device of the mesh."""
+    net = case.build()
+    names = [name for name, _ in [*net.named_parameters(), *net.named_buffers()]]
+    finds(trial, devices, case, dict.fromkeys(names, "the mesh's"))
 
 
 @requirement("arguments/moves-to-device", Feature.FULLY_SHARD, limits=("second device type",), source="C1")
-@given(case=trees())
-def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case: TreeCase) -> None:
+@given(case=generated_cases(world_size=world_sizes()))
+def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case: GeneratedCase) -> None:
     """fully_shard moves all parameters and buffers of a net from the CPU to the device of the mesh."""
-    lie_on_the_device(trial, trial.run(devices_of_plain, case))
+    lie_on_the_device(trial, case)
 
 
 @requirement(
@@ -75,7 +66,7 @@ def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case
 @given(case=parallel_cases(even=False, blocks=("buffer",)))
 def test_what_tensor_parallelism_left_on_the_cpu_is_moved(trial: Trial, case: ParallelCase) -> None:
     """After tensor parallelism, fully_shard moves what is still on the CPU, so that all ends on the mesh's device."""
-    lie_on_the_device(trial, trial.run(devices_of_parallel, case))
+    lie_on_the_device(trial, case)
 
 
 # Meshes that are refused.
@@ -88,7 +79,6 @@ def shard_across_device_types(rank: Rank, case: ParallelCase) -> None:
     for layer in (net[0].in_proj, net[0].out_proj):
         part = DTensor.from_local(layer.weight.detach(), of_cpus["tp"], run_check=False)
         layer.weight = nn.Parameter(part)
-    assert rank.implementation.fully_shard is not None
     rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
 
 
@@ -160,36 +150,33 @@ TWICE = ParallelCase(
     4, Stack(3, ("linear",), multiplier=1), exact=True, steps=1, mesh=(2, 2), axes=("shard", "copy"), shard=("shard",)
 )
 
-
-def shard_over_groups(rank: Rank, case: ParallelCase) -> nn.Sequential:
-    """Shard the case's net over a mesh that knows nothing of the case's own but its groups."""
-    mesh, names = data_mesh(rank, case), case.data_axes
-    groups = [mesh.get_group(axis) for axis in names]
-    made = (
-        DeviceMesh.from_group(groups[0], rank.device.type, mesh_dim_names=names)
-        if len(groups) == 1
-        else DeviceMesh.from_group(groups, rank.device.type, mesh=mesh.mesh, mesh_dim_names=names)
-    )
-    return apply(rank, case, case.build(), mesh=made)
+#: Two replicas of two shards.
+HYBRID = replace(TWICE, mesh=(2, 2, 1), axes=("replicate", "shard", "copy"), replicate=("replicate",))
 
 
-def train_over_groups(rank: Rank, case: ParallelCase) -> Trace:
-    """Train over a mesh made from groups."""
-    return steps(rank, case, shard_over_groups(rank, case))
+class OverGroups(Resting):
+    """A net over a mesh that knows nothing of the case's own but its groups."""
 
+    def made(self) -> Any:
+        """The net, sharded over it."""
+        mesh, names, device = data_mesh(self.rank, self.case), self.case.data_axes, self.rank.device.type
+        groups = [mesh.get_group(axis) for axis in names]
+        made = (
+            DeviceMesh.from_group(groups[0], device, mesh_dim_names=names)
+            if len(groups) == 1
+            else DeviceMesh.from_group(groups, device, mesh=mesh.mesh, mesh_dim_names=names)
+        )
+        return apply(self.rank, self.case, self.case.build(), mesh=made)
 
-def meshes_after_backward(rank: Rank, case: ParallelCase) -> dict[str, Any]:
-    """The meshes of parameters and gradients after a backward over a mesh made from groups."""
-    net = shard_over_groups(rank, case)
-    loss_of(rank, case, net).backward()
-    return {name: [mesh_facts(p), mesh_facts(p.grad)] for name, p in net.named_parameters()}
-
-
-def mesh_facts(tensor: Tensor | None) -> dict[str, Any]:
-    """Which ranks a tensor's mesh has, and where this rank is among them."""
-    if not isinstance(tensor, DTensor):
-        return {"ranks": type(tensor).__name__, "coordinate": None}
-    return {"ranks": tensor.device_mesh.mesh.tolist(), "coordinate": list(tensor.device_mesh.get_coordinate() or ())}
+    def see_meshes(self) -> dict[str, Any]:
+        """Which ranks the meshes of parameters and gradients have, and where this rank is among them."""
+        meshes = {name: [getattr(each, "device_mesh", None) for each in (p, p.grad)] for name, p in self.held.items()}
+        return {
+            name: [
+                {"ranks": mesh.mesh.tolist(), "coordinate": list(mesh.get_coordinate() or ())} for mesh in each if mesh
+            ]
+            for name, each in meshes.items()
+        }
 
 
 def expected_mesh(case: ParallelCase, number: int) -> dict[str, Any]:
@@ -203,9 +190,8 @@ def expected_mesh(case: ParallelCase, number: int) -> dict[str, Any]:
 @given(case=group_cases())
 def test_parameters_and_gradients_lie_on_the_ranks_of_the_group(trial: Trial, case: ParallelCase) -> None:
     """Over a mesh made from a process group, parameters and gradients lie on its ranks, in its order."""
-    finds(
-        trial, meshes_after_backward, case, lambda rank: {name: [expected_mesh(case, rank)] * 2 for name in case.full()}
-    )
+    for number, got in enumerate(trial.run(OverGroups.seen, case, ("forward", "backward"), "meshes")):
+        trial.agree(f"rank {number}", got["meshes"], {name: [expected_mesh(case, number)] * 2 for name in case.full()})
 
 
 @requirement("arguments/trains-on-mesh-from-group", Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP, ranks=2, source="C16")
@@ -213,7 +199,7 @@ def test_parameters_and_gradients_lie_on_the_ranks_of_the_group(trial: Trial, ca
 @given(case=group_cases())
 def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: ParallelCase) -> None:
     """Losses, gradients and local shards over a mesh made from a group are the unsharded model's, bit for bit."""
-    trains(trial, train_over_groups, case)
+    follows(trial, OverGroups.play, expected(case))
 
 
 @requirement(
@@ -223,7 +209,8 @@ def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: Par
     Feature.MESH_FROM_GROUP,
     ranks=4,
 )
+@example(case=HYBRID)
 @given(case=group_cases(two_axes=True))
 def test_training_over_a_mesh_made_from_two_groups_is_exact(trial: Trial, case: ParallelCase) -> None:
     """Over a mesh made from a group for each axis, HSDP gives the unsharded model's losses, gradients and parts."""
-    trains(trial, train_over_groups, case)
+    follows(trial, OverGroups.play, expected(case))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from hypothesis import example, given
 
@@ -33,15 +35,15 @@ def test_modules_come_back_as_the_objects_they_were(trial: Trial, case: Training
     """What is given, a module or a list, comes back itself; given modules gain the class, others are untouched."""
     names = [name for name, _ in case.build().named_modules()]
     sharded = [name for name in names if name in {"", *map(str, case.sharded)}]
-    want = {"list": True, "module": True, "still what it was": dict.fromkeys(names, True), "sharded": sharded}
-    finds(trial, nets.given_back, case, {**want, "untouched": [name for name in names if name not in sharded]})
+    want = {"returned": {"list": True, "module": True}, "still what it was": dict.fromkeys(names, True)}
+    comes_back(trial, case, **want, sharded=sharded, untouched=[name for name in names if name not in sharded])
 
 
 @requirement("entry/names", SHARDED)
 @given(case=pass_cases())
 def test_all_names_stay_as_they_were(trial: Trial, case: TrainingCase) -> None:
     """Sharding changes no name of a parameter, buffer or module, and not their order."""
-    finds(trial, nets.names_after, case, nets.names_of(case.build()))
+    comes_back(trial, case, names=nets.names_of(case.build()))
 
 
 @requirement("entry/needs-gradients", SHARDED)
@@ -57,7 +59,7 @@ def test_sharded_parameters_need_gradients_as_the_originals_did(trial: Trial, ca
 def test_a_slice_of_a_sharded_sequential_is_a_plain_one(trial: Trial, case: TrainingCase) -> None:
     """Slicing a sharded Sequential gives a Sequential of the same modules that is not itself sharded."""
     want = {"is sharded": False, "is a Sequential": True, "same": [True] * (len(case.net.blocks) - 1)}
-    finds(trial, nets.sliced, case, want)
+    comes_back(trial, case, slice=want)
 
 
 @requirement("entry/nested-in-a-list", SHARDED)
@@ -88,3 +90,9 @@ def test_without_a_mesh_all_ranks_share(trial: Trial) -> None:
 def test_modules_without_parameters_may_be_sharded(trial: Trial, case: TrainingCase) -> None:
     """Sharded modules that have no parameters of their own change no result; unshard() and wait() do nothing there."""
     follows(trial, case, EMPTY)
+
+
+def comes_back(trial: Trial, case: TrainingCase, **want: Any) -> None:
+    """Require these facts of what comes back."""
+    for number, got in enumerate(trial.run(nets.given_back, case)):
+        trial.agree(f"rank {number}", {fact: got[fact] for fact in want}, want)

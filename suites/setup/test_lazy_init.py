@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from hypothesis import example, given
@@ -10,116 +11,109 @@ from torch import nn
 
 from harness.requirement import requirement
 from harness.trial import Trial
-from harness.vendor import Feature, GroupState
+from harness.vendor import Feature
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack
-from suites.kit.programs import introspection, shard_tree
-from suites.kit.strategies import trees
-from suites.kit.trees import TreeCase, groups, names
-from suites.oracle.judging import finds
+from suites.generated.net_cases import GeneratedCase, Group, group_of
+from suites.generated.net_programs import ShardedNet, spread_net
+from suites.generated.net_strategies import nested_cases
+from suites.kit.nets import LENGTH, Block, Net
+from suites.kit.programs import introspection
+from suites.kit.strategies import world_sizes
+from suites.kit.trees import names
 
 SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)
+#: A module within another is sharded by itself.
+BELOW = GeneratedCase(1, Net(2, (Block("linear"), Block("mlp"))), (Group(("blocks.1.out_proj",)), Group()))
 
 
-def initialised(rank: Rank, case: TreeCase) -> list[tuple[str, GroupState]]:
-    """Shard, initialise the root; the name and state of every sharded module, in the root's own order."""
-    net = shard_tree(rank, case)
+def initialised(rank: Rank, case: GeneratedCase) -> dict[str, Any]:
+    """Shard and initialise the root: the sharded modules as it lists them, and what each is called, by its name."""
+    net = spread_net(rank, case, case.build())
     introspection(rank).lazy_init(net)
     called = names(net)
-    return [(called[id(state.module)], state) for state in introspection(rank).states(net)]
-
-
-def roots(rank: Rank, case: TreeCase) -> dict[str, bool]:
-    """Whether each sharded module is the root, by name in alphabetic order."""
-    return dict(sorted((name, state.is_root) for name, state in initialised(rank, case)))
-
-
-def order(rank: Rank, case: TreeCase) -> list[str]:
-    """The names of the sharded modules as the root lists them."""
-    return [name for name, _ in initialised(rank, case)]
-
-
-def module_names(rank: Rank, case: TreeCase) -> dict[str, str | None]:
-    """The name that each sharded module with parameters of its own receives."""
+    listed = [(called[id(state.module)], state) for state in introspection(rank).states(net)]
+    states = sorted(listed, key=lambda pair: pair[0])
     return {
-        name: state.module_name for name, state in sorted(initialised(rank, case), key=_name) if state.parameter_names
+        "order": [name for name, _ in listed],
+        "roots": {name: state.is_root for name, state in states},
+        "modules": {name: state.module_name for name, state in states if state.parameter_names},
+        "parameters": {name: sorted(state.parameter_names) for name, state in states},
     }
 
 
-def parameter_names(rank: Rank, case: TreeCase) -> dict[str, list[str]]:
-    """What the parameters of each sharded module are called."""
-    return {name: sorted(state.parameter_names) for name, state in sorted(initialised(rank, case), key=_name)}
+def settles(trial: Trial, case: GeneratedCase, fact: str) -> None:
+    """Require one fact of what initialisation settles."""
+    order: dict[str, list[str]] = {name: [] for name, _ in case.build().named_modules() if name in ("", *case.below)}
+    for name in case.full():
+        order[group_of(case, name).modules[0]].append(name)
+    own = {name: sorted(parameters) for name, parameters in sorted(order.items())}
+    want = {
+        "order": list(order),
+        "roots": {name: name == "" for name in own},
+        "modules": {name: name for name, parameters in own.items() if parameters},
+        "parameters": own,
+    }
+    for number, got in enumerate(trial.run(initialised, case)):
+        trial.agree(f"rank {number}", got[fact], want[fact])
 
 
-def _name(pair: tuple[str, GroupState]) -> str:
-    return pair[0]
-
-
-def initialise_a_child_first(rank: Rank, case: TreeCase) -> None:
+def initialise_a_child_first(rank: Rank, case: GeneratedCase) -> None:
     """Initialise the child that was sharded first, and then the root."""
-    net = shard_tree(rank, case)
-    introspection(rank).lazy_init(net.get_submodule(case.plan[0]))
+    net = spread_net(rank, case, case.build())
+    introspection(rank).lazy_init(net.get_submodule(case.below[0]))
     introspection(rank).lazy_init(net)
 
 
-def run_a_child_first(rank: Rank, case: TreeCase) -> None:
+def run_a_child_first(rank: Rank, case: GeneratedCase) -> None:
     """Run forward through the child that was sharded first, and then through the root."""
-    net = shard_tree(rank, case)
-    child = net.get_submodule(case.plan[0])
+    net = ShardedNet(rank, case).net
+    child = net.get_submodule(case.below[0])
+    assert isinstance(case.net, Net)
     width = child.in_features if isinstance(child, nn.Linear) else case.net.dim
-    child(torch.ones(2, width, device=rank.device))
-    net(torch.ones(2, case.net.dim, device=rank.device))
+    child(torch.ones(1, LENGTH, width, dtype=case.torch_dtype, device=rank.device))
+    case.run(net, 0, rank.number, case.torch_dtype, rank.device)
 
 
 @requirement("lazy-init/one-root", *SEEN, source="C10")
-@given(case=trees(fewest_sharded=1))
-def test_the_module_that_runs_first_is_the_only_root(trial: Trial, case: TreeCase) -> None:
+@given(case=nested_cases(world_size=world_sizes()))
+def test_the_module_that_runs_first_is_the_only_root(trial: Trial, case: GeneratedCase) -> None:
     """After lazy initialisation through the outermost module, it is a root and no sharded module below it is."""
-    finds(trial, roots, case, {name: name == "" for name in sorted(expected(case))})
+    settles(trial, case, "roots")
 
 
 @requirement("lazy-init/order", *SEEN, source="C10")
-@given(case=trees(fewest_sharded=1))
-def test_the_root_lists_sharded_modules_in_module_order(trial: Trial, case: TreeCase) -> None:
+@given(case=nested_cases(world_size=world_sizes()))
+def test_the_root_lists_sharded_modules_in_module_order(trial: Trial, case: GeneratedCase) -> None:
     """The root lists every sharded module of its tree once: itself first, then the others in module order."""
-    finds(trial, order, case, list(expected(case)))
+    settles(trial, case, "order")
 
 
 @requirement("lazy-init/module-names", *SEEN, source="C11")
-@example(
-    case=TreeCase(
-        1, Stack(2, ("linear", "mlp"), multiplier=1, bias=False), (("1.in_proj.weight", "0.weight"),), ("1.out_proj",)
-    )
-)
-@given(case=trees(fewest_sharded=1))
-def test_modules_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
+@example(case=BELOW)
+@given(case=nested_cases(world_size=world_sizes()))
+def test_modules_are_named_relative_to_the_root(trial: Trial, case: GeneratedCase) -> None:
     """Each sharded module that manages parameters has its qualified name in the root; the root's own is empty."""
-    finds(trial, module_names, case, {name: name for name, own in sorted(expected(case).items()) if own})
+    settles(trial, case, "modules")
 
 
 @requirement("lazy-init/parameter-names", *SEEN, source="C11")
-@given(case=trees(fewest_sharded=1))
-def test_parameters_are_named_relative_to_the_root(trial: Trial, case: TreeCase) -> None:
+@given(case=nested_cases(world_size=world_sizes()))
+def test_parameters_are_named_relative_to_the_root(trial: Trial, case: GeneratedCase) -> None:
     """Each sharded module knows the parameters it manages, and only them, by their qualified names in the root."""
-    finds(trial, parameter_names, case, dict(sorted(expected(case).items())))
+    settles(trial, case, "parameters")
 
 
 @requirement("lazy-init/child-first", *SEEN, source="C12")
-@given(case=trees(fewest_sharded=1))
-def test_a_child_initialised_before_the_root_is_refused_by_name(trial: Trial, case: TreeCase) -> None:
+@given(case=nested_cases(world_size=world_sizes()))
+def test_a_child_initialised_before_the_root_is_refused_by_name(trial: Trial, case: GeneratedCase) -> None:
     """Lazy initialisation of the root after that of a child raises RuntimeError naming the child and the remedy."""
-    child = re.escape(case.plan[0])
+    child = re.escape(case.below[0])
     match = rf"(?s)already been lazily initiali[sz]ed.*\b{child}\b.*root module first"
     trial.refuses(initialise_a_child_first, case, error="RuntimeError", match=match)
 
 
 @requirement("lazy-init/child-runs-first", Feature.FULLY_SHARD, source="C12")
-@given(case=trees(fewest_sharded=1))
-def test_running_a_child_before_its_root_is_refused(trial: Trial, case: TreeCase) -> None:
+@given(case=nested_cases(world_size=world_sizes()))
+def test_running_a_child_before_its_root_is_refused(trial: Trial, case: GeneratedCase) -> None:
     """Forward through the root, after a forward through a sharded child of it, raises RuntimeError about the root."""
     trial.refuses(run_a_child_first, case, error="RuntimeError", match="root")
-
-
-def expected(case: TreeCase) -> dict[str, list[str]]:
-    """The sharded modules in module order, each with the names of its parameters."""
-    return groups(case.build(), case)

@@ -1,4 +1,4 @@
-"""State dicts of sharded nets: what runs on ranks, and what each rank must find.
+"""State dicts of sharded nets: what is done to a net on ranks, what is then looked at, and what must be seen.
 
 A weight of five rows on two ranks is one entry on both, a DTensor whose local tensor is the parameter's own memory::
 
@@ -8,31 +8,63 @@ A weight of five rows on two ranks is one entry on both, a DTensor whose local t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
+from suites.generated.net_cases import GeneratedCase
+from suites.generated.net_programs import ShardedNet
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
-from suites.kit.programs import apply, data_mesh
-from suites.kit.registered import Facts, described, facts, sharded_modules
-from suites.kit.strategies import stacks, training_cases
-from suites.oracle.layout import own, shard
+from suites.kit.programs import ShardedStack, apply, laid_as, whole
+from suites.kit.registered import Facts, described
+from suites.kit.strategies import cases_of, plans, stacks, training_cases, world_sizes
+from suites.oracle.layout import local, own, shard
 
 #: Nets without buffers: where those lie is not a matter of offload.
 plain_cases = stacks(buffers=False).flatmap(lambda net: training_cases(exact=True, net=net, dtype="float64"))
 
 
 @dataclass(frozen=True)
-class PlacedCase(TrainingCase):
-    """Every parameter is cut along its largest dim; of equal ones, the last."""
+class OddCase(TrainingCase):
+    """A net that is cut along the ``largest`` dim of each parameter, or ``recomputes`` its blocks.
+
+    Or there are ``buffers``, one that is saved and one that is not.
+    """
+
+    odd: Literal["largest", "recomputes", "buffers"] = "largest"
+
+    def build(self) -> nn.Sequential:
+        """The net with its buffers."""
+        net = super().build()
+        if self.odd == "buffers":
+            net[0].register_buffer("saved", self.numbers((3,), 7))
+            net.register_buffer("passing", self.numbers((2,), 8), persistent=False)
+        return net
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of a parameter."""
-        return shard(full, self.world_size, rank, largest(full))
+        return shard(full, self.shards, rank % self.shards, largest(full) if self.odd == "largest" else 0)
+
+
+def odd_cases(odd: str, **fixed: Any) -> st.SearchStrategy[OddCase]:
+    """Such nets."""
+    found: st.SearchStrategy[OddCase] = cases_of(
+        OddCase, training_cases(reshard_after_forward=None, **fixed), odd=st.just(odd)
+    )
+    return found
+
+
+@st.composite
+def placed_cases(draw: st.DrawFn) -> OddCase:
+    """Nets whose every dim the ranks divide: unequal parts along other dims than the first are not asked for."""
+    size, drawn = draw(world_sizes(2)), draw(stacks(most_blocks=2, largest=2))
+    net = replace(drawn, dim=size * drawn.dim)
+    return OddCase(size, net, draw(plans(net)), seed=draw(st.integers(0, 2**16)))
 
 
 def largest(tensor: Tensor) -> int:
@@ -40,27 +72,13 @@ def largest(tensor: Tensor) -> int:
     return max(range(tensor.dim()), key=lambda dim: (tensor.size(dim), dim))
 
 
-def prepared(rank: Rank, case: TrainingCase) -> nn.Sequential:
-    """Build the net and shard it over the case's mesh: of one axis, of replicas, or with tensor parallelism beside."""
-    options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
-    if isinstance(case, PlacedCase):
-        options["shard_placement_fn"] = lambda parameter: Shard(largest(parameter))
-    return apply(rank, case, cut_over_tp(rank, case, case.build()), **options)
-
-
-def batch(rank: Rank, case: TrainingCase) -> Tensor:
-    """A batch that neighbours under tensor parallelism share."""
-    return case.inputs(0, case.data_rank(rank.number)).to(rank.device)
-
-
 def other(case: TrainingCase) -> nn.Sequential:
     """The same net with other values everywhere."""
     return replace(case, seed=case.seed + 1).build()
 
 
-def expected(case: TrainingCase, number: int, net: nn.Module | None = None) -> Facts:
-    """The entries that rank ``number`` must have when the unsharded net is ``net``, or the case's."""
-    net = net or case.build()
+def expected(case: TrainingCase, number: int, net: nn.Module) -> Facts:
+    """The entries that rank ``number`` must have when the unsharded net is ``net``."""
     buffers = dict(net.named_buffers())
     return {
         name: {"is": "a plain tensor", "local": full}
@@ -70,119 +88,131 @@ def expected(case: TrainingCase, number: int, net: nn.Module | None = None) -> F
     }
 
 
-def is_even(case: TrainingCase, name: str, full: Tensor) -> bool:
-    """Whether every rank holds as many rows as every other."""
-    return len({case.part(number, name, full).shape for number in range(case.world_size)}) == 1
+class Asked(ShardedStack):
+    """A net on one rank, over a mesh of one axis, of replicas, or with tensor parallelism beside."""
+
+    def made(self) -> Any:
+        """The net, sharded."""
+        case, net = self.case, cut_over_tp(self.rank, self.case, self.case.build())
+        options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
+        odd = getattr(case, "odd", "")
+        if odd == "largest":
+            options["shard_placement_fn"] = lambda parameter: Shard(largest(parameter))
+        for block in net if odd == "recomputes" else ():
+            self.rank.implementation.checkpoint(block)
+        return apply(self.rank, case, net, **options)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is registered: parameters, then buffers."""
+        return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+
+    # What is done besides.
+
+    def ask(self, _: str) -> None:
+        """Ask for a state dict."""
+        self.net.state_dict()
+
+    def allocate(self, _: str) -> None:
+        """Make new entries, of the same kinds as the net's, with the values of the other net."""
+        full, state = other(self.case), self.net.state_dict()
+        buffers = dict(full.named_buffers())
+        self.fresh = {name: value.detach().clone() for name, value in state.items()}
+        for name, value in full.state_dict().items():
+            part = value if name in buffers else self.case.part(self.rank.number, name, value)
+            own(self.fresh[name]).copy_(part)
+        self.lay = {name: own(value).data_ptr() for name, value in state.items()}
+
+    def give(self, _: str) -> dict[str, list[str]]:
+        """Load them; the keys that do not fit, and the entries that then lie elsewhere."""
+        wrong = self.net.load_state_dict(self.fresh)
+        state = self.net.state_dict()
+        moved = [name for name, value in state.items() if own(value).data_ptr() != self.lay[name]]
+        return {"do not fit": [*wrong.missing_keys, *wrong.unexpected_keys], "moved": moved}
+
+    # What is looked at.
+
+    def see_entries(self) -> Facts:
+        """The entries of the state dict, in order."""
+        return described(self.net.state_dict())
+
+    def see_asked(self) -> Facts:
+        """Those that ``get_model_state_dict`` gives."""
+        return described(self.rank.implementation.state_dicts.get_model_state_dict(self.net))
+
+    def see_tensors(self) -> Facts:
+        """What is registered, by sorted names."""
+        return described(dict(sorted(self.tensors().items())))
+
+    def see_copied(self) -> list[str]:
+        """Of which parameters and buffers the entry is not their very memory; of empty ones, nothing can be said."""
+        state, held = self.net.state_dict(), self.tensors()
+        return [n for n, t in held.items() if own(t).numel() and own(t).data_ptr() != own(state[n]).data_ptr()]
+
+    def see_cuts(self) -> dict[str, list[int | None]]:
+        """The dim that each parameter's entry is cut along, on each axis of its mesh."""
+        state = self.net.state_dict()
+        return {name: [getattr(way, "dim", None) for way in state[name].placements] for name in self.held}
+
+    def see_devices(self) -> dict[str, str]:
+        """Where each entry lies."""
+        return {name: value.device.type for name, value in self.net.state_dict().items()}
 
 
-# What runs on ranks.
-
-
-def entries(rank: Rank, case: TrainingCase) -> Facts:
-    """The entries of the state dict, in order."""
-    return described(prepared(rank, case).state_dict())
-
-
-def registered_afterwards(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
-    """What the module has registered after ``state_dict``, parameters, then buffers; and its entries, asked again."""
-    net = prepared(rank, case)
-    net.state_dict()
-    registered = described({**dict(net.named_parameters()), **dict(net.named_buffers())})
-    return {"registered": registered, "entries": described(net.state_dict())}
-
-
-def in_own_memory(rank: Rank, case: TrainingCase) -> dict[str, bool]:
-    """Of every parameter and buffer, whether its entry is its very memory; of empty ones, nothing can be said."""
-    net = prepared(rank, case)
-    state = net.state_dict()
-    held = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    return {name: not own(t).numel() or own(t).data_ptr() == own(state[name]).data_ptr() for name, t in held.items()}
-
-
-def load(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """Load other values; the keys said to be missing or unexpected, the entries then, and which values moved."""
-    return loaded(rank, case, forward=False)
-
-
-def load_after_forward(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """The same where the last thing before was a forward."""
-    return loaded(rank, case, forward=True)
-
-
-def loaded(rank: Rank, case: TrainingCase, forward: bool) -> dict[str, Any]:
-    """Ask for a state dict, run forward or not, and then load, with nothing between."""
-    net = prepared(rank, case)
-    fresh = other_state(rank, case, net)
-    before = {name: own(value).data_ptr() for name, value in net.state_dict().items()}
-    if forward:
-        net(batch(rank, case))
-    wrong = net.load_state_dict(fresh)
-    state = net.state_dict()
-    return {
-        "keys that do not fit": [*wrong.missing_keys, *wrong.unexpected_keys],
-        "entries": described(state),
-        "moved": [name for name, value in state.items() if own(value).data_ptr() != before[name]],
-    }
-
-
-def other_state(rank: Rank, case: TrainingCase, net: nn.Module) -> dict[str, Tensor]:
-    """Freshly allocated entries, of the same kinds as the net's, with the values of the other net."""
-    full = other(case)
-    buffers = dict(full.named_buffers())
-    fresh = {name: value.detach().clone() for name, value in net.state_dict().items()}
-    for name, value in full.state_dict().items():
-        own(fresh[name]).copy_(value if name in buffers else case.part(rank.number, name, value))
-    return fresh
-
-
-def outputs_after_load(rank: Rank, case: TrainingCase) -> Tensor:
-    """Run forward, load other values, and run it again."""
-    net = prepared(rank, case)
-    fresh = other_state(rank, case, net)
-    net(batch(rank, case))
-    net.load_state_dict(fresh)
-    outputs: Tensor = net(batch(rank, case))
-    return outputs.detach()
-
-
-def before_and_after_forward(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """The entries before a forward and after it, and what is registered once they were asked for."""
-    net = prepared(rank, case)
-    before = described(net.state_dict())
-    net(batch(rank, case))
-    after = described(net.state_dict())
-    return {"before": before, "after": after, "registered": facts(net)}
-
-
-def after_unshard(rank: Rank, case: TrainingCase) -> Facts:
-    """The entries while every sharded module has its full parameters registered."""
-    net = prepared(rank, case)
-    for module in sharded_modules(net, case):
-        module.unshard()
-    return described(net.state_dict())
-
-
-def load_in_parts(rank: Rank, case: TrainingCase, pin: bool | None) -> dict[str, Any]:
-    """On meta: load one parameter after the other, each by ``assign``, then run forward.
+class Assembled(Asked):
+    """A net that began on meta, into which one parameter after the other is loaded by ``assign``.
 
     ``pin`` is what is said to the policy of CPU offload; without such a policy it is None.
     """
-    policy = rank.implementation.cpu_offload_policy
-    options = {} if pin is None or policy is None else {"offload_policy": policy(pin_memory=pin)}
-    with torch.device("meta"):
-        net = case.net.build().to(case.torch_dtype)
-    apply(rank, case, net, **options)
-    full = dict(other(case).named_parameters())
-    for name, parameter in list(net.named_parameters()):
-        value = distributed(rank, case, parameter, case.part(rank.number, name, full[name].detach()))
-        net.load_state_dict({name: value.cpu() if options else value}, assign=True, strict=False)
-    outputs = net(batch(rank, case)).detach()
-    state = net.state_dict()
-    return {"outputs": outputs, "entries": described(state), "devices": {k: v.device.type for k, v in state.items()}}
+
+    def __init__(self, rank: Rank, case: TrainingCase, pin: bool | None) -> None:
+        self.pin = pin
+        super().__init__(rank, case)
+
+    def made(self) -> Any:
+        """The net with the values of the other net."""
+        policy, options = self.rank.implementation.cpu_offload_policy, {}
+        if self.pin is not None:
+            assert policy is not None
+            options["offload_policy"] = policy(pin_memory=self.pin)
+        with torch.device("meta"):
+            net = self.case.net.build().to(self.case.torch_dtype)
+        apply(self.rank, self.case, net, **options)
+        full = dict(other(self.case).named_parameters())
+        for name, parameter in list(net.named_parameters()):
+            part = self.case.part(self.rank.number, name, full[name].detach())
+            value = laid_as(parameter, part.to(self.rank.device))
+            net.load_state_dict({name: value.cpu() if options else value}, assign=True, strict=False)
+        return net
 
 
-def distributed(rank: Rank, case: TrainingCase, parameter: Any, values: Tensor) -> DTensor:
-    """A new DTensor of the kind of ``parameter`` with this rank's ``values``."""
-    shape, stride = parameter.shape, parameter.stride()
-    mesh, placements = data_mesh(rank, case), parameter.placements
-    return DTensor.from_local(values.to(rank.device), mesh, placements, run_check=False, shape=shape, stride=stride)
+def assembled(rank: Rank, case: TrainingCase, pin: bool | None) -> dict[str, Any]:
+    """What such a net gives, what is entered, and where that lies."""
+    return Assembled(rank, case, pin).do("look", ("entries", "devices"))
+
+
+class Held(Asked):
+    """A net whose state dict was asked for before training, and is looked at in place of its parameters."""
+
+    def take(self, net: Any) -> None:
+        """Ask for it."""
+        super().take(net)
+        self.state = net.state_dict()
+
+    def see_parameters(self) -> dict[str, Any]:
+        """This rank's part of what is entered of parameters."""
+        return {name: local(self.state[name]) for name in self.held}
+
+
+def full_on_rank_zero(rank: Rank, case: GeneratedCase) -> dict[str, Any]:
+    """Every entry of the state dict put together by all ranks: what this rank keeps if rank 0's CPU alone has it."""
+    found: dict[str, Any] = {}
+    for name, value in ShardedNet(rank, case).net.state_dict().items():
+        full = whole(value)
+        if rank.number == 0:
+            found[name] = entry(full.cpu())
+    return found
+
+
+def entry(tensor: Tensor) -> dict[str, Any]:
+    """Where a full tensor lies, and its values."""
+    return {"device": str(tensor.device), "value": tensor.detach().clone()}

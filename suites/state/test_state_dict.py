@@ -2,52 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from hypothesis import example, given
-from torch import Tensor
+from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.worlds.base import Program
-from suites.kit.cases import NetCase, Stack, TrainingCase
-from suites.kit.hsdp import RESHARDS, hsdp_cases
+from suites.generated.net_cases import GeneratedCase, Group
+from suites.generated.net_strategies import generated_cases
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.hsdp import hsdp_cases
+from suites.kit.nets import Named
 from suites.kit.parallel import ParallelCase, parallel_cases
-from suites.kit.strategies import net_cases, training_cases
-from suites.oracle.judging import finds
-from suites.state import full_state, state_dicts
-from suites.state.full_state import TransformerCase, transformer_cases
-from suites.state.state_dicts import expected, plain_cases
+from suites.kit.registered import unshard_all
+from suites.kit.strategies import training_cases
+from suites.oracle.expected import expected as unsharded
+from suites.oracle.judging import finds, follows
+from suites.state import state_dicts
+from suites.state.state_dicts import Asked, OddCase, expected, odd_cases, other, placed_cases, plain_cases
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.TENSOR_PARALLEL)
 OFFLOAD = (*SHARDED, Feature.CPU_OFFLOAD, Feature.META_DEVICE)
-ANY_CASE = RESHARDS.flatmap(lambda value: training_cases(reshard_after_forward=value))
-
+ANY_CASE = training_cases()
 #: Two ranks each way, which do not divide rows.
 TWO_WAYS = ParallelCase(4, Stack(3, ("mlp",), multiplier=1), mesh=(2, 2))
+LOAD = ("allocate", "give")
+TRANSFORMER = GeneratedCase(2, Named("transformer"), (Group(("layers.0",)), Group()))
 
 
 @requirement("state-dict/keys", *SHARDED, source="A1")
 @given(case=ANY_CASE)
 def test_keys_are_the_names_of_the_unsharded_model_in_order(trial: Trial, case: TrainingCase) -> None:
     """The keys of state_dict() are those of the unsharded model, in its order, and no others."""
-    for number, got in enumerate(trial.run(state_dicts.entries, case)):
-        trial.agree(f"rank {number}, keys", list(got), list(case.build().state_dict()))
+    for number, got in enumerate(trial.run(Asked.seen, case, (), "entries")):
+        trial.agree(f"rank {number}, keys", list(got["entries"]), list(case.build().state_dict()))
 
 
 @requirement("state-dict/values", *SHARDED, source="A1")
 @given(case=ANY_CASE)
 def test_values_are_dtensors_of_this_ranks_rows(trial: Trial, case: TrainingCase) -> None:
     """Parameters are entered as DTensors of this rank's rows without padding, buffers as the plain tensors they are."""
-    finds(trial, state_dicts.entries, case, lambda rank: expected(case, rank))
+    enters(trial, case)
 
 
 @requirement("state-dict/leaves-sharded", *SHARDED, source="A1")
 @given(case=ANY_CASE)
 def test_asking_for_a_state_dict_leaves_the_model_sharded(trial: Trial, case: TrainingCase) -> None:
     """After state_dict() the module has its sharded parameters and buffers registered, and gives the same again."""
-    is_left_sharded(trial, case)
+    enters(trial, case, "ask", looks=("tensors", "entries"))
 
 
 @requirement("state-dict/shares-memory", *SHARDED, source="A1")
@@ -61,7 +67,7 @@ def test_entries_share_memory_with_the_parameters(trial: Trial, case: TrainingCa
 @given(case=ANY_CASE)
 def test_loading_changes_every_value_to_the_loaded_one(trial: Trial, case: TrainingCase) -> None:
     """Loading freshly allocated DTensors fits every key, and leaves every entry with the loaded values."""
-    loads(trial, state_dicts.load, case)
+    enters(trial, case, *LOAD)
 
 
 @requirement("state-dict/load-keeps-memory", *SHARDED, source="A1")
@@ -76,40 +82,36 @@ def test_loading_writes_into_the_parameters_own_memory(trial: Trial, case: Train
 @given(case=training_cases(reshard_after_forward=False))
 def test_loading_after_a_forward_that_left_parameters_full_loads_the_shards(trial: Trial, case: TrainingCase) -> None:
     """Loading right after a forward that left parameters full fits every key and changes every value."""
-    loads(trial, state_dicts.load_after_forward, case)
+    enters(trial, case, "allocate", "forward", "give")
 
 
 @requirement("state-dict/forward-after-load", *SHARDED, ranks=2, source="A1")
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None:
     """A forward after loading gives what the unsharded model gives with the loaded values, padding or not."""
-    finds(trial, state_dicts.outputs_after_load, case, lambda rank: outputs(case, rank))
+    for number, got in enumerate(trial.run(Asked.seen, case, ("allocate", "forward", "give", "look"))):
+        trial.agree(f"rank {number}", got["found"], outputs(case, number, batch=1))
 
 
 @requirement("state-dict/after-forward", *SHARDED, ranks=2, source="A2")
 @given(case=training_cases(reshard_after_forward=False))
 def test_a_state_dict_after_forward_equals_that_before(trial: Trial, case: TrainingCase) -> None:
     """Where forward leaves parameters full, state_dict() after it has the same sharded entries as before it."""
-    for number, got in enumerate(trial.run(state_dicts.before_and_after_forward, case)):
-        want = expected(case, number)
-        trial.agree(f"rank {number}, before", got["before"], want)
-        trial.agree(f"rank {number}, after", got["after"], want)
+    enters(trial, case, "forward")
 
 
 @requirement("state-dict/reshards", *SHARDED, ranks=2, source="A2")
 @given(case=training_cases(reshard_after_forward=False))
 def test_asking_for_a_state_dict_reshards_first(trial: Trial, case: TrainingCase) -> None:
     """Where forward leaves parameters full, state_dict() registers the sharded ones again."""
-    for number, got in enumerate(trial.run(state_dicts.before_and_after_forward, case)):
-        want = expected(case, number)
-        trial.agree(f"rank {number}", got["registered"], {name: want[name] for name in case.full()})
+    enters(trial, case, "forward", "ask", looks=("tensors",))
 
 
 @requirement("state-dict/after-unshard", *SHARDED, source="A2")
 @given(case=ANY_CASE)
 def test_a_state_dict_of_unsharded_modules_is_sharded(trial: Trial, case: TrainingCase) -> None:
     """After unshard() of every module, state_dict() still has DTensors of this rank's rows."""
-    finds(trial, state_dicts.after_unshard, case, lambda rank: expected(case, rank))
+    enters(trial, case, *unshard_all(case))
 
 
 @requirement("state-dict/load-in-parts", *SHARDED, Feature.META_DEVICE, ranks=2, source="A3")
@@ -137,7 +139,7 @@ def test_a_pinned_offloaded_model_on_meta_can_be_loaded_in_parts(trial: Trial, c
 @given(case=parallel_cases(even=False))
 def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, entries have the unsharded names in order, and each rank's part of the values."""
-    finds(trial, state_dicts.entries, case, lambda rank: expected(case, rank))
+    enters(trial, case)
 
 
 @requirement("state-dict/2d-leaves-sharded", *TWO_AXES, ranks=2, source="A4")
@@ -145,7 +147,7 @@ def test_under_tensor_parallelism_entries_are_dtensors_of_this_ranks_part(trial:
 @given(case=parallel_cases(even=False))
 def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, state_dict() leaves sharded parameters registered, and gives the same again."""
-    is_left_sharded(trial, case)
+    enters(trial, case, "ask", looks=("tensors", "entries"))
 
 
 @requirement("state-dict/2d-shares-memory", *TWO_AXES, ranks=2, source="A4")
@@ -160,7 +162,7 @@ def test_under_tensor_parallelism_entries_share_memory(trial: Trial, case: Paral
 @given(case=parallel_cases(even=False))
 def test_under_tensor_parallelism_loading_changes_every_value(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, loading fits every key and leaves every entry with the loaded values."""
-    loads(trial, state_dicts.load, case)
+    enters(trial, case, *LOAD)
 
 
 @requirement("state-dict/2d-load-keeps-memory", *TWO_AXES, ranks=2, source="A4")
@@ -174,72 +176,120 @@ def test_under_tensor_parallelism_loading_moves_no_even_shard(trial: Trial, case
 @given(case=hsdp_cases())
 def test_replicas_have_equal_entries(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards, entries have the unsharded names in order, and the rows of the rank's shard coordinate."""
-    finds(trial, state_dicts.entries, case, lambda rank: expected(case, rank))
+    enters(trial, case)
 
 
 @requirement("state-dict/hsdp-load", *SHARDED, Feature.HSDP, ranks=2, source="A1")
 @given(case=hsdp_cases())
 def test_loading_reaches_all_replicas(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards, loading fits every key and leaves every entry of every replica with the loaded values."""
-    loads(trial, state_dicts.load, case)
+    enters(trial, case, *LOAD)
 
 
 @requirement("state-dict/full", *SHARDED, ranks=2, source="A5")
-@given(case=net_cases(at_least=2))
-def test_a_full_state_dict_on_rank_zero_is_the_unsharded_models(trial: Trial, case: NetCase) -> None:
+@given(case=generated_cases())
+def test_a_full_state_dict_on_rank_zero_is_the_unsharded_models(trial: Trial, case: GeneratedCase) -> None:
     """full_tensor() of every entry, kept on rank 0's CPU alone, gives the unsharded model's keys, order and values."""
-    finds(trial, full_state.full_state_of_stack, case, lambda rank: full_state.expected(case.build(), rank))
+    is_full_on_rank_zero(trial, case)
 
 
 @requirement("state-dict/full-of-transformer", *SHARDED, ranks=2, source="A5")
-@given(case=transformer_cases())
-def test_a_full_state_dict_of_a_transformer_is_the_unsharded_models(trial: Trial, case: TransformerCase) -> None:
+@example(case=TRANSFORMER)
+@given(case=generated_cases(nets=st.just(TRANSFORMER.net)))
+def test_a_full_state_dict_of_a_transformer_is_the_unsharded_models(trial: Trial, case: GeneratedCase) -> None:
     """With tied weights too, the full state of a transformer on rank 0 has the unsharded model's keys and values."""
-    finds(trial, full_state.full_state_of_transformer, case, lambda rank: full_state.expected(case.build(), rank))
+    is_full_on_rank_zero(trial, case)
 
 
-def is_left_sharded(trial: Trial, case: TrainingCase) -> None:
-    """Compare what is registered after ``state_dict``, and another state dict, with each rank's rows."""
-    net = case.build()
-    names = [*dict(net.named_parameters()), *dict(net.named_buffers())]
-    for number, got in enumerate(trial.run(state_dicts.registered_afterwards, case)):
+@requirement("state-dict/placed", *SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
+@given(case=placed_cases())
+def test_what_is_cut_along_its_largest_dim_loads_in_place(trial: Trial, case: OddCase) -> None:
+    """Cut along their largest dims, parameters are entered so, and loading writes every value into their own memory."""
+    dims = {name: [state_dicts.largest(full)] for name, full in case.full().items()}
+    finds(trial, Asked.seen, case, {"found": {}, "cuts": dims}, (), "cuts")
+    enters(trial, case, *LOAD)
+    keeps_memory(trial, case)
+
+
+@requirement("state-dict/follows-training", *SHARDED, ranks=2)
+@given(case=training_cases(exact=True, reshard_after_forward=None))
+def test_a_state_dict_asked_for_once_follows_training(trial: Trial, case: TrainingCase) -> None:
+    """A state dict that was asked for before training has the trained values after every step."""
+    follows(trial, state_dicts.Held.play, unsharded(case))
+
+
+@requirement("state-dict/asked-in-two-ways", *SHARDED, ranks=2)
+@given(case=training_cases(reshard_after_forward=False))
+def test_get_model_state_dict_gives_the_modules_own_state_dict(trial: Trial, case: TrainingCase) -> None:
+    """get_model_state_dict gives the sharded entries of state_dict(), also after a forward that left all full."""
+    enters(trial, case, looks=("entries", "asked"))
+    enters(trial, case, "forward", looks=("asked", "entries"))
+
+
+@requirement("state-dict/buffers", *SHARDED)
+@given(case=odd_cases("buffers", at_least=1))
+def test_buffers_are_entered_and_loaded_unless_they_are_not_persistent(trial: Trial, case: OddCase) -> None:
+    """Persistent buffers are entered and loaded as plain tensors; others are not entered, and loading leaves them."""
+    before, after = (dict(net.named_buffers()) for net in (case.build(), other(case)))
+    enters(trial, case)
+    enters(trial, case, *LOAD)
+    for number, got in enumerate(trial.run(Asked.seen, case, LOAD, "buffers")):
+        trial.agree(f"rank {number}", got["buffers"], {**after, "passing": before["passing"]})
+
+
+@requirement("state-dict/under-checkpoint", *SHARDED, Feature.CHECKPOINT, ranks=2)
+@given(case=odd_cases("recomputes"))
+def test_recomputation_changes_no_entry(trial: Trial, case: OddCase) -> None:
+    """Where blocks recompute their forward, entries have the unsharded names and this rank's rows all the same."""
+    enters(trial, case)
+    enters(trial, case, "forward", "backward")
+
+
+def enters(trial: Trial, case: TrainingCase, *acts: str, looks: tuple[str, ...] = ("entries",)) -> None:
+    """Require, after these acts, the rank's rows of the net, or of the other one if that was loaded."""
+    loads = "give" in acts
+    net = other(case) if loads else case.build()
+    for number, got in enumerate(trial.run(Asked.seen, case, acts, *looks)):
         want = expected(case, number, net)
-        trial.agree(f"rank {number}", got["registered"], {name: want[name] for name in names})
-        trial.agree(f"rank {number}, asked again", got["entries"], want)
+        for look in looks:
+            trial.agree(f"rank {number}, {look}", got[look], dict(sorted(want.items())) if look == "tensors" else want)
+        if loads:
+            wrong = got["found"]["do not fit"]
+            trial.holds(not wrong, f"rank {number}: do not fit: {wrong}")
 
 
 def shares_memory(trial: Trial, case: TrainingCase) -> None:
     """Require that no entry is in other memory."""
-    for number, got in enumerate(trial.run(state_dicts.in_own_memory, case)):
-        trial.agree(f"rank {number}, entry is the parameter's memory", got, dict.fromkeys(got, True))
-
-
-def loads(trial: Trial, program: Program, case: TrainingCase) -> None:
-    """Require that all keys fit, and that the entries are those of the other net."""
-    for number, got in enumerate(trial.run(program, case)):
-        trial.holds(not got["keys that do not fit"], f"rank {number}: do not fit: {got['keys that do not fit']}")
-        trial.agree(f"rank {number}", got["entries"], expected(case, number, state_dicts.other(case)))
+    for number, got in enumerate(trial.run(Asked.seen, case, (), "copied")):
+        trial.holds(
+            not got["copied"], f"rank {number}: entries should be the very memory, but are not: {got['copied']}"
+        )
 
 
 def keeps_memory(trial: Trial, case: TrainingCase) -> None:
     """Require that loading moves no shard of what is cut evenly."""
-    even = [name for name, full in case.full().items() if state_dicts.is_even(case, name, full)]
-    for number, got in enumerate(trial.run(state_dicts.load, case)):
-        moved = [name for name in even if name in got["moved"]]
+    cut = {name: {case.part(rank, name, p).shape for rank in range(case.world_size)} for name, p in case.full().items()}
+    for number, got in enumerate(trial.run(Asked.seen, case, LOAD)):
+        moved = [name for name in got["found"]["moved"] if len(cut.get(name, ())) == 1]
         trial.holds(not moved, f"rank {number}: loading should write into the shards there are, but it moved {moved}")
 
 
 def loads_in_parts(trial: Trial, case: TrainingCase, pin: bool | None) -> None:
     """Require outputs and entries of the other net, with CPU offload all on the CPU."""
-    for number, got in enumerate(trial.run(state_dicts.load_in_parts, case, pin)):
-        trial.agree(f"rank {number}, outputs", got["outputs"], outputs(case, number))
-        trial.agree(f"rank {number}", got["entries"], expected(case, number, state_dicts.other(case)))
+    for number, got in enumerate(trial.run(state_dicts.assembled, case, pin)):
+        trial.agree(f"rank {number}", got["found"], outputs(case, number))
+        trial.agree(f"rank {number}", got["entries"], expected(case, number, other(case)))
         if pin is not None:
             trial.agree(f"rank {number}, devices", got["devices"], dict.fromkeys(got["devices"], "cpu"))
 
 
-def outputs(case: TrainingCase, number: int) -> Tensor:
-    """What the unsharded other net gives for a rank's first batch."""
+def outputs(case: TrainingCase, number: int, batch: int = 0) -> dict[str, Any]:
+    """What the unsharded other net gives for a rank's batch."""
     with torch.no_grad():
-        given: Tensor = state_dicts.other(case)(case.inputs(0, number))
-    return given
+        return {"outputs": [other(case)(case.inputs(batch, number))]}
+
+
+def is_full_on_rank_zero(trial: Trial, case: GeneratedCase) -> None:
+    """Require the unsharded net's own state dict on rank 0's CPU, and nothing on other ranks."""
+    state = {name: state_dicts.entry(value.to("cpu")) for name, value in case.build().state_dict().items()}
+    finds(trial, state_dicts.full_on_rank_zero, case, lambda number: {} if number else state)

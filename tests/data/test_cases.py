@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.data.case import Case, from_json, from_text
 from suites.generated.net_cases import GeneratedCase
 from suites.kit.cases import NetCase, Stack, TrainingCase
-from suites.kit.strategies import net_cases, training_cases
+from suites.kit.strategies import training_cases
 from suites.saving.chains import ChainNet
 from suites.scripts.cases import ScriptCase
 from tests.suites.test_generated_cases import ANY_CASE
@@ -48,7 +48,7 @@ trees = st.recursive(
 
 DRAWN = {
     "trees": trees,
-    "nets": net_cases() | training_cases() | training_cases(exact=True),
+    "nets": training_cases(at_least=1) | training_cases(exact=True),
     "chains": st.just(ChainNet((3, 2), tied=True)),
     "generated nets": ANY_CASE,
     "scripts": ANY_SCRIPT,

@@ -10,8 +10,7 @@ import pytest
 from suites.kit.strategies import MOST
 from suites.saving import test_state_matrix as chapter
 from suites.saving.chains import CheckpointCase
-from suites.saving.checkpoint_strategies import layouts_of
-from suites.saving.matrix import FAMILIES, cells, every_case
+from suites.saving.checkpoint_strategies import FAMILIES, cells, every_case, layouts_of
 
 GROUPS = ("shards", "replicas of shards", "tensor parallel", "replicas", "mixed")
 CASES = [(group, trained) for group in GROUPS for trained in (False, True)]

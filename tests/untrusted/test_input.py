@@ -17,7 +17,7 @@ from harness.waivers.waiver import Waiver, read_waivers
 from suites.generated.net_strategies import generated_cases
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.nets import Block, Net
-from suites.kit.strategies import net_cases
+from suites.kit.strategies import training_cases
 from suites.saving.chains import ChainNet
 from tests.untrusted import harmless
 from tests.untrusted.strategies import LITERALS, as_json, changed, documents, inputs, spoilt
@@ -110,7 +110,7 @@ CASES = st.one_of(
         TrainingCase(2, Stack(3, ("mlp",)), seed=1), ChainNet((3, 2), tied=True), Block("residual", (Block("norms"),)),
         Net(3, (Block("linear"),)),
     ]),
-    net_cases(),
+    training_cases(at_least=1),
     generated_cases(),
 )  # fmt: skip
 
