@@ -58,7 +58,7 @@ def test_a_right_process_group_in_python_has_all_that_concerns_groups() -> None:
     """Of a backend without fault, made as a vendor makes one, every check of groups and requirement is found."""
     examined = examine(Examination("torch", "tests.mutants.backends.fixed:right", PATIENCE, GUARD))
     others = {found.check.id for found in examined.findings if found.state is not Status.FOUND}
-    assert others == {"accelerator", "current-device", "streams", "stream-order", "offload/pinned"}
+    assert others == {"accelerator", "current-device", "streams", "stream-order", "random-state", "offload/pinned"}
 
 
 @pytest.mark.parametrize(
