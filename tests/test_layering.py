@@ -1,7 +1,7 @@
 """Imports point one way, files stay short, and every requirement says what it requires.
 
-The implementation under judgement comes in through the ``Rank`` of a program alone, and the baseline shares nothing with
-it: so a broken collective cannot break both sides of a comparison alike.
+The implementation under judgement comes in through the ``Rank`` of a program alone, and the baseline shares nothing
+with it: so a broken collective cannot break both sides of a comparison alike.
 """
 
 from __future__ import annotations
