@@ -13,7 +13,7 @@ from tests import ROOT
 from tests.random_mutants.operators import Edit, is_valid, sites
 from tests.random_mutants.report import report
 from tests.random_mutants.run import each_tried, main, read
-from tests.random_mutants.sampling import RandomMutant, sampled
+from tests.random_mutants.sampling import RandomMutant, sampled, waits
 from tests.random_mutants.trying import Try, _judged, tried
 
 REFERENCE = ["reference_models/fsdp"]
@@ -77,6 +77,17 @@ def test_a_seed_gives_the_same_mutants() -> None:
         assert mutant.id.startswith(f"{mutant.path.relative_to(ROOT)}:{mutant.edit.line}:{mutant.edit.operator}:")
         assert mutant.source != mutant.path.read_text(encoding="utf-8")
         assert mutant.diff.count("\n+") <= 2
+
+
+def test_every_statement_that_waits_is_left_out_once() -> None:
+    """Of torch and of the reference, each mutant drops one statement, and its line has a call that waits."""
+    found = waits(["torch", "reference_models/fsdp"])
+    assert len({mutant.id for mutant in found}) == len(found)
+    assert {mutant.implementation for mutant in found} == {"torch", "reference"}
+    for mutant in found:
+        lines = mutant.diff.splitlines()
+        assert [line.strip("+ ") for line in lines if line.startswith("+")] == ["pass"]
+        assert "(" in lines[0]
 
 
 def test_a_wrong_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

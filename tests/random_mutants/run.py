@@ -4,6 +4,7 @@
     --seed 1 --count 100 --paths torch   the same of the installed torch's own
     --seed 1 --count 100 --only apply.py again, those whose id contains this
     --seed 1 --count 100 --show          try nothing, print them
+    --waits --paths torch                without each statement that waits, on the simulated device
 
 Results are appended to ``reports/random-mutants-SEED.jsonl``, ignored by git, as they come; the same command goes on
 where it was interrupted, and prints the report of a seed that is done. A changed mutant is tried again.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import signal
 import sys
@@ -23,7 +25,7 @@ from pathlib import Path
 from harness.data.kinds import WORLDS
 from tests import ROOT
 from tests.random_mutants.report import report
-from tests.random_mutants.sampling import RandomMutant, sampled, unmutated
+from tests.random_mutants.sampling import RandomMutant, sampled, unmutated, waits
 from tests.random_mutants.trying import Try, tried
 
 Trying = Callable[[RandomMutant, str], Awaitable[Try]]
@@ -38,23 +40,26 @@ def main(arguments: Sequence[str]) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seed", type=int, required=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int)
+    which.add_argument("--waits", action="store_true", help="all that wait, one by one, on the simulated device")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--paths", nargs="+", default=["reference_models/fsdp"], help="files, folders, or torch")
     parser.add_argument("--only", metavar="TEXT", help="try again those whose id contains this, and no others")
     parser.add_argument("--show", action="store_true", help="try nothing, print the mutants")
     options = parser.parse_args(arguments)
     try:
-        mutants = sampled(options.seed, options.count, options.paths)
+        mutants = waits(options.paths) if options.waits else sampled(options.seed, options.count, options.paths)
     except ValueError as error:
         parser.error(f"argument --paths: {error}")
     if options.show:
         print("\n\n".join(f"{mutant.id}\n{mutant.diff}" for mutant in mutants))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else its runs would go on
-    file = ROOT / "reports" / f"random-mutants-{options.seed}.jsonl"
+    file = ROOT / "reports" / f"random-mutants-{'waits' if options.waits else options.seed}.jsonl"
+    trying = functools.partial(tried, backend="simulated") if options.waits else tried
     chosen = [mutant for mutant in mutants if options.only is None or options.only in mutant.id]
-    asyncio.run(each_tried(chosen, file, known={} if options.only else read(file)))
+    asyncio.run(each_tried(chosen, file, {} if options.only else read(file), trying))
     print("\n".join(report(mutants, read(file))))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tests.random_mutants.operators import Edit, Site, is_valid, sites
 
 #: The paths that stand for torch's own composable FSDP.
 TORCH = "torch"
+#: Calls that make a stream or the host wait, in a line that a mutant leaves out.
+_WAITS = re.compile(r"^-.*\b(wait|wait_event|wait_stream|synchronize|record_stream|follow|lead)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,19 @@ def sampled(seed: int, count: int, paths: Sequence[str]) -> list[RandomMutant]:
     chance = random.Random(seed)
     chance.shuffle(places)
     return list(islice(_mutants(places, chance), count))
+
+
+def waits(paths: Sequence[str]) -> list[RandomMutant]:
+    """A mutant without each statement that makes a stream or the host wait. Raises ValueError for a wrong path."""
+    dropped = [
+        RandomMutant(f"{file}:{edit.line}:{edit.operator}:{number}", module, path, edit)
+        for each in paths
+        for file, module, path in _files(each)
+        for site in _numbered(path)
+        for number, edit in site
+        if edit.operator == "statement"
+    ]
+    return [mutant for mutant in dropped if _WAITS.search(mutant.diff)]
 
 
 def _mutants(

@@ -52,12 +52,18 @@ class Try(NamedTuple):
         return self.end in ("killed", "crash", "hang")
 
 
-async def tried(mutant: RandomMutant, world: str, suites: Sequence[str] = ("suites",), limit: float = GUARD) -> Try:
+async def tried(
+    mutant: RandomMutant,
+    world: str,
+    suites: Sequence[str] = ("suites",),
+    limit: float = GUARD,
+    backend: str = "gloo",
+) -> Try:
     """Run the suites on it in one world; ``limit`` is how long a run without a further result is waited for."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
-        subject = ["--implementation", mutant.implementation, "--backend", "gloo", "--world", world]
+        subject = ["--implementation", mutant.implementation, "--backend", backend, "--world", world]
         options = ["-qxp", "no:cacheprovider", "--hypothesis-profile", "unshrunk", "--record", str(folder / _RECORD)]
         status, output = await _pytest([*suites, *subject, *options], _environment(mutant, folder), folder, limit)
         end = _judged(status, folder / _RECORD, output)
