@@ -86,7 +86,8 @@ def test_every_statement_that_waits_is_left_out_once() -> None:
     assert {mutant.implementation for mutant in found} == {"torch", "reference"}
     for mutant in found:
         lines = mutant.diff.splitlines()
-        assert [line.strip("+ ") for line in lines if line.startswith("+")] == ["pass"]
+        [instead] = [line for line in lines if line.startswith("+")]
+        assert instead.strip("+ ").startswith("pass")
         assert "(" in lines[0]
 
 
