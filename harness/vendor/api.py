@@ -100,7 +100,8 @@ class Strategies:
     ``shard(module, policy=None, strategy="FULL_SHARD", mesh=None)`` spreads the modules that ``policy`` chooses, then
     ``module``, in place; strategies are FULL_SHARD, SHARD_GRAD_OP, NO_SHARD and HYBRID_SHARD.
     ``module_policy(classes)`` is a policy that chooses by class. ``set_state_dict_type(module, kind)``, where kind is
-    "sharded" or "full", says what ``state_dict()`` holds from now on; ``state_dict_type(module)`` reads it back.
+    "sharded" or "full", says what ``state_dict()`` holds and ``load_state_dict()`` takes from now on;
+    ``state_dict_type(module)`` reads it back.
     """
 
     shard: Callable[..., nn.Module]

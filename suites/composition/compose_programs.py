@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -44,10 +46,10 @@ def call(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:
 
 
 def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, act: Act) -> None:
-    """Let the implementation's own policy choose, and its strategy spread."""
+    """Let the implementation's own policy choose, and its strategy spread; without a policy, over the default mesh."""
     strategies = rank.implementation.strategies
-    assert strategies is not None
-    module, mesh = net.get_submodule(act.place), data_mesh(rank, case)
+    module, over = net.get_submodule(act.place), data_mesh(rank, case)
+    mesh = None if over.ndim == 1 and not act.chosen else over
     classes = {type(each) for each in module.modules() if type(each).__name__ == act.chosen}
     policy = (lambda each: isinstance(each, tuple(classes))) if act.plain else strategies.module_policy(classes)
     strategies.shard(module, policy if act.chosen else None, act.function, mesh)
@@ -113,14 +115,22 @@ def returns(rank: Rank, case: ComposedCase) -> list[bool]:
 
 
 def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, Any]]:
-    """After training, for each type of state dict: the type as read back, and what the state dict holds."""
+    """After training, for each type of state dict: the type as read back, and what the state dict holds.
+
+    What the full one holds is loaded after all numbers were lost.
+    """
     net, strategies = Composed(rank, case), rank.implementation.strategies
-    assert strategies is not None
     net.do_all(case.actions)
     found = {}
     for asked in ("sharded", "full", "sharded again"):
         strategies.set_state_dict_type(net.net, asked.partition(" ")[0])
         found[asked] = {"type": strategies.state_dict_type(net.net), "state": net.see_state()}
+        if asked == "full":
+            kept = copy.deepcopy(net.net.state_dict())
+            with torch.no_grad():
+                for tensor in (*net.net.parameters(), *net.net.buffers()):
+                    tensor.zero_()
+            net.net.load_state_dict(kept)
     return found
 
 
