@@ -1,0 +1,45 @@
+"""What needs a device runs on the simulated one, for torch and the reference; a wait that is missing is found."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.records.reader import read_run
+from harness.records.record import Verdict
+from suites.catalogue import entries
+from tests import ROOT
+from tests.random_mutants.sampling import waits
+from tests.random_mutants.trying import tried
+
+IN_NEED = [
+    f"{entry.module.replace('.', '/')}.py::{entry.test.__name__}" for entry in entries() if entry.requirement.limits
+]
+
+
+@pytest.mark.parametrize("implementation", ["torch", "reference"])
+def test_what_a_cpu_lacks_is_tried_and_right(implementation: str, tmp_path: Path) -> None:
+    """Overlap, pinned memory, second devices, allocator statistics and premultiplied sums: all are run and pass."""
+    record = tmp_path / "record.jsonl"
+    subject = ["--implementation", implementation, "--backend", "simulated", "--record", str(record)]
+    options = ["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile", "unshrunk"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *IN_NEED, *subject, *options],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    verdicts = {row.nodeid: row.verdict for row in read_run(record).records}
+    assert ended.returncode == 0, ended.stdout
+    assert len(verdicts) >= len(IN_NEED)
+    assert set(verdicts.values()) == {Verdict.PASS}
+
+
+def test_a_wait_that_torch_leaves_out_is_found_at_once() -> None:
+    """An all-gather that does not wait for what it sends races in the first requirement."""
+    first = next(mutant for mutant in waits(["torch"]) if "wait_stream(all_gather_copy_in_stream)" in mutant.diff)
+    result = asyncio.run(tried(first, "threads", ["suites/training/test_training_parity.py"], backend="simulated"))
+    assert (result.end, result.by) == ("killed", "parity/exact")
+    assert "race: " in result.message
