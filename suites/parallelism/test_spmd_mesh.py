@@ -60,6 +60,7 @@ def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, c
 
 
 @requirement("spmd-mesh/two-names", *OWN, ranks=4)
+@example(case=replace(RICH, world_size=4, axes=("dp", "cp"), mesh=(2, 2), shard=("dp", "cp")))
 @given(case=cases(meshes=TWO_NAMES))
 def test_several_names_act_as_one_axis(trial: Trial, case: SpmdCase) -> None:
     """Several axes named to shard cut a parameter as one axis of all their ranks would, the first counting most."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -49,6 +51,7 @@ def test_training_with_pinned_memory_equals_the_unsharded_model(trial: Trial, ca
 
 
 @requirement("offload/hsdp", *OFFLOAD, Feature.HSDP, ranks=2)
+@example(case=replace(FIXED, world_size=4, mesh=(2, 2)))
 @given(case=replicated_cases)
 def test_hybrid_training_with_offload_equals_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards that rest on the CPU training is the unsharded model's."""

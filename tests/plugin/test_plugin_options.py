@@ -74,7 +74,7 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
     ("args", "sentence"),
     [
         (["--implementation", "nobody"], "unknown implementation 'nobody': expected one of reference, torch, or"),
-        (["--backend", "nothing"], "unknown backend 'nothing': expected one of auto, gloo, nccl, or module:attribute"),
+        (["--backend", "nothing"], "unknown backend 'nothing': expected one of auto, gloo, nccl, simulated, or"),
         (["--implementation", "not_there:x"], "implementation 'not_there:x': cannot import 'not_there' .* is it inst"),
         (["--implementation", "raises_on_import:x"], "'raises_on_import' failed with RuntimeError: no driver"),
         (["--implementation", "tests.plugin.samples:x"], "module 'tests.plugin.samples' has no 'x'; define it"),
