@@ -12,8 +12,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future
 
 from harness.process_group.arithmetic import op_words
+
+
+class CollectiveWork(dist._Work):
+    """The handle of a posted collective: ``wait`` is the group's own, ``outputs`` are there after it."""
+
+    outputs: Sequence[Tensor]
+
+    def result(self) -> list[Tensor]:
+        """The output tensors, once there."""
+        self.wait()
+        return list(self.outputs)
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """A completed future: asking for it waits, as nothing else runs that could complete it."""
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self.result())
+        return future
 
 
 class CollectiveGroup(dist.ProcessGroup):
@@ -77,12 +95,7 @@ class CollectiveGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce pairs of tensors, each input as long as its output times the ranks."""
         for target, source in zip(outputs, inputs, strict=True):
-            _expect(
-                source.numel() == target.numel() * self.size() and source.dtype == target.dtype,
-                "reduce_scatter_single",
-                f"an input of {self.size()} × the output's {target.numel()} elements and of its dtype {target.dtype}, "
-                f"got {source.numel()} of {source.dtype}",
-            )
+            self._expect_parts("reduce_scatter_single", ("input", source), ("output", target))
         op = _op(opts)
         return self._post("reduce_scatter_single", opts, inputs, outputs, sizes(inputs), op_words(op), op=op)
 
@@ -106,12 +119,7 @@ class CollectiveGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather pairs of tensors, each output as long as its input times the ranks."""
         for target, source in zip(outputs, inputs, strict=True):
-            _expect(
-                target.numel() == source.numel() * self.size() and source.dtype == target.dtype,
-                "all_gather_single",
-                f"an output of {self.size()} × the input's {source.numel()} elements and of its dtype {source.dtype}, "
-                f"got {target.numel()} of {target.dtype}",
-            )
+            self._expect_parts("all_gather_single", ("output", target), ("input", source))
         return self._post("all_gather_single", opts, inputs, outputs, sizes(inputs))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
@@ -158,6 +166,16 @@ class CollectiveGroup(dist.ProcessGroup):
         """Wait for all ranks."""
         return self._post("barrier", opts, [], [])
 
+    def _expect_parts(self, name: str, whole: tuple[str, Tensor], part: tuple[str, Tensor]) -> None:
+        """Raise ValueError unless one tensor is as long as all ranks' parts, and of their dtype."""
+        (kind, all_of), (kind_of_part, one) = whole, part
+        _expect(
+            all_of.numel() == one.numel() * self.size() and all_of.dtype == one.dtype,
+            name,
+            f"an {kind} of {self.size()} × the {kind_of_part}'s {one.numel()} elements and of its dtype {one.dtype}, "
+            f"got {all_of.numel()} of {all_of.dtype}",
+        )
+
     # What torch 2.13 renamed, under the names that older ones call.
 
     _allgather_base: Any = all_gather_single
@@ -173,6 +191,11 @@ class CollectiveGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> None:
         pass
+
+
+def ranks_of(options: Any) -> tuple[int, ...]:
+    """The global ranks of the group that torch asks for."""
+    return tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
 
 
 def _listed(tensors: Any) -> list[Tensor]:

@@ -24,11 +24,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.process_group.arithmetic import PERFORM, Call
-from harness.process_group.methods import CollectiveGroup, sizes
+from harness.process_group.methods import CollectiveGroup, CollectiveWork, ranks_of, sizes
 from harness.simulated.device import NAME, before_waiting, stream_of_group
 from harness.simulated.messages import Part
 
@@ -40,7 +39,7 @@ _groups: weakref.WeakSet[SimulatedGroup] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
-class SimulatedWork(dist._Work):
+class SimulatedWork(CollectiveWork):
     """The handle of a collective. ``kept`` are the tensors that it uses until it is waited for."""
 
     group: SimulatedGroup
@@ -53,6 +52,7 @@ class SimulatedWork(dist._Work):
 
     def __post_init__(self) -> None:
         super().__init__()
+        self.outputs = self.call.outputs
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Have the current stream wait until it is over. Raises RuntimeError if ranks disagree about it."""
@@ -84,17 +84,6 @@ class SimulatedWork(dist._Work):
         """Whether it is over; one that failed has raised."""
         return self.is_completed()
 
-    def result(self) -> list[Tensor]:
-        """The output tensors."""
-        self.wait()
-        return list(self.call.outputs)
-
-    def get_future(self) -> Future[list[Tensor]]:
-        """A completed future of the outputs."""
-        future: Future[list[Tensor]] = Future()
-        future.set_result(self.result())
-        return future
-
 
 class SimulatedGroup(CollectiveGroup):
     """A c10d process group of simulated devices, which also takes CPU tensors."""
@@ -105,7 +94,6 @@ class SimulatedGroup(CollectiveGroup):
         self._unfinished: deque[SimulatedWork] = deque()
         self._sent: deque[Any] = deque()  # what may not have arrived yet, which is not waited for
         self._finished = self._arrived = 0
-        self._streams: dict[int, torch.Stream] = {}
         taken: set[int] = {group._place for group in _groups}
         self._place: int = min(set(range(len(taken) + 1)) - taken)
         _groups.add(self)
@@ -136,7 +124,7 @@ class SimulatedGroup(CollectiveGroup):
     ) -> Any:
         call = Call(name, agree, tuple(inputs), tuple(outputs), **more)
         with torch.no_grad(), _disable_current_modes():  # a backend's own work is heard by no rank's modes
-            work = self._started(name, call)
+            work = self._started(call)
         if name == "barrier":
             work.wait()
             torch.accelerator.synchronize(work.device)
@@ -144,13 +132,13 @@ class SimulatedGroup(CollectiveGroup):
             work.wait()
         return work
 
-    def _started(self, name: str, call: Call) -> SimulatedWork:
-        inputs, outputs = call.inputs, call.outputs
-        device = _device_of([*inputs, *outputs]) if name != "barrier" else torch.accelerator.current_device_index()
-        ready = 0.0 if device is None else self._accounted(device, name, inputs, outputs)
+    def _started(self, call: Call) -> SimulatedWork:
+        tensors, is_barrier = (*call.inputs, *call.outputs), call.name == "barrier"
+        device = torch.accelerator.current_device_index() if is_barrier else _device_of(tensors)
+        ready = 0.0 if device is None else self._accounted(device, call)
         words = [call.name, *map(str, call.agree)]
-        part = Part(ready, words, [_numbers(tensor) for tensor in inputs], len(outputs), self._finished)
-        work = SimulatedWork(self, call, part, device, (*inputs, *outputs))
+        part = Part(ready, words, [_numbers(tensor) for tensor in call.inputs], len(call.outputs), self._finished)
+        work = SimulatedWork(self, call, part, device, tensors)
         message = part.message()
         peers = [peer for peer in range(self.size()) if peer != self._number]
         self._sent.append([self._send(message, peer) for peer in peers])
@@ -159,16 +147,14 @@ class SimulatedGroup(CollectiveGroup):
 
     def stream(self, device: int) -> torch.Stream:
         """On which the collectives of a device run."""
-        if device not in self._streams:
-            self._streams[device] = stream_of_group(self._place, device)
-        return self._streams[device]
+        return stream_of_group(self._place, device)
 
-    def _accounted(self, device: int, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+    def _accounted(self, device: int, call: Call) -> float:
         """When this rank is ready: its group's stream waits for the current one, and touches the tensors."""
         stream = self.stream(device)
         stream.wait_stream(torch.accelerator.current_stream(device))
         with stream:
-            torch.ops.simulated.charge(device, name, list(inputs), list(outputs), 0.0)
+            torch.ops.simulated.charge(device, call.name, list(call.inputs), list(call.outputs), 0.0)
             time: float = torch.ops.simulated.stream_time(device)
         return time
 
@@ -270,10 +256,9 @@ def _numbers(tensor: Tensor) -> Tensor:
 
 
 def _make_group(options: Any, _: Any) -> SimulatedGroup:
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     store = dist.PrefixStore("simulated", options.store)
     inner = dist.ProcessGroupGloo(store, options.group_rank, options.group_size, options.timeout)
-    return SimulatedGroup(options.group_id, options.group_rank, ranks, inner)
+    return SimulatedGroup(options.group_id, options.group_rank, ranks_of(options), inner)
 
 
 before_waiting.append(finish_all)

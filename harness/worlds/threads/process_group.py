@@ -10,25 +10,23 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
 
 from harness.collective_trace import recorder
 from harness.collective_trace.reduction_names import op_name
 from harness.process_group.arithmetic import Call
-from harness.process_group.methods import CollectiveGroup, sizes
+from harness.process_group.methods import CollectiveGroup, CollectiveWork, sizes
 from harness.worlds.threads.rendezvous import Meeting, RendezvousTable
 
 
-class MeetingWork(dist._Work):
+class MeetingWork(CollectiveWork):
     """The handle of a posted collective; waiting hands the run token on. ``kept`` are the tensors that it reads."""
 
     def __init__(self, meeting: Meeting, kept: Sequence[Tensor], result: list[Tensor], heard: recorder.Heard) -> None:
         super().__init__()
         self._meeting = meeting
         self._kept = kept
-        self._result = result
+        self.outputs = result
         self._heard = heard
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -46,18 +44,6 @@ class MeetingWork(dist._Work):
     def is_success(self) -> bool:
         """Whether all ranks have joined and agreed."""
         return self._meeting.latch.is_open and self._meeting.error is None
-
-    def result(self) -> list[Tensor]:
-        """The output tensors, once there."""
-        self.wait()
-        return self._result
-
-    def get_future(self) -> Future[list[Tensor]]:
-        """A completed future: asking for it waits, as a thread blocked in a future could not hand on the run token."""
-        self.wait()
-        future: Future[list[Tensor]] = Future()
-        future.set_result(self._result)
-        return future
 
 
 class LockstepGroup(CollectiveGroup):

@@ -26,6 +26,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 )
 
 from harness.collective_trace import recorder
+from harness.process_group.methods import ranks_of
 from harness.vendor.api import Backend, Claimed, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import Fate, Outcome, Program
@@ -188,8 +189,7 @@ def _forget_groups() -> None:
 
 
 def _make_group(options: Any, _: Any) -> LockstepGroup:
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return LockstepGroup(_here.table, options.group_id, options.group_rank, ranks)
+    return LockstepGroup(_here.table, options.group_id, options.group_rank, ranks_of(options))
 
 
 def _with_unfinished(outcomes: list[Outcome], table: RendezvousTable) -> list[Outcome]:
