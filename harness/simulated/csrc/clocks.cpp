@@ -4,10 +4,6 @@
 
 namespace simulated {
 
-namespace {
-thread_local int host_number = 0;
-}
-
 void Moment::join(const Moment& other) {
   if (seen.size() < other.seen.size()) {
     seen.resize(other.seen.size());
@@ -43,22 +39,22 @@ Moment& Clocks::stream(int number) {
   return moments_.at(number);
 }
 
-Moment& Clocks::host() {
-  return hosts_[host_number];
+Moment& Clocks::stream(c10::Stream stream) {
+  return moments_.at(number(stream));
 }
 
-Launch Clocks::launch(int stream, double cost, const std::string& name) {
+Moment& Clocks::host() {
+  return host_;
+}
+
+Launch Clocks::launch(int stream, double cost) {
   Moment& now = moments_.at(stream);
   now.join(host());
   if (now.seen.size() <= static_cast<size_t>(stream)) {
     now.seen.resize(stream + 1);
   }
-  Launch made{stream, ++now.seen[stream], now.time, now.time + cost};
-  now.time = made.end;
-  if (keeps_spans && cost > 0) {
-    spans.push_back({stream, name, made.begin, made.end});
-  }
-  return made;
+  now.time += cost;
+  return {stream, ++now.seen[stream]};
 }
 
 Moment Clocks::device(c10::DeviceIndex index) {
@@ -71,27 +67,22 @@ Moment Clocks::device(c10::DeviceIndex index) {
   return all;
 }
 
-// Ticks go on, since memory knows them; time starts anew, and everybody has seen everything.
+// Ticks go on, since memory knows them; time starts anew, and every stream has seen everything.
 void Clocks::reset() {
   Moment all;
-  for (auto& moment : moments_) {
+  for (const auto& moment : moments_) {
     all.join(moment);
   }
   all.time = 0;
   for (auto& moment : moments_) {
     moment = all;
   }
-  hosts_.clear();
-  spans.clear();
+  host_ = {};
 }
 
 Clocks& clocks() {
   static auto* made = new Clocks(); // never destroyed: tensors may outlive statics
   return *made;
-}
-
-void use_host(int number) {
-  host_number = number;
 }
 
 std::string words_of(c10::Stream stream) {

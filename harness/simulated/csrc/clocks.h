@@ -1,4 +1,4 @@
-// Virtual time: what each stream and each host thread has done and seen, and when.
+// Virtual time: what each stream and the host have done and seen, and when.
 //
 // Kernels run at once, in the thread that launches them; streams only keep account. A launch sees what its stream and
 // its host have seen, and lasts as long as its cost. To wait for an event is to see what was seen when it was recorded.
@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -30,34 +31,25 @@ struct Moment {
   bool includes(int stream, uint32_t tick) const;
 };
 
-// A piece of work of a stream: the tick-th; times in microseconds.
+// A piece of work of a stream: the tick-th.
 struct Launch {
   int stream;
   uint32_t tick;
-  double begin, end;
-};
-
-// What a stream did from when to when; kept if a timeline was asked for.
-struct Span {
-  int stream;
-  std::string name;
-  double begin, end;
 };
 
 class Clocks {
  public:
   // Guards all state of the simulated devices. No Python code runs while it is held.
   std::mutex mutex;
-  bool keeps_spans = false;
-  std::vector<Span> spans;
 
   // The number of a stream: dense, in the order of first use.
   int number(c10::Stream stream);
   c10::Stream stream_of(int number) const;
   Moment& stream(int number);
-  // That of the calling thread: all threads share one, unless they were given others.
+  Moment& stream(c10::Stream stream);
+  // All threads share it.
   Moment& host();
-  Launch launch(int stream, double cost, const std::string& name);
+  Launch launch(int stream, double cost);
   // All streams of a device, joined.
   Moment device(c10::DeviceIndex index);
   void reset();
@@ -65,13 +57,11 @@ class Clocks {
  private:
   std::map<std::pair<int, int>, int> numbers_;
   std::vector<c10::Stream> streams_;
-  std::vector<Moment> moments_;
-  std::map<int, Moment> hosts_;
+  std::deque<Moment> moments_; // references to them last
+  Moment host_;
 };
 
 Clocks& clocks();
-// Whose host clock the calling thread has from now on.
-void use_host(int number);
 // In words, for messages: "stream 3 of simulated:0".
 std::string words_of(c10::Stream stream);
 

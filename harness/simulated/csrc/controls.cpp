@@ -21,38 +21,15 @@ void charge(int64_t device, std::string name, std::vector<at::Tensor> read, std:
 // How far the current stream of a device is, in microseconds.
 double stream_time(int64_t device) {
   std::lock_guard<std::mutex> lock(clocks().mutex);
-  Moment now = clocks().stream(clocks().number(current_stream(static_cast<c10::DeviceIndex>(device))));
+  Moment now = clocks().stream(current_stream(static_cast<c10::DeviceIndex>(device)));
   return std::max(now.time, clocks().host().time);
 }
 
 // Have the current stream of a device do nothing until then.
 void idle_until(int64_t device, double time) {
   std::lock_guard<std::mutex> lock(clocks().mutex);
-  Moment& now = clocks().stream(clocks().number(current_stream(static_cast<c10::DeviceIndex>(device))));
+  Moment& now = clocks().stream(current_stream(static_cast<c10::DeviceIndex>(device)));
   now.time = std::max(now.time, time);
-}
-
-double host_time() {
-  std::lock_guard<std::mutex> lock(clocks().mutex);
-  return clocks().host().time;
-}
-
-void keep_spans(bool keeps) {
-  std::lock_guard<std::mutex> lock(clocks().mutex);
-  clocks().keeps_spans = keeps;
-}
-
-// Of each span: device, stream, name, begin and end, a line each.
-std::vector<std::string> take_spans() {
-  std::lock_guard<std::mutex> lock(clocks().mutex);
-  std::vector<std::string> lines;
-  for (const auto& span : clocks().spans) {
-    c10::Stream stream = clocks().stream_of(span.stream);
-    lines.push_back(std::to_string(static_cast<int>(stream.device_index())) + "\n" + std::to_string(stream.id()) + "\n" +
-                    span.name + "\n" + std::to_string(span.begin) + "\n" + std::to_string(span.end));
-  }
-  clocks().spans.clear();
-  return lines;
 }
 
 // Time starts anew, and so do the numbers of streams that are handed out.
@@ -60,10 +37,6 @@ void begin() {
   std::lock_guard<std::mutex> lock(clocks().mutex);
   clocks().reset();
   hand_out_anew();
-}
-
-void use_host_clock(int64_t number) {
-  use_host(static_cast<int>(number));
 }
 
 std::optional<at::Generator> generator(int64_t device) {
@@ -80,11 +53,7 @@ TORCH_LIBRARY(simulated, m) {
   m.def("charge(int device, str name, Tensor[] read, Tensor[] written, float cost) -> ()", &charge);
   m.def("stream_time(int device) -> float", &stream_time);
   m.def("idle_until(int device, float time) -> ()", &idle_until);
-  m.def("host_time() -> float", &host_time);
-  m.def("keep_spans(bool keeps) -> ()", &keep_spans);
-  m.def("take_spans() -> str[]", &take_spans);
   m.def("begin() -> ()", &begin);
-  m.def("use_host_clock(int number) -> ()", &use_host_clock);
 }
 
 TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) {

@@ -38,10 +38,8 @@ class Call {
     const auto& schema = op.schema();
     size_t count = schema.arguments().size();
     auto given = torch::jit::last(*stack, count);
-    for (size_t i = 0; i < count; ++i) {
-      const auto* alias = schema.arguments()[i].alias_info();
-      is_written_ = alias != nullptr && alias->isWrite();
-      find(given[i]);
+    for (const auto& value : given) {
+      find(value);
     }
     for (size_t i = 0; i < count; ++i) {
       const auto* alias = schema.arguments()[i].alias_info();
@@ -80,7 +78,7 @@ class Call {
     launch(device(), c10::toString(op_.operator_name()), touched_);
     if (op_.hasTag(at::Tag::dynamic_output_shape) || op_.hasTag(at::Tag::data_dependent_output)) {
       std::lock_guard<std::mutex> lock(clocks().mutex);
-      synchronize(clocks().stream(clocks().number(current_stream(device()))));
+      synchronize(clocks().stream(current_stream(device())));
     }
   }
 
@@ -244,7 +242,7 @@ Launch launch(c10::DeviceIndex device, const std::string& name, const Touched& t
   auto origin = Origin::here(name); // before the lock: Python's own may be needed
   std::lock_guard<std::mutex> lock(clocks().mutex);
   int stream = clocks().number(current_stream(device));
-  Launch made = clocks().launch(stream, cost.value_or(cost_of(touched)), name);
+  Launch made = clocks().launch(stream, cost.has_value() ? *cost : cost_of(touched));
   for (const auto& tensor : touched.read) {
     note_access(tensor, made, false, origin);
   }

@@ -93,14 +93,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       *event = new Event();
     }
     std::lock_guard<std::mutex> lock(clocks().mutex);
-    Moment moment = clocks().stream(clocks().number(stream));
+    Moment moment = clocks().stream(stream);
     moment.join(clocks().host());
     *static_cast<Event*>(*event) = {moment, true};
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr) {
       std::lock_guard<std::mutex> lock(clocks().mutex);
-      clocks().stream(clocks().number(stream)).join(static_cast<Event*>(event)->moment);
+      clocks().stream(stream).join(static_cast<Event*>(event)->moment);
     }
   }
   bool queryEvent(void* event) const override {
@@ -110,13 +110,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Moment moment;
     {
       std::lock_guard<std::mutex> lock(clocks().mutex);
-      moment = clocks().stream(clocks().number(stream));
+      moment = clocks().stream(stream);
     }
     return is_over(moment);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     std::lock_guard<std::mutex> lock(clocks().mutex);
-    synchronize(clocks().stream(clocks().number(stream)));
+    synchronize(clocks().stream(stream));
   }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {

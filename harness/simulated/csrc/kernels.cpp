@@ -64,7 +64,7 @@ Tensor& set_nothing_(Tensor& self) {
 // The current stream's work becomes known to the host.
 void wait_for(c10::DeviceIndex device) {
   std::lock_guard<std::mutex> lock(clocks().mutex);
-  synchronize(clocks().stream(clocks().number(current_stream(device))));
+  synchronize(clocks().stream(current_stream(device)));
 }
 
 // From a device to pinned memory: it is there when the host has waited.
@@ -90,7 +90,7 @@ void copy_from_host(const Tensor& self, const Tensor& dst, bool non_blocking) {
   auto device = dst.device().index();
   {
     std::lock_guard<std::mutex> lock(clocks().mutex);
-    land(clocks().stream(clocks().number(current_stream(device)))); // what this stream has waited for
+    land(clocks().stream(current_stream(device))); // what this stream has waited for
   }
   on_cpu(dst).copy_(self);
   launch(device, "aten::copy_ (host to device)", {{}, {dst}});
@@ -108,8 +108,8 @@ void copy_on_devices(const Tensor& self, const Tensor& dst) {
   }
   auto meet = [&] {
     std::lock_guard<std::mutex> lock(clocks().mutex);
-    Moment& one = clocks().stream(clocks().number(current_stream(self.device().index())));
-    Moment& other = clocks().stream(clocks().number(current_stream(dst.device().index())));
+    Moment& one = clocks().stream(current_stream(self.device().index()));
+    Moment& other = clocks().stream(current_stream(dst.device().index()));
     one.join(other);
     other.join(one);
   };
