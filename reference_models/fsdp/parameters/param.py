@@ -262,8 +262,11 @@ class ManagedParameter:
         gradient, self.unsharded.grad = self.unsharded.grad, None
         return local_gradient(gradient, self.before)
 
-    def add_gradient(self, part: Tensor) -> None:
-        """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks."""
+    def add_gradient(self, part: Tensor) -> bool:
+        """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks.
+
+        Returns whether the gradient is on its way to the CPU, and has yet to ``land``.
+        """
         own = self.cut.unpadded(part, self.rows)
         if own.dtype != self.dtype:
             own = own.to(self.dtype)
@@ -275,3 +278,4 @@ class ManagedParameter:
             local_of(self.sharded.grad).add_(own)
         for hook in (getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values():
             hook(self.sharded)
+        return self._landing is not None

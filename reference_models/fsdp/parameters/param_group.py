@@ -84,6 +84,7 @@ class ParameterGroup:
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
         self._gathering: Gathering | Own | None = None
         self._lane = HERE
+        self._landing: list[ManagedParameter] = []  # those whose gradients are on their way to the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: PartialSum | None = None
 
@@ -224,12 +225,14 @@ class ParameterGroup:
         with torch.no_grad():
             parts = torch.split_with_sizes(part, [p.cut.padded_numel for p in reduced])
             for parameter, own in zip(reduced, parts, strict=True):
-                parameter.add_gradient(own)
+                if parameter.add_gradient(own):
+                    self._landing.append(parameter)
 
     def land(self) -> None:
         """Have the host wait for gradients that are on their way to the CPU."""
-        for parameter in self.parameters:
+        for parameter in self._landing:
             parameter.land()
+        self._landing.clear()
 
     def forget(self) -> None:
         """After an iteration that failed: drop its gradients and free the parameters."""
