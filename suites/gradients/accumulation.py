@@ -121,7 +121,7 @@ class Beside(Blocks):
         return [block(x) for block in self.blocks]
 
 
-#: Each result goes backward by itself, the second as the last.
+#: Each result goes backward alone, the second as the last.
 FORK = replace(HEADS, net=Beside)
 
 

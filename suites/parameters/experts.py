@@ -106,7 +106,7 @@ class ExpertCase(ApartCase):
         return {name: parameter.detach() for name, parameter in self.build_in(None).named_parameters()}
 
     def layouts(self, rank: int, *facts: str, **other: Any) -> dict[str, Any]:
-        """Experts are put together as a stack, or each by itself."""
+        """Experts are put together as a stack, or each alone."""
         found = super().layouts(rank, *facts, **other)
         for name, facts_of in found.items():
             full = facts_of["full"]

@@ -25,7 +25,7 @@ from suites.kit.strategies import related, world_sizes
 from suites.kit.trees import modules_outside, names, tensors
 
 SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)
-#: A module and, within others, a buffer that two places hold; and a module with buffers that is sharded by itself.
+#: A module and, within others, a buffer that two places hold; and a module with buffers that is sharded alone.
 NORMS = Net(2, (Block("norms"), Block("norms"), Block("linear"), Block("linear")))
 SHARED = (("blocks.1.batch.running_mean", "blocks.0.batch.running_mean"), ("blocks.3", "blocks.2"))
 SHARING = GeneratedCase(1, replace(NORMS, shared=SHARED))

@@ -22,7 +22,7 @@ from suites.kit.strategies import world_sizes
 from suites.kit.trees import names
 
 SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)
-#: A module within another is sharded by itself.
+#: A module within another is sharded alone.
 BELOW = GeneratedCase(1, Net(2, (Block("linear"), Block("mlp"))), (Group(("blocks.1.out_proj",)), Group()))
 
 
