@@ -50,6 +50,8 @@ linear_first = training_cases(exact=True, dtype="float64", reshard_after_forward
 )
 #: Two passes, of which the second counts.
 TWICE = (*PASS, "drop", *PASS)
+#: The same, but for a forward without gradients before the one that counts.
+AFTER_EVALUATION = (*PASS, "drop", "look", *PASS)
 #: One weight in float32, whose average may be taken by the collective.
 TINY = ActionsCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
 NEXT = replace(TINY, dtype="float64", exact=False)
@@ -157,6 +159,15 @@ def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: Actions
 def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: ActionsCase) -> None:
     """Of two forwards before one backward, the second gathers again only what the first one freed."""
     communicates(trial, case, "forward")
+
+
+@requirement("communication/after-evaluation", SHARDED, ranks=2)
+@costly(2)
+@example(case=replace(NEXT, net=Stack(2, ("linear", "linear")), sharded=(0, 1), acts=AFTER_EVALUATION))
+@given(case=doing(training_cases(), *AFTER_EVALUATION))
+def test_an_evaluation_leaves_nothing_to_gather_in_backward(trial: Trial, case: ActionsCase) -> None:
+    """After a forward without gradients, backward gathers and reduces each group once, as it does without."""
+    communicates(trial, case, "backward")
 
 
 @requirement("communication/frozen", SHARDED, ranks=2)

@@ -65,6 +65,17 @@ def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
     return right_dtypes(gradients)
 
 
+def notes_evaluations(module: Any) -> None:
+    """Forwards without gradients are noted, too, in the order that backward goes back through."""
+    state = _state(module)
+
+    def note(*_: Any) -> None:
+        if not torch.is_grad_enabled() and state.groups:
+            state.tree.order.note(state)
+
+    module.register_forward_hook(note)
+
+
 def keeps_started_reductions(module: Any, reset: Callable[[], None]) -> None:
     """What a failed backward had begun to reduce is handed out with the next one."""
     queue = _state(module).tree.pipeline
@@ -78,6 +89,7 @@ forgets_empty_gradients = of_the_reference("sharding/zero-elements", has_no_empt
 resets_no_reductions = of_the_reference(
     "autograd/reset-after-backward", instead("reset_iter_state", keeps_started_reductions)
 )
+gathers_after_evaluation = of_the_reference("communication/after-evaluation", notes_evaluations)
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 
 RAISES = ("mixes_dtypes",)

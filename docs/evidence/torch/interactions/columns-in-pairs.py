@@ -1,6 +1,6 @@
 """A parameter sharded by columns cannot train with reshard_after_forward=2 on four ranks (seen in torch 2.13.0).
 
-Run: python docs/evidence/torch/fsdp/columns-in-pairs.py
+Run: python docs/evidence/torch/interactions/columns-in-pairs.py
 Expected: "(4, 4)", the shape of the gradient, from all four ranks. Got: IndexError, "list index out of range", in
 backward: what is gathered again from two ranks has the parts of two, and is laid out as if it had those of four.
 """

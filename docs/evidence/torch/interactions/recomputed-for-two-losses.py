@@ -1,6 +1,6 @@
 """Two losses cannot go back, one after the other, through a module given to composable checkpoint (torch 2.13.0).
 
-Run: python docs/evidence/torch/other/recomputed-for-two-losses.py
+Run: python docs/evidence/torch/interactions/recomputed-for-two-losses.py
 Expected: "(4, 4)", the shape of the gradient. Got: AttributeError, "'_GeneratorContextManager' object has no attribute
 'args'", in the second backward: the contexts for recomputing are made once for each forward, and can be entered once.
 With torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False) both backwards run.

@@ -1,6 +1,6 @@
 """Re-entrant recomputation of a sharded module that runs twice loses a part of its gradient (seen in torch 2.13.0).
 
-Run: python docs/evidence/torch/fsdp/runs-twice-re-entrant.py
+Run: python docs/evidence/torch/interactions/runs-twice-re-entrant.py
 Expected: "DTensor", what a sharded parameter and its gradient are. Got: "Tensor": after backward the layer is still
 unsharded, and what its second run gave is not reduced.
 """

@@ -2,7 +2,7 @@
 
 It takes a module that runs twice, and explicit forward prefetch.
 
-Run: python docs/evidence/torch/fsdp/state-between-of-pairs.py
+Run: python docs/evidence/torch/interactions/state-between-of-pairs.py
 Expected: "(4, 4)", the shape of a gradient, from all four ranks. Got: RuntimeError, "split_with_sizes expects
 split_sizes to sum exactly to …": what state_dict() has sharded over four ranks again is gathered as if among two.
 """

@@ -1,6 +1,6 @@
 """A module that is frozen after a step, and does not run, is given gradients of zero (seen in torch 2.13.0).
 
-Run: python docs/evidence/torch/fsdp/unused-and-frozen.py
+Run: python docs/evidence/torch/interactions/unused-and-frozen.py
 Expected: "None": a parameter that does not train has no gradient. Got: a tensor of zeros, with which an optimizer with
 weight decay or momentum moves the frozen parameter. set_reduce_scatter_unused_params asks for zeros where others train.
 """
