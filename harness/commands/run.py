@@ -71,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME|module:attribute",
         help="where ranks run: gloo, nccl, your own, or auto: what this machine has (default: auto)",
     )
+    parser.add_argument(
+        "--fallback",
+        metavar="NAME|module:attribute",
+        help="where to judge requirements of what the backend lacks, such as streams on CPUs\n"
+        "(default: simulated, devices for which no hardware is needed, if the backend is auto; otherwise none)",
+    )
     words = "folder to write to, created if missing (default: %(default)s)"
     parser.add_argument("-o", "--output", type=Path, default=Path("reports"), metavar="FOLDER", help=words)
     words = (
@@ -99,6 +105,7 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
         record = options.output / f"{file}.jsonl"
         before = _stamp(record)
         line = [str(suites), "--implementation", name, "--backend", options.backend, "--record", str(record)]
+        line += ["--fallback", options.fallback or ("simulated" if options.backend == "auto" else "none")]
         line += [*_others(options, file if len(files) > 1 else ""), *_workers(rest), *rest]
         ended, is_interrupted = run_pytest(line)
         left.remove(name)

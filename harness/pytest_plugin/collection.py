@@ -19,7 +19,8 @@ from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.requirements.finder import left_out
 from harness.requirements.marker import kind_of, requirement_of
-from harness.vendor.load import load_backend
+from harness.vendor.api import Backend
+from harness.vendor.load import load_backend, target
 from harness.waivers.waiver import read_waivers, unmatched
 from harness.worlds.attached.fleet import known
 from harness.worlds.workers import start
@@ -64,12 +65,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     try:
         waivers = tuple(waiver for path in files for waiver in read_waivers(path))
         workers = int(vars(config)["workerinput"]["workercount"]) if is_worker(config) else 1
-        config.stash[SUBJECT] = subject = LoadedSubject(subject_of(config), waivers, workers)
+        config.stash[SUBJECT] = subject = LoadedSubject(subject_of(config), waivers, workers, _fallback(config))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     torch.set_num_threads(1)  # computations of the controller are small, and the cores are for the ranks
     config.stash[RECORDER].problems += _unmatched(config, subject, [(id, item.nodeid) for id, item in tests])
     _deselect(config, items)
+
+
+def _fallback(config: pytest.Config) -> str:
+    """The name of the fallback. Raises ValueError for one that no backend has; it is loaded where it is needed."""
+    name = option(config, "fallback")
+    if name != "none":
+        target(name, Backend)
+    return name
 
 
 def _waiver_files(config: pytest.Config, items: Sequence[pytest.Item]) -> list[Path]:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.data.text import one_line, ratio_text, visible
 from harness.pytest_plugin import html_columns
-from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject
+from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, judged
 from harness.pytest_plugin.running import RESULT, TRIAL
 from harness.records.record import Record, Verdict
 from harness.requirements.marker import Requirement, kind_of, requirement_of
@@ -36,7 +36,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     assert isinstance(item, pytest.Function)
     result = item.stash.get(RESULT, None) or Result(*verdict_of(call.excinfo.value if call.excinfo else None, None))
-    subject = item.config.stash[SUBJECT]
+    subject = judged(item, found)
     report.fsdp_record = record = _record(item, found, subject, result, call.duration)
     # A JUnit file has the properties of the report on teardown, which are the item's; other plugins, those of this one.
     properties = _properties(record, subject)
@@ -62,6 +62,7 @@ def _record(
         statement=" ".join((getattr(item.function, "__doc__", None) or "").split()),
         level=requirement.level,
         world=kind_of(item),
+        backend=subject.backend.name if subject is not item.config.stash[SUBJECT] else "",
         verdict=verdict,
         message=message,
         cause=result.cause,

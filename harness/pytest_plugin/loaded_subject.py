@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from harness.data.kinds import ATTACHED
 from harness.pytest_plugin.options import option
 from harness.records.command_lines import launched, pytest_line
 from harness.records.record import Verdict
-from harness.requirements.marker import Requirement
+from harness.requirements.marker import Requirement, kind_of
 from harness.vendor.api import LIMITS, Backend, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.waivers.waiver import Waiver
@@ -24,11 +25,15 @@ from harness.worlds.make import ranks_in
 
 @dataclass
 class LoadedSubject:
-    """The implementation and the backend, with the waivers of the run. ``workers`` is how many processes run tests."""
+    """The implementation and the backend, with the waivers of the run. ``workers`` is how many processes run tests.
+
+    ``fallback`` names the backend for requirements whose limits this one lacks; "none" if there is none.
+    """
 
     subject: Subject
     waivers: tuple[Waiver, ...]
     workers: int = 1
+    fallback: str = "none"
     today: date = field(default_factory=date.today)
     implementation: Implementation = field(init=False)
     backend: Backend = field(init=False)
@@ -42,6 +47,22 @@ class LoadedSubject:
         """Name and version of the implementation, as in records."""
         return f"{self.implementation.name} {self.implementation.version}".strip()
 
+    def judging(self, requirement: Requirement, world: str) -> LoadedSubject:
+        """Itself; or the same implementation on the fallback, if only that has what this requirement is about."""
+        if self.lacks(requirement) and world != ATTACHED and isinstance(self._elsewhere, LoadedSubject):
+            return self._elsewhere
+        return self
+
+    @cached_property
+    def _elsewhere(self) -> LoadedSubject | str:
+        """The same on the fallback, loaded when it is first needed: it may have to be built; or why there is none."""
+        if self.fallback == "none":
+            return ""
+        try:
+            return replace(self, subject=Subject(self.subject.implementation, self.fallback), fallback="none")
+        except ValueError as error:
+            return f"; nor on the fallback: {error}"
+
     def most_ranks(self, world: str) -> int:
         """How many ranks a world of this kind has here."""
         return ranks_in(world, self.backend)
@@ -54,14 +75,18 @@ class LoadedSubject:
                 return f"{feature}: {why}"
         return ""
 
+    def lacks(self, requirement: Requirement) -> str:
+        """What the requirement is about and this backend lacks, with its reason; "" if nothing."""
+        found = (limit for limit in requirement.limits if limit in self.backend.lacks)
+        return next((f"needs {limit} ({LIMITS[limit]}): {self.backend.lacks[limit]}" for limit in found), "")
+
     def impossible(self, requirement: Requirement, world: str) -> str:
         """Why this requirement cannot be tried here; "" if it can."""
         kind = self.backend.device_type
-        if self.workers > 1 and kind != "cpu":
+        if self.workers > 1 and kind != "cpu" and not self.backend.own_devices:
             return f"{self.workers} workers would share {kind} devices: run without --numprocesses"
-        for limit in requirement.limits:
-            if limit in self.backend.lacks:
-                return f"needs {limit} ({LIMITS[limit]}): {self.backend.lacks[limit]}"
+        if lacking := self.lacks(requirement):
+            return lacking + (self._elsewhere if isinstance(self._elsewhere, str) else "")
         if self.most_ranks(world) < requirement.ranks:
             whose = "the launcher" if world == ATTACHED else f"backend {self.backend.name!r}"
             there = f"{whose} offers {self.most_ranks(world)} here"
@@ -91,6 +116,11 @@ class LoadedSubject:
 
 
 SUBJECT = pytest.StashKey[LoadedSubject]()
+
+
+def judged(item: pytest.Item, requirement: Requirement) -> LoadedSubject:
+    """What a test judges, on the backend that can try it."""
+    return item.config.stash[SUBJECT].judging(requirement, kind_of(item))
 
 
 def subject_of(config: pytest.Config) -> Subject:

@@ -17,6 +17,7 @@ from harness.worlds.attached.fleet import fleet
 OPTIONS = {
     "implementation": ("torch", "implementation to judge: torch, reference, an entry point, or module:attribute"),
     "backend": ("auto", "where ranks run: auto, gloo, nccl, an entry point, or module:attribute"),
+    "fallback": ("none", "backend for requirements of what --backend lacks: none, simulated, or as for --backend"),
     "world": ("both", "threads, processes or both; or attached, if a launcher has started the ranks"),
     "record": ("", "record file to write, one JSON line per result"),
     "waivers": ("", "TOML file of known failures"),
@@ -74,12 +75,12 @@ def _check_attached(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker per core if ranks run on CPU; otherwise none, since workers would share the device."""
+    """One worker per core if ranks run on CPU or on devices of their own; otherwise none: they would share a device."""
     try:
-        kind = load_backend(option(config, "backend")).device_type
+        backend = load_backend(option(config, "backend"))
     except ValueError:
         return 0  # collection reports what is wrong with it
-    return (os.cpu_count() or 1) if kind == "cpu" else 0
+    return (os.cpu_count() or 1) if backend.device_type == "cpu" or backend.own_devices else 0
 
 
 # Hypothesis profiles.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.pytest_plugin.collection import CASE
-from harness.pytest_plugin.loaded_subject import SUBJECT
+from harness.pytest_plugin.loaded_subject import judged
 from harness.pytest_plugin.options import option
 from harness.records.record import Verdict
 from harness.requirements.marker import kind_of, requirement_of
@@ -30,7 +30,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     found = requirement_of(item)
     if found is None:
         return
-    subject = item.config.stash[SUBJECT]
+    subject = judged(item, found)
     if why := subject.why_not(found, kind_of(item)):
         item.stash[RESULT] = Result(*why, "")
         if subject.impossible(found, kind_of(item)) or option(item.config, "unclaimed") != "try":
@@ -51,7 +51,9 @@ def world_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def trial(request: pytest.FixtureRequest, world_kind: str) -> Iterator[Trial]:
     """The subject on trial: programs run, and results are judged, through it."""
-    subject = request.config.stash[SUBJECT]
+    found = requirement_of(request.node)
+    assert found is not None, "only requirements are given a trial"
+    subject = judged(request.node, found)
     shrinking = Shrinking(seconds=0.0) if _is_waived(request.node) else Shrinking()
     made = Trial(world_kind, subject.subject, subject.most_ranks(world_kind), shrinking=shrinking)
     request.node.stash[TRIAL] = made
@@ -62,7 +64,7 @@ def trial(request: pytest.FixtureRequest, world_kind: str) -> Iterator[Trial]:
 
 def _is_waived(item: pytest.Item) -> bool:
     found = requirement_of(item)
-    return found is not None and item.config.stash[SUBJECT].waiver(found.id, item.nodeid) is not None
+    return found is not None and judged(item, found).waiver(found.id, item.nodeid) is not None
 
 
 # The time limit. pytest-timeout asks for a timer: ours ends the ranks, not the run.

@@ -150,6 +150,7 @@ class Record(_Line, frozen=True):
     source: str = ""
     tried: Tried = ""
     seconds: float = 0.0
+    backend: str = ""
 
     @property
     def was_tried(self) -> bool:

@@ -103,6 +103,11 @@ def severity(ratio: float, verdict: Verdict) -> tuple[int, float]:
     return 0 if ratio <= 1 else 1 if is_waived(ratio, verdict) else 2, ratio
 
 
+def elsewhere(records: Iterable[Record]) -> dict[str, int]:
+    """How many results another backend than the run's has, by its name: of requirements of what the run's lacks."""
+    return Counter(record.backend for record in records if record.backend and record.was_tried)
+
+
 def counts(records: Iterable[Record]) -> dict[tuple[str, Verdict], int]:
     """Results by level and verdict."""
     return Counter((record.level, record.verdict) for record in records)
@@ -194,6 +199,7 @@ def _conforming(run: Run) -> str:
     said = [f"{plural(passed, 'MUST result')} {_verb(passed, 'pass')}"]
     said += [f"{plural(unclaimed, 'requirement')} not claimed"] if unclaimed else []
     said += [f"{plural(waived, 'result')} waived"] if waived else []
+    said += [f"{plural(count, 'result')} judged on {name}" for name, count in elsewhere(run.records).items()]
     for level in LEVELS[1:]:
         red = found[level, Verdict.FAIL] + found[level, Verdict.STALE_WAIVER]
         said += [f"{plural(red, f'{level.upper()} result')} {_verb(red, 'fail')}, which does not block"] if red else []

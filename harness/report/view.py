@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from harness.data.text import days_left, moment_text, plural, seconds_text, unique
 from harness.records.reader import Run, miscounted, missing
 from harness.records.record import Record, Verdict
-from harness.records.standing import Standing, Tally, chapter_tallies, standing, tallies
+from harness.records.standing import Standing, Tally, chapter_tallies, elsewhere, standing, tallies
 from harness.report.cards import Card, again_words, is_flaky
 from harness.report.claims import Claims, claims_of
 from harness.report.curves import Chart, charts_of
@@ -74,6 +74,7 @@ class RunView:
     flaky: tuple[Flaky, ...]
     causes: str
     idle: tuple[Reason, ...]
+    elsewhere: tuple[Reason, ...]
     missing: tuple[str, ...]
     problems: tuple[str, ...]
     claims: Claims
@@ -140,6 +141,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
         flaky=tuple(_flaky(run.records, cards)),
         causes=_causes(cards),
         idle=_reasons(record for record in run.records if record.verdict is Verdict.NOT_RUN),
+        elsewhere=_reasons(replace(r, message=f"on {r.backend}") for r in run.records if r.backend and r.was_tried),
         missing=tuple(missing(run)),
         problems=(*miscounted(run), *run.damage, *(run.footer.problems if run.footer else ())),
         claims=claims_of(run.header, run.records),
@@ -174,6 +176,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     return [
         ("Implementation", header.implementation),
         ("Backend", header.backend),
+        ("Fallback", ", ".join(f"{name}, {plural(n, 'result')}" for name, n in elsewhere(run.records).items())),
         ("Suite version", header.suite_version),
         ("Profile", header.profile),
         ("Levels judged", header.level),

@@ -13,5 +13,6 @@ backend = Backend(
     process_group="simulated",
     ranks=8,
     imports=("harness.simulated.device", "harness.simulated.process_group"),
+    own_devices=True,
     check="harness.simulated.races:races",
 )

@@ -6,6 +6,7 @@ and a digest of the sources, so that versions do not meet.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shlex
@@ -13,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -65,18 +68,31 @@ def _digest() -> str:
 
 
 def _build(path: Path) -> None:
-    """Compile beside the final place, then rename: no reader finds half a file, and two builders are both right."""
+    """Compile beside the final place, then rename: no reader finds half a file. Others who want it wait."""
     if why := unavailable():
         raise CannotBuild(why)
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"building the simulated device, about half a minute: {path}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    with _alone(path.parent), tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        if path.exists():  # another process has built it meanwhile
+            return
         made = Path(folder) / path.name
         done = subprocess.run([*_command(), "-o", str(made)], capture_output=True, text=True)
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
             raise CannotBuild(f"the simulated device does not compile with {shlex.join(_command()[:1])}: {first}")
         made.replace(path)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
 
 
 def _command() -> list[str]:

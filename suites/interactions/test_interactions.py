@@ -101,6 +101,18 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
     follows(trial, Scenario(mesh="1", runs="skipped", gradients="unused reduced", life="frozen and thawed"))
 
 
+@requirement("interactions/gathers-in-vain", SHARDED, ranks=2, limits=("streams",))
+def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Trial) -> None:
+    """Memory into which backward gathers what nothing needs is not used again before that gather is done."""
+    follows(trial, Scenario(wrapping="wrapper", runs="eval", gradients="two losses"))
+
+
+@requirement("interactions/gathers-what-stepped", SHARDED, Feature.PREFETCH, ranks=2, limits=("streams",))
+def test_what_has_stepped_in_backward_is_gathered_after_its_step(trial: Trial) -> None:
+    """What takes its optimizer step in backward, and is listed to be gathered after that, is read once it has."""
+    follows(trial, Scenario(prefetch="finished", gradients="hooks"))
+
+
 @requirement("interactions/any", SHARDED)
 @costly(4)
 @given(case=scenarios())

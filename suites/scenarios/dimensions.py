@@ -182,7 +182,6 @@ APART = (
     _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", runs="skipped"),
     _no("accumulation/hsdp-other-parameters", gradients="no all-reduce", recompute="reentrant", wrapping="list"),
     _no("accumulation/late-parameters", gradients="unsynchronised", runs="skipped"),
-    _no("communication/after-evaluation", runs="no grad", wrapping="wrapper", gradients=("hooks", "two losses")),
     _no("reduction/divides-once", gradients="factor", dtype=("param", "param and reduce", "output", "reduce", "wider")),
     _no("reduction/divides-once", gradients="factor", mesh=UNCUT),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
@@ -196,6 +195,10 @@ APART = (
         life="exception in backward",
         wrapping=_all_but("wrapping", "wrapper"),
     ),
+    _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients="two losses"),
+    _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients="hooks"),
+    _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
+    _no("interactions/gathers-what-stepped", gradients="hooks", prefetch=("both", "backward"), recompute="reentrant"),
     _no("interactions/columns-in-pairs", rows="columns", reshard="pairs"),
 )
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from harness.records.record import Record, Verdict
 from harness.requirement import Requirement
 from harness.submission.manifest import sha256
 from harness.submission.runs import RUN_CHECKS, SubmittedRun
-from harness.vendor.load import Subject
+from harness.vendor.load import Subject, load_backend
 from harness.waivers.waiver import waivers_in
 from tests import ROOT as ROOT
 from tests.patience import GUARD
@@ -114,6 +115,25 @@ def test_workers_do_not_share_a_device() -> None:
     verdict, why = LoadedSubject(here, (), workers=2).why_not(found, "threads") or (None, "")
     assert (verdict, why) == (Verdict.NOT_RUN, "2 workers would share cuda devices: run without --numprocesses")
     assert LoadedSubject(here, (), workers=1).why_not(found, "threads") is None
+
+
+def test_what_a_backend_lacks_is_judged_on_the_fallback() -> None:
+    """Only a lack leads there, not too few ranks: else a page could say of a backend what another has shown."""
+    found = Requirement("samples/any", (), "must", 1, ("streams",), ("threads",), "")
+    many = replace(found, limits=(), ranks=1000)
+    here = LoadedSubject(Subject(SUBJECT[1], "gloo"), (), fallback="tests.plugin.samples:device")
+    assert here.judging(found, "threads").backend.name == load_backend("tests.plugin.samples:device").name
+    assert here.judging(many, "threads") is here
+    assert here.judging(found, "attached") is here
+
+
+def test_a_fallback_that_cannot_be_had_is_part_of_the_reason() -> None:
+    """A result that is not run says why on both backends."""
+    found = Requirement("samples/any", (), "must", 1, ("streams",), ("threads",), "")
+    here = LoadedSubject(Subject(SUBJECT[1], "gloo"), (), fallback="nowhere:backend")
+    _, why = here.why_not(found, "threads") or ("", "")
+    assert why.startswith("needs streams")
+    assert "; nor on the fallback: backend 'nowhere:backend': cannot import 'nowhere'" in why
 
 
 def test_the_terminal_names_what_is_red_and_what_matches_nothing(whole: tuple[Completed, Run]) -> None:

@@ -34,6 +34,7 @@ def lazy_init(state: ModuleState) -> None:
     if not state.ready:
         for group in state.groups:
             _check_in_place(group)
+        state.tree.lane.follow()  # what was replaced since, such as by loading, has been copied on the current stream
         state.ready = True
 
 
