@@ -139,6 +139,9 @@ def deleted(rank: Rank, case: MemoryCase) -> Bytes:
 
 # On an accelerator.
 
+#: How much less the statistics count than a new tensor takes.
+UNCOUNTED = "of a new tensor, what is not counted"
+
 
 class Allocator:
     """What the device's allocator has given out, beyond what it had before."""
@@ -167,6 +170,9 @@ def allocated(rank: Rank, case: MemoryCase, offload: bool = False) -> Bytes:
     ).sum().backward()  # workspaces of libraries are there from now on
     del warm
     gauge, options = Allocator(), dict[str, Any]()
+    probe = torch.empty(2**20, device=rank.device)
+    uncounted = probe.nbytes - gauge.alive()
+    del probe
     if offload:
         options["offload_policy"] = rank.implementation.cpu_offload_policy()
-    return moments(Held(rank, case, **options), gauge, STEP * 2)
+    return {**moments(Held(rank, case, **options), gauge, STEP * 2), UNCOUNTED: uncounted}

@@ -21,6 +21,7 @@ from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import spread_net
 from suites.generated.net_strategies import generated_cases
 from suites.kit.cases import CaseOnMesh, Stack, as_case
+from suites.kit.nets import Block, Net
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import FACTS, apply, data_mesh, tensors
 from suites.kit.strategies import stacks, training_cases, world_sizes
@@ -49,6 +50,7 @@ def lie_on_the_device(trial: Trial, case: CaseOnMesh) -> None:
 
 
 @requirement("arguments/moves-to-device", Feature.FULLY_SHARD, limits=("second device type",), source="C1")
+@example(case=GeneratedCase(1, Net(2, (Block("norms"),))))
 @given(case=generated_cases(world_size=world_sizes()))
 def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case: GeneratedCase) -> None:
     """fully_shard moves all parameters and buffers of a net from the CPU to the device of the mesh."""

@@ -5,9 +5,10 @@ The name of a mutant is the id of that requirement::
     sums_for_averages = mutant("parity/exact", reduce=SumsForAverages)
 
 A mutant whose symptom is an error rather than a wrong result is also listed in its module's ``RAISES``, and an
-implementation that can be killed in the process world only in ``IN_PROCESSES``. Besides the requirement named, a mutant
-may be killed by those of the same or a related chapter, and by those of ``END_TO_END``; ``ALSO_KILLED_BY`` lists more
-prefixes of ids, for one mutant or, as ``{"": ("hsdp/",)}``, for all of a module. An equivalent mutant, which no
+implementation that can be killed in the process world only in ``IN_PROCESSES``, on a device only in ``ON_DEVICES``:
+it is tried on simulated ones, as all are whose requirement needs what a CPU lacks. Besides the requirement named, a
+mutant may be killed by those of the same or a related chapter, and by those of ``END_TO_END``; ``ALSO_KILLED_BY`` lists
+more prefixes of ids, for one mutant or, as ``{"": ("hsdp/",)}``, for all of a module. An equivalent mutant, which no
 requirement can kill, is explained in ``EQUIVALENT``.
 """
 
@@ -48,6 +49,7 @@ class Mutant:
     raises: bool = False
     also_killed_by: tuple[str, ...] = ()
     why_equivalent: str = ""
+    on_devices: bool = False
 
     def may_be_killed_by(self, requirement: str) -> bool:
         """Whether the defect breaks what this requirement states, rather than something that happens to be near."""
@@ -80,4 +82,5 @@ def _mutants_of(name: str, path: str) -> Iterator[Mutant]:
             raises=attribute in getattr(module, "RAISES", ()),
             also_killed_by=(*also.get("", ()), *also.get(attribute, ())),
             why_equivalent=getattr(module, "EQUIVALENT", {}).get(attribute, ""),
+            on_devices=attribute in getattr(module, "ON_DEVICES", ()),
         )

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from harness.data.case import Case
+from harness.pytest_plugin.loaded_subject import LoadedSubject
 from harness.records.record import Verdict
 from harness.trial import Trial
 from harness.trial.refusals import RAISED_INSTEAD
@@ -94,5 +95,9 @@ def _one(entry: Entry, form: dict[str, Any], trial: Trial) -> End:
 
 
 def subject_of(mutant: Mutant) -> Subject:
-    """The mutant, with torch's implementation or the gloo backend beside it."""
-    return replace(Subject("torch", "gloo"), **{mutant.kind: mutant.where})
+    """The mutant, with torch's implementation or a backend beside it: gloo, or simulated devices if that needs one."""
+    if mutant.kind == "backend":
+        return Subject("torch", mutant.where)
+    backend = "simulated" if mutant.on_devices else "gloo"
+    subject = LoadedSubject(Subject(mutant.where, backend), (), fallback="simulated")
+    return subject.judging(by_id()[mutant.killed_by].requirement, mutant.worlds[0]).subject

@@ -36,7 +36,7 @@ def start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) 
     if method == "forkserver" and end_stopped_server():
         raise Disturbed("a signal stopped the fork server, which was then ended")
     context: Any = multiprocessing.get_context(method)
-    environment = {**_ONE_THREAD, **os.environ}
+    environment = {**_ONE_THREAD, **os.environ, **backend.environment}  # a fork server may be another backend's
     setup = worker.Setup(
         str(directory), environment, backend.imports, backend.check, backend.device_type, method == "forkserver"
     )
