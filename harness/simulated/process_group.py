@@ -150,13 +150,19 @@ class SimulatedGroup(CollectiveGroup):
         return stream_of_group(self._place, device)
 
     def _accounted(self, device: int, call: Call) -> float:
-        """When this rank is ready: its group's stream waits for the current one, and touches the tensors."""
+        """When this rank is ready: its group's stream waits for the current one, and touches the tensors.
+
+        Collectives posted before may not be over, in virtual time, when this one is ready: the stream's time stays.
+        """
+        ready: float = torch.ops.simulated.stream_time(device)
         stream = self.stream(device)
+        with stream:
+            before = torch.ops.simulated.stream_time(device)
         stream.wait_stream(torch.accelerator.current_stream(device))
         with stream:
             torch.ops.simulated.charge(device, call.name, list(call.inputs), list(call.outputs), 0.0)
-            time: float = torch.ops.simulated.stream_time(device)
-        return time
+            torch.ops.simulated.set_stream_time(device, before)
+        return ready
 
     def _send(self, message: Tensor, peer: int) -> list[Any]:
         length = torch.tensor([message.numel()])
@@ -212,7 +218,7 @@ class SimulatedGroup(CollectiveGroup):
         stream = self.stream(work.device)
         moved = sum(tensor.nbytes for tensor in (*work.call.inputs, *work.call.outputs))
         with stream:
-            torch.ops.simulated.idle_until(work.device, begin)
+            torch.ops.simulated.set_stream_time(work.device, max(begin, torch.ops.simulated.stream_time(work.device)))
             torch.ops.simulated.charge(work.device, work.call.name, [], [], LATENCY + moved * BYTE)
         return stream.record_event()
 

@@ -1,6 +1,7 @@
 #include "clocks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace simulated {
 
@@ -47,14 +48,25 @@ Moment& Clocks::host() {
   return host_;
 }
 
-Launch Clocks::launch(int stream, double cost) {
+Launch Clocks::launch(int stream, const std::string& name, double cost) {
   Moment& now = moments_.at(stream);
   now.join(host());
   if (now.seen.size() <= static_cast<size_t>(stream)) {
     now.seen.resize(stream + 1);
   }
+  if (keeps_spans_ && cost > 0) {
+    spans_.push_back({streams_.at(stream), name, now.time, now.time + cost});
+  }
   now.time += cost;
   return {stream, ++now.seen[stream]};
+}
+
+void Clocks::keep_spans(bool keeps) {
+  keeps_spans_ = keeps;
+}
+
+std::vector<Span> Clocks::take_spans() {
+  return std::exchange(spans_, {});
 }
 
 Moment Clocks::device(c10::DeviceIndex index) {

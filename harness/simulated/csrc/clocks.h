@@ -37,6 +37,13 @@ struct Launch {
   uint32_t tick;
 };
 
+// The same with its name and when it ran, in microseconds, for timelines.
+struct Span {
+  c10::Stream stream;
+  std::string name;
+  double begin, end;
+};
+
 class Clocks {
  public:
   // Guards all state of the simulated devices. No Python code runs while it is held.
@@ -49,7 +56,10 @@ class Clocks {
   Moment& stream(c10::Stream stream);
   // All threads share it.
   Moment& host();
-  Launch launch(int stream, double cost);
+  Launch launch(int stream, const std::string& name, double cost);
+  // Launches from now on are kept as spans, or no more.
+  void keep_spans(bool keeps);
+  std::vector<Span> take_spans();
   // All streams of a device, joined.
   Moment device(c10::DeviceIndex index);
   void reset();
@@ -59,6 +69,8 @@ class Clocks {
   std::vector<c10::Stream> streams_;
   std::deque<Moment> moments_; // references to them last
   Moment host_;
+  bool keeps_spans_ = false;
+  std::vector<Span> spans_;
 };
 
 Clocks& clocks();

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <sstream>
+
 namespace simulated {
 
 namespace {
@@ -25,11 +27,27 @@ double stream_time(int64_t device) {
   return std::max(now.time, clocks().host().time);
 }
 
-// Have the current stream of a device do nothing until then.
-void idle_until(int64_t device, double time) {
+void set_stream_time(int64_t device, double time) {
   std::lock_guard<std::mutex> lock(clocks().mutex);
-  Moment& now = clocks().stream(current_stream(static_cast<c10::DeviceIndex>(device)));
-  now.time = std::max(now.time, time);
+  clocks().stream(current_stream(static_cast<c10::DeviceIndex>(device))).time = time;
+}
+
+void keep_spans(bool keeps) {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  clocks().keep_spans(keeps);
+}
+
+// What has been launched since spans are kept: of each its device, stream, name, begin and end, between tabs.
+std::vector<std::string> take_spans() {
+  std::lock_guard<std::mutex> lock(clocks().mutex);
+  std::vector<std::string> lines;
+  for (const auto& span : clocks().take_spans()) {
+    std::ostringstream line;
+    line << static_cast<int>(span.stream.device_index()) << "\t" << span.stream.id() << "\t" << span.name << "\t";
+    line << span.begin << "\t" << span.end;
+    lines.push_back(line.str());
+  }
+  return lines;
 }
 
 // Time starts anew, and so do the numbers of streams that are handed out.
@@ -52,7 +70,9 @@ TORCH_LIBRARY(simulated, m) {
   m.def("on_cpu(Tensor tensor) -> Tensor", &on_cpu);
   m.def("charge(int device, str name, Tensor[] read, Tensor[] written, float cost) -> ()", &charge);
   m.def("stream_time(int device) -> float", &stream_time);
-  m.def("idle_until(int device, float time) -> ()", &idle_until);
+  m.def("set_stream_time(int device, float time) -> ()", &set_stream_time);
+  m.def("keep_spans(bool keeps) -> ()", &keep_spans);
+  m.def("take_spans() -> str[]", &take_spans);
   m.def("begin() -> ()", &begin);
 }
 

@@ -242,7 +242,7 @@ Launch launch(c10::DeviceIndex device, const std::string& name, const Touched& t
   auto origin = Origin::here(name); // before the lock: Python's own may be needed
   std::lock_guard<std::mutex> lock(clocks().mutex);
   int stream = clocks().number(current_stream(device));
-  Launch made = clocks().launch(stream, cost.has_value() ? *cost : cost_of(touched));
+  Launch made = clocks().launch(stream, name, cost.has_value() ? *cost : cost_of(touched));
   for (const auto& tensor : touched.read) {
     note_access(tensor, made, false, origin);
   }

@@ -17,6 +17,8 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.Stream(device, priority=-1) if device.type != "cpu" else None
+        self._lent: tuple[object, Any] | None = None
+        self._lends = False
 
     def beside(self) -> AbstractContextManager[Any]:
         """Work of the block goes to this stream."""
@@ -26,6 +28,22 @@ class Lane:
         """Wait for an event, else for all that the current stream has been given."""
         if self._stream is not None:
             self._stream.wait_event(event or torch.accelerator.current_stream().record_event())
+
+    def lend(self, lends: bool) -> None:
+        """Whether memory is taken back one gather later, so that one may begin before the last has been copied out."""
+        self._lends = lends
+        if self._lent is not None and not lends:
+            self.follow(self._lent[1])
+            self._lent = None
+
+    def take_back(self, memory: object) -> None:
+        """The current stream has read memory of this one, which is used again after that; the caller drops it."""
+        if not self._lends or self._stream is None:
+            self.follow()
+            return
+        before, self._lent = self._lent, (memory, torch.accelerator.current_stream().record_event())
+        if before is not None:
+            self.follow(before[1])
 
     def lead(self) -> None:
         """Have the current stream wait for all that this one has been given."""

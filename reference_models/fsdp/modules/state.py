@@ -44,6 +44,11 @@ class Tree:
         self.in_backward = False
         self.is_last_backward = True
 
+    def set_in_forward(self, value: bool) -> None:
+        """Forward begins, or has ended."""
+        self.in_forward = value
+        self.lane.lend(value)
+
     def end_partial_runs(self) -> None:
         """The root's forward is over: modules of a list that have not run will not run in it."""
         for state in self.states:
@@ -52,7 +57,8 @@ class Tree:
 
     def reset(self) -> None:
         """Forget a pass that failed."""
-        self.in_forward = self.in_backward = False
+        self.set_in_forward(False)
+        self.in_backward = False
         self.order.clear()
         self.ahead.clear()
         self.reduced.clear()
@@ -111,7 +117,7 @@ class ModuleState:
             self.unshard()
             return args, kwargs
         if self.is_root:
-            self.tree.in_forward = True
+            self.tree.set_in_forward(True)
             self._wait_for_optimizer()
         if not self._to_run:
             self._to_run = set(self.modules)
@@ -127,7 +133,7 @@ class ModuleState:
             self._to_run.discard(module)
             output = self._tell_before_backward(output)
             if self.is_root:
-                self.tree.in_forward = False
+                self.tree.set_in_forward(False)
                 self.tree.end_partial_runs()
             elif not self._to_run or not self.tree.in_forward:
                 self.end_run()

@@ -123,7 +123,7 @@ class ParameterGroup:
                 torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
         if partly is not None:
             partly.drop()
-        self._lane.follow()  # before what was gathered is freed: it is the lane's memory
+        self._lane.take_back(gathering)
         self.form = Form.UNSHARDED
         for parameter in self.parameters:
             parameter.show_unsharded()
