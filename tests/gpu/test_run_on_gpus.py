@@ -1,0 +1,40 @@
+"""The first run on GPUs, tried where there is none: with simulated devices, and with parts that go wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import __main__ as command
+from tests.gpu.parts import Part, run
+
+
+def test_a_part_has_a_verdict_and_is_not_run_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same command goes on where it was interrupted, and writes the page anew."""
+    arguments = ["--backend", "gloo", "--forked", "gloo", "--only", "forked"]
+    arguments += ["--records", str(tmp_path), "-o", str(tmp_path)]
+    assert command.main(arguments) == 0
+    page = (tmp_path / "gpu.md").read_text()
+    assert "| forked ranks | passed |" in page
+    assert "| doctor | not run | | |" in page
+    assert "INCOMPLETE: " in page  # it is of a part of the suites
+    capfd.readouterr()
+    assert command.main(arguments) == 0
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "minutes", "end"),
+    [
+        ("print('fine')", 1, "passed"),
+        ("raise SystemExit('no such device')", 1, "failed"),
+        ("import time; print('begun', flush=True); time.sleep(600)", 0.02, "out of time"),
+    ],
+)
+def test_a_part_ends_in_its_time(code: str, minutes: float, end: str) -> None:
+    """Whatever it does, and its last lines are kept."""
+    ended = run(Part("part", ("-c", code), minutes))
+    assert ended.end == end
+    assert sys.executable not in ended.tail
