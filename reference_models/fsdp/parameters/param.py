@@ -114,16 +114,17 @@ class ManagedParameter:
         wanted = isinstance(self.offload, CPUOffloadPolicy) and self.offload.pin_memory
         return flat.pin_memory() if wanted and flat.device.type == "cpu" else flat
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """Notice what the user did to the sharded form: a parameter put in its place, or other memory behind it.
 
-        Both happen in ``load_state_dict(assign=True)``, ``to_empty``, ``to`` and their like.
+        Both happen in ``load_state_dict(assign=True)``, ``to_empty``, ``to`` and their like. Returns whether anything
+        has been copied, which is on the current stream.
         """
         module, name = self.owners[0]
         registered = module._parameters[name]
         assert registered is not None
         if registered is self.sharded and local_of(registered) is self._local:
-            return
+            return False
         if not isinstance(registered, DTensor):
             raise ValueError(
                 f"parameter {self.name!r} of a sharded module was replaced by a plain tensor: expected a DTensor "
@@ -134,6 +135,7 @@ class ManagedParameter:
         with torch.no_grad():
             self._repack(local_of(registered))
         self.register(registered)
+        return True
 
     def _repack(self, local: Tensor) -> None:
         kind = (self.packed.device.type, self.packed.dtype)
@@ -168,7 +170,6 @@ class ManagedParameter:
 
     def pieces(self, precision: MixedPrecisionPolicy) -> list[Piece]:
         """What this rank sends in a gather: its packed rows, or what its own hooks make of them."""
-        self.refresh()
         if self.extension is not None:
             sent = self.extension.send(self._on_device(self._local), precision)
             return [Piece(each, each.dtype) for each in sent]

@@ -96,8 +96,9 @@ class ParameterGroup:
         if self._gathering is not None or self.form is Form.UNSHARDED:
             return False
         self._lane = lane
-        if self.form is Form.PARTLY:
-            lane.follow()  # what is kept was copied on the current stream
+        is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.PARTLY]
+        if self.form is Form.PARTLY or any(is_copied):
+            lane.follow()  # what is kept, or has been replaced, was copied on the current stream
         with lane.beside():
             if self.form is Form.PARTLY:
                 assert self.partly is not None
