@@ -80,7 +80,8 @@ def _record(
 def _evidence(result: Result, failed: Trial | None) -> dict[str, Any]:
     """How the failing case ended when run again, its collectives, and what became of each rank."""
     ranks = [outcome.as_json() for outcome in failed.ranks.outcomes] if failed is not None else []
-    return {"again": result.again, "events": list(result.events), "ranks": ranks}
+    traced = {"events": list(result.events), "timeline": list(result.timeline)}
+    return {"again": result.again, **traced, "ranks": ranks}
 
 
 def _drawn_case(item: pytest.Function, failed: Trial | None) -> Any:

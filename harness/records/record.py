@@ -74,6 +74,15 @@ class Collective(TypedDict, total=False):
     of: Integer
 
 
+class Span(TypedDict, total=False):
+    """What a stream of a device ran, and when, in microseconds."""
+
+    stream: str
+    name: str
+    begin: float
+    end: float
+
+
 class Exclusion(TypedDict, total=False):
     """Combinations that are not tried, and why: those with one of these values in each of these dimensions."""
 
@@ -151,6 +160,7 @@ class Record(_Line, frozen=True):
     tried: Tried = ""
     seconds: float = 0.0
     backend: str = ""
+    timeline: list[Span] = field(default_factory=list)
 
     @property
     def was_tried(self) -> bool:

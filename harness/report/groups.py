@@ -19,7 +19,8 @@ from harness.data.text import one_line, plural, unique
 from harness.records.causes import shared_causes
 from harness.records.record import Record
 from harness.report.cards import Card, brief_card_of, card_of
-from harness.report.events import Lanes, lanes_of_events
+from harness.report.pictures.events import Lanes, lanes_of_events
+from harness.report.pictures.timeline import Timeline, timeline_of
 from harness.report.words import case_size, kind_of
 
 #: How many results of a group besides the first are shown in full; the others have a line each.
@@ -39,6 +40,7 @@ class FailureGroup:
     others: tuple[Card, ...]
     more: tuple[Card, ...]
     lanes: Lanes | None = None
+    timeline: Timeline | None = None
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -86,7 +88,8 @@ def _cards(rows: list[Record], anchors: list[str], file: str) -> list[Card]:
 
 
 def _drawn(group: FailureGroup) -> FailureGroup:
-    return replace(group, lanes=lanes_of_events(group.first.record.events))
+    record = group.first.record
+    return replace(group, lanes=lanes_of_events(record.events), timeline=timeline_of(record.timeline))
 
 
 def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> FailureGroup:

@@ -21,9 +21,9 @@ from harness.data.text import ratio_text, visible
 from harness.records.reader import Run
 from harness.records.standing import Part, State
 from harness.report.grid import chapter_anchor
-from harness.report.heat import KEY
 from harness.report.matrix import MATRIX_KEY
-from harness.report.spread import BARS, axis
+from harness.report.pictures.heat import KEY
+from harness.report.pictures.spread import BARS, axis
 from harness.report.view import page_of
 
 _TEMPLATES = Path(__file__).parent / "templates"

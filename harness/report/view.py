@@ -10,19 +10,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as replaced
+
 from harness.data.text import days_left, moment_text, plural, seconds_text, unique
 from harness.records.reader import Run, miscounted, missing
 from harness.records.record import Record, Verdict
 from harness.records.standing import Standing, Tally, chapter_tallies, elsewhere, standing, tallies
 from harness.report.cards import Card, again_words, is_flaky
 from harness.report.claims import Claims, claims_of
-from harness.report.curves import Chart, charts_of
 from harness.report.downloads import Download, downloads_of
 from harness.report.grid import Chapter, Column, anchor_of, chapters_of
 from harness.report.groups import FailureGroup, groups_of
-from harness.report.heat import HeatMap, heat_map
 from harness.report.matrix import Matrix, matrix_of
-from harness.report.spread import Lane, beside, lanes_of
+from harness.report.pictures.curves import Chart, charts_of
+from harness.report.pictures.heat import HeatMap, heat_map
+from harness.report.pictures.spread import Lane, beside, lanes_of
 from harness.run_comparison.difference import Comparison, compare
 
 
@@ -141,7 +143,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
         flaky=tuple(_flaky(run.records, cards)),
         causes=_causes(cards),
         idle=_reasons(record for record in run.records if record.verdict is Verdict.NOT_RUN),
-        elsewhere=_reasons(replace(r, message=f"on {r.backend}") for r in run.records if r.backend and r.was_tried),
+        elsewhere=_reasons(replaced(r, message=f"on {r.backend}") for r in run.records if r.backend and r.was_tried),
         missing=tuple(missing(run)),
         problems=(*miscounted(run), *run.damage, *(run.footer.problems if run.footer else ())),
         claims=claims_of(run.header, run.records),

@@ -13,6 +13,7 @@ backend = Backend(
     process_group="simulated",
     ranks=8,
     imports=("harness.simulated.device", "harness.simulated.process_group"),
+    timeline="harness.simulated.timeline:spans",
     own_devices=True,
     check="harness.simulated.races:races",
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from harness.collective_trace.recorder import Entry
-from harness.records.record import Verdict
+from harness.records.record import Span, Verdict
 from harness.trial.trial import Trial
 from harness.worlds.base import Disturbed, NotRun, SubjectFailure
 
@@ -22,6 +22,7 @@ class Result(NamedTuple):
     cause: str
     again: str = ""
     events: tuple[list[Entry], ...] = ()
+    timeline: tuple[Span, ...] = ()
     tried: str = ""
 
 

@@ -197,10 +197,11 @@ class Backend:
     test to the next, always with a fresh process group, and until anything fails; False is for backends that make no
     second group in one process. ``environment`` is set in every rank. ``check`` names a function of a module, as
     ``module:function``, that is called before and after each program in the process of its ranks: sentences that it
-    returns afterwards, such as what a memory checker has found, fail the program. ``own_devices`` says that each
-    process has devices of its own, as simulated ones are, so that several may run tests. ``lacks`` declares limits by
-    the names in ``LIMITS``, each with a reason that the report shows; one on CPUs lacks what those of
-    ``ON_CPUS`` do, unless it gives "" for a reason.
+    returns afterwards, such as what a memory checker has found, fail the program. ``timeline`` names one that has what
+    a device runs kept (called with True) and handed over (with False): stream, kernel, begin and end in µs of each.
+    ``own_devices`` says that each process has devices of its own, as simulated ones are, so that several may run
+    tests. ``lacks`` declares limits by the names in ``LIMITS``, each with a reason that the report shows; one on CPUs
+    lacks what those of ``ON_CPUS`` do, unless it gives "" for a reason.
     """
 
     name: str
@@ -213,6 +214,7 @@ class Backend:
     persistent: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
     check: str = ""
+    timeline: str = ""
     own_devices: bool = False
     lacks: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from harness.collective_trace.fault_injection import FailingTrace
 from harness.collective_trace.recorder import Entry, Listen, by_dispatcher
 from harness.vendor.api import Backend, Claimed
+
+#: What a device ran: its stream, its kernel, and when it began and ended, in microseconds.
+Launch = tuple[str, str, float, float]
 
 
 def seed_like_a_new_process(device_type: str) -> None:
@@ -74,6 +78,21 @@ class Rank:
         entries: list[Entry] = []
         with self._listen(entries, waits):
             yield entries
+
+    @contextmanager
+    def launches(self) -> Iterator[list[Launch]]:
+        """Note what the device runs in the block, if the backend says; thread ranks share a device, and its list."""
+        found: list[Launch] = []
+        if not self.backend.timeline:
+            yield found
+            return
+        module, _, function = self.backend.timeline.partition(":")
+        timeline = getattr(importlib.import_module(module), function)
+        timeline(True)
+        try:
+            yield found
+        finally:
+            found += timeline(False)
 
     @contextmanager
     def failing(self, at: int) -> Iterator[None]:

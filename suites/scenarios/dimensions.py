@@ -122,6 +122,8 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
 REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2")
 UNCUT = ("1", "2x1", "2x1 of 2")
 OF_TWO = ("2 of 2", "2x1 of 2")
+#: Gradients with which something else follows the first backward through a module at once.
+IN_TURN = ("hooks", "two losses")
 
 
 #: What no correct implementation has to accept together.
@@ -195,8 +197,8 @@ APART = (
         life="exception in backward",
         wrapping=_all_but("wrapping", "wrapper"),
     ),
-    _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients=("hooks", "two losses")),
-    _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=("hooks", "two losses")),
+    _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients=IN_TURN),
+    _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
     _no("interactions/gathers-what-stepped", gradients="hooks", prefetch=("both", "backward"), recompute="reentrant"),
     _no("interactions/columns-in-pairs", rows="columns", reshard="pairs"),

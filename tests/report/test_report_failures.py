@@ -8,8 +8,8 @@ import pytest
 
 from harness.records.record import Record, Verdict
 from harness.report.cards import again_words, card_of
-from harness.report.events import MOST_COLUMNS, lanes_of_events
 from harness.report.groups import MOST_TOLD, groups_of
+from harness.report.pictures.events import MOST_COLUMNS, lanes_of_events
 from harness.report.words import case_words, kind_of
 from tests.documents.shown_commands import commands, parse
 from tests.report.report_samples import row

@@ -17,9 +17,9 @@ from harness.records.output import json_document
 from harness.records.reader import read_run, run_in
 from harness.records.record import Verdict
 from harness.report.claims import claims_of
-from harness.report.curves import MOST_CHARTS, charts_of
 from harness.report.downloads import MOST_BYTES, downloads_of, is_same_page
 from harness.report.page import render
+from harness.report.pictures.curves import MOST_CHARTS, charts_of
 from harness.report.view import page_of
 from tests.report.report_samples import Parsed, file_of, full_run, row, run_of
 

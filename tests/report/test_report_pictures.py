@@ -7,9 +7,9 @@ import math
 import pytest
 
 from harness.records.record import Verdict
-from harness.report.heat import NO_DTYPE, brief, heat_map, place_of, units
 from harness.report.page import render
-from harness.report.spread import BARS, HIGHEST, LOWEST, axis, beside, lanes_of, x_of
+from harness.report.pictures.heat import NO_DTYPE, brief, heat_map, place_of, units
+from harness.report.pictures.spread import BARS, HIGHEST, LOWEST, axis, beside, lanes_of, x_of
 from tests.report.report_samples import HOSTILE, Parsed, row, run_of
 
 

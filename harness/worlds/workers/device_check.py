@@ -32,7 +32,7 @@ def faulted(outcomes: list[Outcome], found: Sequence[str]) -> list[Outcome]:
     place = failed or 0
     one = outcomes[place]
     if failed is None:
-        changed = replace(one, fate=Fate.FAULTY, value=None, error=words)
+        changed = replace(one, fate=Fate.FAULTY, error=words)
     else:
         changed = replace(one, error=f"{one.error}\n{words}")
     return [*outcomes[:place], changed, *outcomes[place + 1 :]]

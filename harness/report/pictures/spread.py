@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from harness.data.text import ratio_text
 from harness.records.record import Record
 from harness.records.standing import is_waived
-from harness.report.heat import place_of
+from harness.report.pictures.heat import place_of
 
 #: The axis: ratios from 10 to the LOWEST to 10 to the HIGHEST, so many bars a decade; what lies beyond is at its ends.
 LOWEST, HIGHEST = -5, 2
