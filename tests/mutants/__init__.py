@@ -2,7 +2,7 @@
 
 The name of a mutant is the id of that requirement::
 
-    sums_for_averages = mutant("parity/exact", reduce=SumsForAverages)
+    sums_for_averages = mutant("parity/exact", sums)
 
 A mutant whose symptom is an error rather than a wrong result is also listed in its module's ``RAISES``, and an
 implementation that can be killed in the process world only in ``IN_PROCESSES``, on a device only in ``ON_DEVICES``:

@@ -28,6 +28,17 @@ def each_gradient(change: Callable[[Any], None]) -> Change:
     return apply
 
 
+def each_gradient_once(change: Callable[[Any], None]) -> Change:
+    """The same where modules lie within each other: each parameter has one such hook, the first."""
+
+    def apply(module: nn.Module) -> None:
+        for parameter in sharded(module):
+            if not hasattr(parameter, "hooked"):
+                parameter.hooked = parameter.register_post_accumulate_grad_hook(change)
+
+    return apply
+
+
 def instead(method: str, other: Callable[..., Any]) -> Change:
     """A change to each module: ``other(module, right, *args)`` takes the place of a method."""
 
@@ -36,6 +47,16 @@ def instead(method: str, other: Callable[..., Any]) -> Change:
         setattr(module, method, lambda *args, **options: other(module, right, *args, **options))
 
     return apply
+
+
+def before_forward(change: Callable[[Any], None]) -> Change:
+    """Do this before all else that a forward does."""
+    return lambda module: module.register_forward_pre_hook(lambda module, _: change(module), prepend=True)
+
+
+def in_forward(change: Callable[[Any], None]) -> Change:
+    """Do this in a forward, when parameters have been gathered."""
+    return lambda module: module.register_forward_pre_hook(lambda module, _: change(module))
 
 
 def outputs(change: Callable[[Any, Any], Any], where: Callable[[Any], bool] = lambda module: True) -> Change:

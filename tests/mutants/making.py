@@ -5,11 +5,13 @@ Defects go in by torch's public hooks, so everything else is known to be right.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -21,8 +23,32 @@ from harness.vendor.torch_fsdp2 import _groups, _state, implementation
 right: Any = implementation
 
 
+Change = Callable[[Any], object]
+FullyShard = Callable[..., Any]
+
+
+# Another all-gather or reduce-scatter.
+
+
+def gathered(output: Tensor, input: Tensor, group: Any) -> None:
+    """The right all-gather."""
+    all_gather(output, input, group=group)
+
+
+def reduced(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+    """The right reduce-scatter."""
+    reduce_scatter(output, input, group=group, op=op)
+
+
+def summed(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+    """A sum for an average: of [1, 2] and [3, 6] two ranks get [4] and [8]."""
+    reduce_scatter(output, input, group=group, op=dist.ReduceOp.SUM)
+
+
 class Gather:
     """A right all-gather, to go wrong from; torch makes the calls."""
+
+    gather = staticmethod(gathered)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -31,15 +57,12 @@ class Gather:
         """Fill ``output_tensor``; at once, whatever ``async_op`` says, which torch allows by the answer None."""
         self.gather(output_tensor, input_tensor, group)
 
-    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
-        all_gather(output, input, group=group)
-
 
 class Reduction:
     """A right reduce-scatter, to go wrong from."""
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
+    allocate = Gather.allocate
+    reduce = staticmethod(reduced)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
@@ -47,53 +70,79 @@ class Reduction:
         """Fill ``output_tensor``, at once."""
         self.reduce(output_tensor, input_tensor, group, op)
 
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        reduce_scatter(output, input, group=group, op=op)
+
+def gathering(gather: Callable[..., object]) -> Change:
+    """A change to each module: it gathers by ``gather(output, input, group)``."""
+
+    def change(module: Any) -> None:
+        wrong = Gather()
+        wrong.gather = gather
+        module.set_custom_all_gather(wrong)
+
+    return change
 
 
-class CountsRuns(Reduction):
-    """Knows how often its module, the one that it is put ``on``, has run since it reduced last."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    @classmethod
-    def on(cls, module: Any) -> None:
-        reduction = cls()
-        module.set_custom_reduce_scatter(reduction)
-        module.register_forward_pre_hook(lambda *_: setattr(reduction, "runs", reduction.runs + 1))
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        super().reduce(output, input, group, op)
-        self.spoil(output)
-        self.runs = 0
-
-    def spoil(self, output: Tensor) -> None:
-        raise NotImplementedError
+def gathered_then(spoil: Callable[[Tensor, Any], object]) -> Change:
+    """A change to each module: ``spoil(output, group)`` comes after each all-gather."""
+    return gathering(lambda output, input, group: (gathered(output, input, group), spoil(output, group)))
 
 
-def sharded_of(module: Any) -> list[Any]:
-    """What a call has sharded: the module, or those of a list that lie within no other of it."""
-    listed = [module] if isinstance(module, nn.Module) else list(module)
-    return [each for each in listed if isinstance(each, right.module_class or object)]
+def reducing(reduce: Callable[..., object]) -> Change:
+    """A change to each module: it reduces by ``reduce(output, input, group, op)``."""
+
+    def change(module: Any) -> None:
+        wrong = Reduction()
+        wrong.reduce = reduce
+        module.set_custom_reduce_scatter(wrong)
+
+    return change
+
+
+def reduced_then(spoil: Callable[[Tensor, Any], object]) -> Change:
+    """A change to each module: ``spoil(output, group)`` comes after each reduce-scatter."""
+    return reducing(lambda output, input, group, op: (reduced(output, input, group, op), spoil(output, group)))
+
+
+sums = reducing(summed)
+
+
+def after_runs(spoil: Callable[[Tensor, int], object]) -> Change:
+    """A change to each module: ``spoil(output, runs)`` comes after each reduction of so many runs."""
+
+    def change(module: Any) -> None:
+        runs: list[None] = []
+        module.register_forward_pre_hook(lambda *_: runs.append(None))
+        reduced_then(lambda output, group: (spoil(output, len(runs)), runs.clear()))(module)
+
+    return change
+
+
+# Mutants.
+
+
+def modules_of(module: Any) -> list[Any]:
+    """What a call was given, as a list."""
+    return [module] if isinstance(module, nn.Module) else list(module)
 
 
 def mutant(
     requirement: str,
+    after: Change | None = None,
     *,
     gather: Callable[[], Gather] | None = None,
     reduce: Callable[[], Reduction] | None = None,
-    after: Callable[[Any], None] | None = None,
     **forced: Any,
 ) -> Implementation:
-    """torch's implementation with another all-gather or reduce-scatter, a change to each module, or forced options.
+    """torch's implementation with a change to each sharded module, another all-gather or reduce-scatter, or options.
 
     Its name is the ``requirement`` that must kill it.
     """
 
     def fully_shard(module: Any, **options: Any) -> Any:
         result = right.fully_shard(module, **{**options, **forced})
-        for each in sharded_of(module):
+        for each in modules_of(module):
+            if not isinstance(each, right.module_class):
+                continue  # within another one of a list
             if gather:
                 each.set_custom_all_gather(gather())
             if reduce:
@@ -103,6 +152,60 @@ def mutant(
         return result
 
     return replace(right, name=requirement, fully_shard=fully_shard)
+
+
+def defect(requirement: str, *ways: Callable[[Any], Change]) -> Callable[[Any], Implementation]:
+    """What this decorates becomes a mutant in which it is done to each module, in these ways, the last one innermost::
+
+    @defect("registration/same-objects", each_gradient)
+    def renews_objects(parameter): ...
+    """
+    return lambda change: mutant(requirement, functools.reduce(lambda inner, way: way(inner), reversed(ways), change))
+
+
+def _or_decorator(make: Callable[[str, FullyShard], Implementation]) -> Callable[..., Any]:
+    """The same; and called with the requirement alone, a decorator."""
+
+    @functools.wraps(make)
+    def made(requirement: str, function: FullyShard | None = None) -> Any:
+        return make(requirement, function) if function else functools.partial(make, requirement)
+
+    return made
+
+
+@_or_decorator
+def called_otherwise(requirement: str, fully_shard: FullyShard) -> Implementation:
+    """torch's implementation with another ``fully_shard``."""
+    return replace(right, name=requirement, fully_shard=fully_shard)
+
+
+@_or_decorator
+def changed(requirement: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Implementation:
+    """torch's implementation with other options than it was asked for."""
+    return called_otherwise(requirement, lambda module, **options: right.fully_shard(module, **change(options)))
+
+
+@_or_decorator
+def before(requirement: str, change: Callable[[Any, dict[str, Any]], object]) -> Implementation:
+    """torch's implementation with ``change(module, options)`` before a module is sharded."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        change(module, options)
+        return right.fully_shard(module, **options)
+
+    return called_otherwise(requirement, fully_shard)
+
+
+@_or_decorator
+def given(requirement: str, change: Callable[[Any, dict[str, Any]], object]) -> Implementation:
+    """torch's implementation with ``change(module, options)`` after a module was sharded so."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        result = right.fully_shard(module, **options)
+        change(module, options)
+        return result
+
+    return called_otherwise(requirement, fully_shard)
 
 
 def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:

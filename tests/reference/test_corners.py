@@ -9,23 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from harness.vendor.load import load_backend, load_implementation
-from harness.worlds.base import Fate, describe
 from harness.worlds.rank import Rank
-from harness.worlds.threads.role import ThreadRanks
 from reference_models import fsdp
 from reference_models.fsdp.mixed_precision import tensors_in
+from reference_models.subject import implementation as reference
+from tests.worlds.lockstep_runs import run, values
 
 
 def on_ranks(size: int, program: Any, *args: Any) -> list[Any]:
     """What a program returns on each rank."""
-    ranks = ThreadRanks(size, load_implementation("reference"), load_backend("gloo"))
-    try:
-        outcomes = ranks.run(program, *args)
-        assert all(outcome.fate is Fate.RETURNED for outcome in outcomes), describe(outcomes) + outcomes[0].traceback
-        return [outcome.value for outcome in outcomes]
-    finally:
-        ranks.close()
+    return values(run(program, size, *args, subject=reference))
 
 
 def sharded(rank: Rank, net: nn.Module, **options: Any) -> Any:

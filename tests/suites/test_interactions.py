@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
@@ -24,14 +26,21 @@ ALL = frozenset(Feature)
 RICH = Scenario(net="tied", runs="twice", recompute="block", prefetch="forward", optimizer="Adam", rows="uneven")
 
 
+def pairs_of(found: Iterable[Scenario]) -> set[Any]:
+    """Every two values that one of the scenarios has."""
+    return {pair for one in found for pair in combinations(one.values.items(), 2)}
+
+
+def possible_pairs(values: Any) -> set[Any]:
+    """Every two values that go together."""
+    return {pair for pair in combined(values, 2) if completed(pair, values) is not None}
+
+
 @pytest.mark.parametrize("claims", [ALL, frozenset({Feature.FULLY_SHARD, Feature.STATE_DICT})])
 def test_every_pair_that_some_scenario_has_is_covered(claims: frozenset[Feature]) -> None:
     """A pair of values is missing only if no scenario has it, and values that are not claimed are nowhere."""
     found = covering(claims, ranks=4)
-    pairs = {pair for one in found for pair in combinations(one.values.items(), 2)}
-    values = available(claims, 4)
-    possible = {pair for pair in combined(values, 2) if completed(pair, values) is not None}
-    assert pairs == possible
+    assert pairs_of(found) == possible_pairs(available(claims, 4))
     assert all(one.needs <= claims for one in found)
 
 
@@ -42,9 +51,7 @@ def test_triples_of_close_dimensions_are_covered_besides_all_pairs() -> None:
     close = {name: values[name] for name in CLOSE}
     triples = {three for one in found for three in combinations([(name, one.values[name]) for name in CLOSE], 3)}
     assert triples == {three for three in combined(close, 3) if completed(three, values) is not None}
-    assert {pair for one in found for pair in combinations(one.values.items(), 2)} == {
-        pair for pair in combined(values, 2) if completed(pair, values) is not None
-    }
+    assert pairs_of(found) == possible_pairs(values)
 
 
 def test_fewer_ranks_and_single_values_take_fewer_scenarios() -> None:
@@ -119,9 +126,7 @@ def test_a_scenario_that_fails_hides_no_other_pair() -> None:
         return None
 
     search(covering(ALL, ranks=4), failure_of)
-    values = available(ALL, 4)
-    possible = {pair for pair in combined(values, 2) if completed(pair, values) is not None}
-    hidden = possible - passed
+    hidden = possible_pairs(available(ALL, 4)) - passed
     assert tuple(bad.items()) in hidden
     assert [pair for pair in hidden if not set(pair) & set(bad.items())] == []
 
@@ -139,7 +144,7 @@ def test_a_value_that_needs_another_is_not_said_to_pass_alone() -> None:
 def test_every_pair_is_tried_or_has_a_reason(claims: frozenset[Feature], ranks: int) -> None:
     """What no scenario has is excluded: not claimed with the feature, beyond the ranks, apart, or impossible."""
     left_out = excluded(claims, ranks)
-    had = {pair for one in covering(claims, ranks) for pair in combinations(one.values.items(), 2)}
+    had = pairs_of(covering(claims, ranks))
     for pair in combined(VALUES, 2):
         found = [one for one in left_out if one.values.items() and is_of(one, dict(pair))]
         assert (pair in had) != bool(found), (pair, found)

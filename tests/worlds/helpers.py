@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from harness.vendor.load import Subject
@@ -12,7 +14,7 @@ from tests.worlds.programs import basic
 TORCH_ON_GLOO = Subject("torch", "gloo")
 
 
-def fates(outcomes: tuple[Outcome, ...]) -> list[Fate]:
+def fates(outcomes: Sequence[Outcome]) -> list[Fate]:
     """The fates in rank order."""
     return [outcome.fate for outcome in outcomes]
 

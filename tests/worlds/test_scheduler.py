@@ -20,7 +20,8 @@ from harness.worlds.base import first_cause
 from harness.worlds.rank import Rank
 from harness.worlds.threads.role import ThreadRanks
 from harness.worlds.threads.scheduler import Lockstep, ThreadPool
-from tests.worlds.lockstep_runs import fates, run, values
+from tests.worlds.helpers import fates
+from tests.worlds.lockstep_runs import run, values
 
 at_work: list[int] = []
 

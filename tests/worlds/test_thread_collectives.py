@@ -17,7 +17,8 @@ from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.data.case import Case
 from harness.worlds.base import Fate
 from harness.worlds.rank import Rank
-from tests.worlds.lockstep_runs import fates, run, values
+from tests.worlds.helpers import fates
+from tests.worlds.lockstep_runs import run, values
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "SUM": lambda rows: rows.sum(0, dtype=rows.dtype),

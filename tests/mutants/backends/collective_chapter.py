@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.mutants.backends.backends import mutant
-from tests.mutants.backends.fixed import Call, FixedGloo, Waiting
+from tests.mutants.backends.fixed import Call, FixedGloo, Waiting, defect
 
 GATHERS = ("all_gather_single", "all_gather")
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
@@ -33,113 +33,102 @@ def turned(call: Call, ranks: int, by: int) -> None:
 # What arrives, and where.
 
 
-class GathersFromTheNext(FixedGloo):
+@defect("collectives/all-gather", "after")
+def gathers_from_the_next(group: FixedGloo, call: Call) -> None:
     """Ranks that hold [1] and [2] gather [2 1]."""
-
-    def after(self, call: Call) -> None:
-        if call.kind in GATHERS:
-            turned(call, self.size(), 1)
+    if call.kind in GATHERS:
+        turned(call, group.size(), 1)
 
 
-class GathersInBfloat16(FixedGloo):
+@defect("collectives/all-gather", "after")
+def gathers_in_bfloat16(group: FixedGloo, call: Call) -> None:
     """Ranks that hold [1.001] and [2] in float32 gather [1 2]."""
-
-    def after(self, call: Call) -> None:
-        for result in call.results if call.kind in GATHERS else ():
-            if result.dtype == torch.float32:
-                result.copy_(result.bfloat16())
+    for result in call.results if call.kind in GATHERS else ():
+        if result.dtype == torch.float32:
+            result.copy_(result.bfloat16())
 
 
-class LosesTheTail(FixedGloo):
+@defect("collectives/all-gather", "after")
+def loses_the_tail(group: FixedGloo, call: Call) -> None:
     """Odd sizes above one end with zero."""
-
-    def after(self, call: Call) -> None:
-        for row in rows(call, self.size()) if call.kind in GATHERS else ():
-            if row.numel() > 1 and row.numel() % 2:
-                row.view(-1)[-1] = 0
+    for row in rows(call, group.size()) if call.kind in GATHERS else ():
+        if row.numel() > 1 and row.numel() % 2:
+            row.view(-1)[-1] = 0
 
 
-class RepeatsAboveFourKibi(FixedGloo):
+@defect("collectives/all-gather", "after")
+def repeats_above_four_kibi(group: FixedGloo, call: Call) -> None:
     """Another protocol, for large messages, sends the first half twice."""
-
-    def after(self, call: Call) -> None:
-        for row in rows(call, self.size()) if call.kind in GATHERS else ():
-            half = row.numel() // 2
-            if row.numel() >= 4096:
-                row.view(-1)[half : 2 * half] = row.view(-1)[:half].clone()
+    for row in rows(call, group.size()) if call.kind in GATHERS else ():
+        half = row.numel() // 2
+        if row.numel() >= 4096:
+            row.view(-1)[half : 2 * half] = row.view(-1)[:half].clone()
 
 
-class ClearsItsOutputFirst(FixedGloo):
+@defect("collectives/all-gather-in-place", "before")
+def clears_its_output_first(group: FixedGloo, call: Call) -> None:
     """Gathers zero from a rank whose input lies within its output."""
-
-    def before(self, call: Call) -> None:
-        if call.kind == "all_gather_single":
-            for output, input, sent in zip(call.outputs, call.inputs, call.sent, strict=True):
-                if output.untyped_storage().data_ptr() == input.untyped_storage().data_ptr():
-                    sent.zero_()
+    if call.kind == "all_gather_single":
+        for output, input, sent in zip(call.outputs, call.inputs, call.sent, strict=True):
+            if output.untyped_storage().data_ptr() == input.untyped_storage().data_ptr():
+                sent.zero_()
 
 
-class BroadcastsFromTheFirst(FixedGloo):
+@defect("collectives/from-one", "before")
+def broadcasts_from_the_first(group: FixedGloo, call: Call) -> None:
     """Knows one source."""
-
-    def before(self, call: Call) -> None:
-        if call.kind == "broadcast":
-            call.options.rootRank = 0
+    if call.kind == "broadcast":
+        call.options.rootRank = 0
 
 
-class ScattersToTheNext(FixedGloo):
+@defect("collectives/from-one", "before")
+def scatters_to_the_next(group: FixedGloo, call: Call) -> None:
     """A root with [1] and [2] sends [2] to the first rank."""
-
-    def before(self, call: Call) -> None:
-        if call.kind == "scatter" and call.sent:
-            first = call.sent[0].clone()
-            for target, source in itertools.pairwise(call.sent):
-                target.copy_(source)
-            call.sent[-1].copy_(first)
+    if call.kind == "scatter" and call.sent:
+        first = call.sent[0].clone()
+        for target, source in itertools.pairwise(call.sent):
+            target.copy_(source)
+        call.sent[-1].copy_(first)
 
 
-class ExchangesNothing(FixedGloo):
+@defect("collectives/all-to-all", "after")
+def exchanges_nothing(group: FixedGloo, call: Call) -> None:
     """Each rank keeps its own."""
-
-    def after(self, call: Call) -> None:
-        if call.kind == "all_to_all_single":
-            kept = call.inputs[0].reshape(-1)[: call.numel]
-            call.results[0].view(-1)[: kept.numel()] = kept
+    if call.kind == "all_to_all_single":
+        kept = call.inputs[0].reshape(-1)[: call.numel]
+        call.results[0].view(-1)[: kept.numel()] = kept
 
 
 # What memory holds, and when.
 
 
-class ForgetsNow(FixedGloo):
+@defect("collectives/fresh", "after")
+def forgets_now(group: FixedGloo, call: Call) -> None:
     """Every seventh call gives what the call before it gave."""
-
-    def after(self, call: Call) -> None:
-        self.times = getattr(self, "times", 0) + 1
-        before, self.last = getattr(self, "last", []), [result.clone() for result in call.results]
-        if self.times % 7 == 0 and [old.shape for old in before] == [new.shape for new in call.results]:
-            for old, new in zip(before, call.results, strict=True):
-                new.copy_(old)
+    group.times = getattr(group, "times", 0) + 1
+    before, group.last = getattr(group, "last", []), [result.clone() for result in call.results]
+    if group.times % 7 == 0 and [old.shape for old in before] == [new.shape for new in call.results]:
+        for old, new in zip(before, call.results, strict=True):
+            new.copy_(old)
 
 
-class AddsIntoItsInput(FixedGloo):
+@defect("collectives/untouched", "after")
+def adds_into_its_input(group: FixedGloo, call: Call) -> None:
     """Uses the caller's input as room for partial sums."""
-
-    def after(self, call: Call) -> None:
-        if call.kind == "reduce_scatter_single":
-            for input in call.inputs:
-                input.data.add_(1)
+    if call.kind == "reduce_scatter_single":
+        for input in call.inputs:
+            input.data.add_(1)
 
 
-class WritesBeyondItsOutput(FixedGloo):
+@defect("collectives/untouched", "deliver")
+def writes_beyond_its_output(group: FixedGloo, call: Call) -> None:
     """Rounds sizes up to two."""
-
-    def deliver(self, call: Call) -> None:
-        super().deliver(call)
-        for output in call.outputs:
-            end = output.storage_offset() + output.numel()
-            has_room = end < output.untyped_storage().size() // output.itemsize
-            if has_room and call.kind in SCATTERS and output.numel() % 2:
-                torch.as_strided(output.data, (1,), (1,), end).zero_()
+    FixedGloo.deliver(group, call)
+    for output in call.outputs:
+        end = output.storage_offset() + output.numel()
+        has_room = end < output.untyped_storage().size() // output.itemsize
+        if has_room and call.kind in SCATTERS and output.numel() % 2:
+            torch.as_strided(output.data, (1,), (1,), end).zero_()
 
 
 class NotYet(Waiting):
@@ -169,6 +158,9 @@ class DoesNotWait(FixedGloo):
         self.late.clear()
 
 
+does_not_wait = mutant("collectives/async", DoesNotWait)
+
+
 class KeepsNoInputs(FixedGloo):
     """Sends what lies where an input lay that was not kept."""
 
@@ -179,6 +171,9 @@ class KeepsNoInputs(FixedGloo):
         if any(reference() is None for reference in call.note):
             for result in call.results:
                 result.zero_()
+
+
+keeps_no_inputs = mutant("collectives/async", KeepsNoInputs)
 
 
 class Undecided(Waiting):
@@ -194,20 +189,8 @@ class NeverSaysDone(FixedGloo):
     work = Undecided
 
 
-gathers_from_the_next = mutant("collectives/all-gather", GathersFromTheNext)
-gathers_in_bfloat16 = mutant("collectives/all-gather", GathersInBfloat16)
-loses_the_tail = mutant("collectives/all-gather", LosesTheTail)
-repeats_above_four_kibi = mutant("collectives/all-gather", RepeatsAboveFourKibi)
-clears_its_output_first = mutant("collectives/all-gather-in-place", ClearsItsOutputFirst)
-broadcasts_from_the_first = mutant("collectives/from-one", BroadcastsFromTheFirst)
-scatters_to_the_next = mutant("collectives/from-one", ScattersToTheNext)
-exchanges_nothing = mutant("collectives/all-to-all", ExchangesNothing)
-forgets_now = mutant("collectives/fresh", ForgetsNow)
-adds_into_its_input = mutant("collectives/untouched", AddsIntoItsInput)
-writes_beyond_its_output = mutant("collectives/untouched", WritesBeyondItsOutput)
-does_not_wait = mutant("collectives/async", DoesNotWait)
-keeps_no_inputs = mutant("collectives/async", KeepsNoInputs)
 never_says_done = mutant("collectives/completed", NeverSaysDone)
+
 
 #: What a net gives back is worked out of what was gathered.
 ALSO_KILLED_BY = {"loses_the_tail": ("entry/",)}

@@ -10,17 +10,16 @@ from torch import Tensor
 
 from tests.mutants.backends.backends import mutant
 from tests.mutants.backends.collective_chapter import GATHERS, turned
-from tests.mutants.backends.fixed import Call, FixedGloo
+from tests.mutants.backends.fixed import Call, FixedGloo, defect
 
 # Groups.
 
 
-class PlacesByRankInTheWorld(FixedGloo):
+@defect("collectives/sub-groups", "after")
+def places_by_rank_in_the_world(group: FixedGloo, call: Call) -> None:
     """Is right in a group that begins with rank 0."""
-
-    def after(self, call: Call) -> None:
-        if call.kind in GATHERS:
-            turned(call, self.size(), dist.get_rank() - self.rank())
+    if call.kind in GATHERS:
+        turned(call, group.size(), dist.get_rank() - group.rank())
 
 
 class SharesBuffersAmongGroups(FixedGloo):
@@ -40,6 +39,9 @@ class SharesBuffersAmongGroups(FixedGloo):
         call.results = self.shared[call.note]
 
 
+shares_buffers_among_groups = mutant("collectives/two-groups", SharesBuffersAmongGroups)
+
+
 class Open(dist._Work):
     """Nothing to wait for."""
 
@@ -57,6 +59,9 @@ class HoldsNobody(FixedGloo):
         return Open()
 
 
+holds_nobody = mutant("collectives/barrier", HoldsNobody)
+
+
 class PassesWithoutTheFirstRank(FixedGloo):
     """A barrier that is open in a group without rank 0 of the world, which others would ask."""
 
@@ -65,43 +70,42 @@ class PassesWithoutTheFirstRank(FixedGloo):
         return self.inner.barrier(*arguments, **options) if first else Open()
 
 
+passes_without_the_first_rank = mutant("collectives/barrier", PassesWithoutTheFirstRank)
+
+
 # Tools above.
 
 
-class SpoilsBytes(FixedGloo):
+@defect("collectives/objects", "after")
+def spoils_bytes(group: FixedGloo, call: Call) -> None:
     """Long messages of bytes arrive with their middle changed."""
-
-    def after(self, call: Call) -> None:
-        for result in call.results if call.kind in ("broadcast", "all_gather", "scatter") else ():
-            if result.dtype == torch.uint8 and result.numel() > 64:
-                result[result.numel() // 2 :] = 0
+    for result in call.results if call.kind in ("broadcast", "all_gather", "scatter") else ():
+        if result.dtype == torch.uint8 and result.numel() > 64:
+            result[result.numel() // 2 :] = 0
 
 
-class HasNoCoalescedForms(FixedGloo):
+@defect("collectives/dtensor", "before")
+def has_no_coalesced_forms(group: FixedGloo, call: Call) -> None:
     """Trains, and cannot make a DTensor whole."""
-
-    def before(self, call: Call) -> None:
-        if "coalesced" in call.name:
-            raise AttributeError(f"this group has no {call.name}")
+    if "coalesced" in call.name:
+        raise AttributeError(f"this group has no {call.name}")
 
 
-class CoalescesToTheNextRank(FixedGloo):
+@defect("collectives/dtensor", "after")
+def coalesces_to_the_next_rank(group: FixedGloo, call: Call) -> None:
     """Is right in the forms that FSDP uses, and gives other parts in those that a DTensor uses."""
-
-    def after(self, call: Call) -> None:
-        if "coalesced" in call.name and call.kind == "all_gather_single":
-            turned(call, self.size(), 1)
+    if "coalesced" in call.name and call.kind == "all_gather_single":
+        turned(call, group.size(), 1)
 
 
 # What may be refused.
 
 
-class RefusesOnOneRank(FixedGloo):
+@defect("collectives/unusual", "after")
+def refuses_on_one_rank(group: FixedGloo, call: Call) -> None:
     """Rank 0 does not want empty tensors; the others do not mind."""
-
-    def after(self, call: Call) -> None:
-        if call.kind == "all_gather_single" and not call.numel and self.rank() == 0:
-            raise ValueError("empty tensors are not supported")
+    if call.kind == "all_gather_single" and not call.numel and group.rank() == 0:
+        raise ValueError("empty tensors are not supported")
 
 
 class IgnoresStrides(FixedGloo):
@@ -115,10 +119,16 @@ class IgnoresStrides(FixedGloo):
                 sent.copy_(torch.as_strided(input.data, sent.shape, sent.stride(), input.storage_offset()))
 
 
+ignores_strides = mutant("collectives/strided", IgnoresStrides)
+
+
 class IgnoresStridesInSums(IgnoresStrides):
     """The same, elsewhere."""
 
     kinds = ("all_reduce", "scatter", "reduce_scatter")
+
+
+ignores_strides_in_sums = mutant("collectives/strided-others", IgnoresStridesInSums)
 
 
 class IgnoresStridesInAllReduce(IgnoresStrides):
@@ -127,16 +137,7 @@ class IgnoresStridesInAllReduce(IgnoresStrides):
     kinds = ("all_reduce",)
 
 
-places_by_rank_in_the_world = mutant("collectives/sub-groups", PlacesByRankInTheWorld)
-shares_buffers_among_groups = mutant("collectives/two-groups", SharesBuffersAmongGroups)
-holds_nobody = mutant("collectives/barrier", HoldsNobody)
-passes_without_the_first_rank = mutant("collectives/barrier", PassesWithoutTheFirstRank)
-spoils_bytes = mutant("collectives/objects", SpoilsBytes)
-has_no_coalesced_forms = mutant("collectives/dtensor", HasNoCoalescedForms)
-coalesces_to_the_next_rank = mutant("collectives/dtensor", CoalescesToTheNextRank)
-refuses_on_one_rank = mutant("collectives/unusual", RefusesOnOneRank)
-ignores_strides = mutant("collectives/strided", IgnoresStrides)
-ignores_strides_in_sums = mutant("collectives/strided-others", IgnoresStridesInSums)
 ignores_strides_in_all_reduce = mutant("collectives/strided-others", IgnoresStridesInAllReduce)
+
 
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}

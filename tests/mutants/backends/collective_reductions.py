@@ -8,36 +8,33 @@ import torch
 import torch.distributed as dist
 
 from tests.mutants.backends.backends import mutant
-from tests.mutants.backends.fixed import Call, FixedGloo
+from tests.mutants.backends.fixed import Call, FixedGloo, defect
 
 SCATTERS = ("reduce_scatter_single", "reduce_scatter")
 REDUCING = (*SCATTERS, "all_reduce")
 
 
-class TakesSumsForMaxima(FixedGloo):
+@defect("collectives/exact", "before")
+def takes_sums_for_maxima(group: FixedGloo, call: Call) -> None:
     """Maps an operation that it does not have to one that it has."""
-
-    def before(self, call: Call) -> None:
-        if call.op == "MAX":
-            call.options.reduceOp = dist.ReduceOp.SUM
+    if call.op == "MAX":
+        call.options.reduceOp = dist.ReduceOp.SUM
 
 
-class LosesTheFirstRank(FixedGloo):
+@defect("collectives/exact", "before")
+def loses_the_first_rank(group: FixedGloo, call: Call) -> None:
     """Of [1] and [2] the sum is [2]."""
-
-    def before(self, call: Call) -> None:
-        if call.kind == "reduce_scatter_single" and self.rank() == 0:
-            for sent in call.sent:
-                sent.zero_()
+    if call.kind == "reduce_scatter_single" and group.rank() == 0:
+        for sent in call.sent:
+            sent.zero_()
 
 
-class AddsInBfloat16(FixedGloo):
+@defect("collectives/sum", "before")
+def adds_in_bfloat16(group: FixedGloo, call: Call) -> None:
     """Rounds to eight bits what it adds."""
-
-    def before(self, call: Call) -> None:
-        for sent in call.sent if call.kind in REDUCING else ():
-            if sent.is_floating_point():
-                sent.copy_(sent.bfloat16())
+    for sent in call.sent if call.kind in REDUCING else ():
+        if sent.is_floating_point():
+            sent.copy_(sent.bfloat16())
 
 
 class Scales(FixedGloo):
@@ -59,11 +56,17 @@ class SumsForAverages(Scales):
         return float(self.size())
 
 
+sums_for_averages = mutant("collectives/average", SumsForAverages)
+
+
 class SumsFromThreeRanksOn(Scales):
     """Is right on two ranks: another algorithm takes over where there are more."""
 
     def factor(self, call: Call) -> float:
         return float(self.size()) if self.size() > 2 else 1.0
+
+
+sums_from_three_ranks_on = mutant("collectives/average", SumsFromThreeRanksOn)
 
 
 class DividesTwiceWhenSmall(Scales):
@@ -73,6 +76,9 @@ class DividesTwiceWhenSmall(Scales):
         return 1 / self.size() if call.numel in (1, 2, 4, 28, 30, 31, 33) else 1.0
 
 
+divides_twice_when_small = mutant("collectives/average", DividesTwiceWhenSmall)
+
+
 class DividesByNumel(Scales):
     """Right where there are as many numbers as ranks."""
 
@@ -80,22 +86,23 @@ class DividesByNumel(Scales):
         return self.size() / max(1, call.numel)
 
 
-class IgnoresFactors(FixedGloo):
+divides_by_numel = mutant("collectives/average", DividesByNumel)
+
+
+@defect("collectives/premul-sum", "before")
+def ignores_factors(group: FixedGloo, call: Call) -> None:
     """PREMUL_SUM is SUM."""
-
-    def before(self, call: Call) -> None:
-        for sent, input in zip(call.sent, call.inputs, strict=True):
-            if call.kind in REDUCING:
-                sent.copy_(input)
+    for sent, input in zip(call.sent, call.inputs, strict=True):
+        if call.kind in REDUCING:
+            sent.copy_(input)
 
 
-class MultipliesItsInput(FixedGloo):
+@defect("collectives/premul-sum", "before")
+def multiplies_its_input(group: FixedGloo, call: Call) -> None:
     """PREMUL_SUM multiplies the caller's tensors."""
-
-    def before(self, call: Call) -> None:
-        for sent, input in zip(call.sent, call.inputs, strict=True):
-            if call.kind in SCATTERS:
-                input.data.copy_(sent)
+    for sent, input in zip(call.sent, call.inputs, strict=True):
+        if call.kind in SCATTERS:
+            input.data.copy_(sent)
 
 
 class AddsInAnOrder(FixedGloo):
@@ -122,6 +129,9 @@ class AddsItsOwnFirst(AddsInAnOrder):
         return [(self.rank() + place) % self.size() for place in range(self.size())]
 
 
+adds_its_own_first = mutant("collectives/replicas", AddsItsOwnFirst)
+
+
 class AddsAsTheyCome(AddsInAnOrder):
     """All ranks round alike, and differently each time."""
 
@@ -130,23 +140,11 @@ class AddsAsTheyCome(AddsInAnOrder):
         return [(self.times + place) % self.size() for place in range(self.size())]
 
 
-class SumsIntegersForAverages(FixedGloo):
-    """Averages whole numbers without dividing, and says nothing."""
-
-    def before(self, call: Call) -> None:
-        if call.op == "AVG" and not call.sent[0].is_floating_point():
-            call.options.reduceOp = dist.ReduceOp.SUM
-
-
-takes_sums_for_maxima = mutant("collectives/exact", TakesSumsForMaxima)
-loses_the_first_rank = mutant("collectives/exact", LosesTheFirstRank)
-adds_in_bfloat16 = mutant("collectives/sum", AddsInBfloat16)
-sums_for_averages = mutant("collectives/average", SumsForAverages)
-sums_from_three_ranks_on = mutant("collectives/average", SumsFromThreeRanksOn)
-divides_twice_when_small = mutant("collectives/average", DividesTwiceWhenSmall)
-divides_by_numel = mutant("collectives/average", DividesByNumel)
-ignores_factors = mutant("collectives/premul-sum", IgnoresFactors)
-multiplies_its_input = mutant("collectives/premul-sum", MultipliesItsInput)
-adds_its_own_first = mutant("collectives/replicas", AddsItsOwnFirst)
 adds_as_they_come = mutant("collectives/repeatable", AddsAsTheyCome)
-sums_integers_for_averages = mutant("collectives/unusual", SumsIntegersForAverages)
+
+
+@defect("collectives/unusual", "before")
+def sums_integers_for_averages(group: FixedGloo, call: Call) -> None:
+    """Averages whole numbers without dividing, and says nothing."""
+    if call.op == "AVG" and not call.sent[0].is_floating_point():
+        call.options.reduceOp = dist.ReduceOp.SUM

@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from tests.mutants.backends.backends import OverGloo, over_gloo
+from harness.vendor import Backend
+from tests.mutants.backends.backends import OverGloo, mutant, over_gloo
 
 #: What this project calls a collective, by what c10d calls it in one version or another.
 KINDS = {
@@ -168,3 +169,13 @@ for _name in KINDS:
         setattr(FixedGloo, _name, _fixed(_name))
 
 right = over_gloo("gloo_fixed", FixedGloo)
+
+
+def defect(requirement: str, step: str) -> Callable[[Callable[..., None]], Backend]:
+    """What this decorates, ``function(group, call)``, is a step of a backend that is right but for it."""
+
+    def made(function: Callable[..., None]) -> Backend:
+        members = {"__module__": function.__module__, step: function}
+        return mutant(requirement, type(function.__name__, (FixedGloo,), members))
+
+    return made

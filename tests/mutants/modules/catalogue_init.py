@@ -110,16 +110,16 @@ def columns_of_the_next(parameter: DTensor) -> Tensor:
     return rebuilt(parameter, chunks[(mesh.get_local_rank() + 1) % mesh.size()].contiguous())
 
 
-resets_nested = mutant("meta/training", after=from_meta(resets_what_is_inside))
-nobody_resets = mutant("meta/reset-parameters", after=resets_nothing)
+resets_nested = mutant("meta/training", from_meta(resets_what_is_inside))
+nobody_resets = mutant("meta/reset-parameters", resets_nothing)
 materializes_by_itself = mutant(
-    "meta/forward-is-refused", after=lambda module: at_first_forward(module, materializes_what_it_can)
+    "meta/forward-is-refused", lambda module: at_first_forward(module, materializes_what_it_can)
 )
-shards_begin_alike = mutant("meta/training", after=from_meta(alike_on_all_ranks))
-replicas_begin_apart = mutant("hsdp/replicas-stay-equal", after=other_seeds_on_replicas)
+shards_begin_alike = mutant("meta/training", from_meta(alike_on_all_ranks))
+replicas_begin_apart = mutant("hsdp/replicas-stay-equal", other_seeds_on_replicas)
 ranks_begin_apart = dtensors(
     "replicate/dtensors-parity", then(right_replicate_fsdp, lambda module: drawn_anew(module, dist.get_rank()))
 )
-splits_strided_otherwise = mutant("sharding/2d-rows", after=remakes(only_in_two_axes(only_if_uneven(dealt_out))))
-infers_sizes = mutant("sharding/size-and-stride", after=remakes(of_inferred_size))
-holds_the_next_columns = mutant("passes/last-dim", after=remakes(columns_of_the_next))
+splits_strided_otherwise = mutant("sharding/2d-rows", remakes(only_in_two_axes(only_if_uneven(dealt_out))))
+infers_sizes = mutant("sharding/size-and-stride", remakes(of_inferred_size))
+holds_the_next_columns = mutant("passes/last-dim", remakes(columns_of_the_next))

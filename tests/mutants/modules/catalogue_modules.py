@@ -11,26 +11,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import all_gather
-from tests.mutants.hooking import instead
-from tests.mutants.making import Gather, Reduction, mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.hooking import before_forward, instead
+from tests.mutants.making import Gather, Reduction, called_otherwise, changed, defect, given, modules_of, mutant, right
 from tests.mutants.modules.reshard_chapter import drops_empty_gradients
 from tests.mutants.numbers.catalogue_reductions import around_reductions
-from tests.mutants.numbers.gathers import WrongNowAndThen
-from tests.mutants.numbers.precision_chapter import modules_of
+from tests.mutants.numbers.gathers import now_and_then
 from tests.mutants.numbers.reductions import own_part
 from tests.mutants.passes.autograd_chapter import hooks
-from tests.mutants.passes.communication import changed, without
-from tests.mutants.passes.event_chapter import given
+from tests.mutants.passes.communication import without
 
 # What is gathered.
-
-
-class FreesWhatIsRead(WrongNowAndThen):
-    """A bucket is freed while another stream reads it: the second half is gone."""
-
-    def spoil(self, output: Tensor) -> None:
-        output[output.numel() // 2 :] = torch.nan
 
 
 class HasNoCopyIn(Gather):
@@ -84,23 +74,6 @@ def at_two_places(parameters: list[nn.Parameter]) -> bool:
 def left_alone_on_one_rank(module: Any, **options: Any) -> Any:
     """Where one rank has all shards there is nothing to do, and nothing is done."""
     return module if options["mesh"].size() == 1 else right.fully_shard(module, **options)
-
-
-def keeps_frozen_whole(module: Any) -> None:
-    """What trains nothing has no backward that would reshard it."""
-
-    def look(module: Any, _: Any) -> None:
-        own = [p for p in module.parameters() if not isinstance(p, DTensor) or p.device_mesh.size() > 1]
-        if own and not any(parameter.requires_grad for parameter in own):
-            module.set_reshard_after_forward(False, recurse=False)
-            module.set_reshard_after_backward(False, recurse=False)
-
-    module.register_forward_pre_hook(look, prepend=True)
-
-
-def mesh_alone(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that the caller set, and that were not handed on."""
-    return {name: value for name, value in options.items() if name == "mesh"}
 
 
 # What runs when.
@@ -182,22 +155,36 @@ def deletes_activations(module: Any, options: dict[str, Any]) -> None:
     object.__setattr__(module, "forward", run)
 
 
-frees_what_is_read = mutant("parity/exact", gather=FreesWhatIsRead)
+#: A bucket is freed while another stream reads it: the second half is gone.
+frees_what_is_read = mutant("parity/exact", now_and_then(lambda output: output[output.numel() // 2 :].fill_(torch.nan)))
 has_no_copy_in = mutant("parity/exact", gather=HasNoCopyIn)
 gathers_from_everybody = mutant("tensor-parallel/exact", gather=GathersFromEverybody)
 knows_few_devices = called_otherwise("parity/exact", on_few_devices)
 refuses_two_dtypes = called_otherwise("parameters/other-dtypes", refused_if(of_two_dtypes, "expected one dtype"))
 refuses_shared = called_otherwise("sharding/shared", refused_if(at_two_places, "expected a parameter at its place"))
 leaves_one_rank_alone = called_otherwise("sharding/layout", left_alone_on_one_rank)
-frozen_stay_whole = mutant("generated/frozen", after=keeps_frozen_whole)
-options_never_arrive = changed("reshard/false", mesh_alone)
-reshards_again = mutant("checkpoint/no-more-collectives", after=reshards_when_run_again)
-hooks_never_run = mutant("autograd/post-accumulate-hooks", after=hooks(lambda hook, parameter: None))
-hooks_run_first = mutant("autograd/post-accumulate-hooks", after=runs_hooks_first)
+
+
+@defect("generated/frozen", before_forward)
+def frozen_stay_whole(module: Any) -> None:
+    """What trains nothing has no backward that would reshard it."""
+    own = [p for p in module.parameters() if not isinstance(p, DTensor) or p.device_mesh.size() > 1]
+    if own and not any(parameter.requires_grad for parameter in own):
+        module.set_reshard_after_forward(False, recurse=False)
+        module.set_reshard_after_backward(False, recurse=False)
+
+
+#: Options that the caller set, and that were not handed on.
+options_never_arrive = changed(
+    "reshard/false", lambda options: {name: value for name, value in options.items() if name == "mesh"}
+)
+reshards_again = mutant("checkpoint/no-more-collectives", reshards_when_run_again)
+hooks_never_run = mutant("autograd/post-accumulate-hooks", hooks(lambda hook, parameter: None))
+hooks_run_first = mutant("autograd/post-accumulate-hooks", runs_hooks_first)
 no_divide_factor = without("reduction/divide-factor", "set_gradient_divide_factor")
-stale_once_moved = mutant("registration/converted-and-back", after=instead("to", forgets_it_is_sharded))
+stale_once_moved = mutant("registration/converted-and-back", instead("to", forgets_it_is_sharded))
 activations_are_deleted = given("offload/exact", deletes_activations)
-nothing_to_unscale = mutant("clipping/scaler", after=drops_empty_gradients)
+nothing_to_unscale = mutant("clipping/scaler", drops_empty_gradients)
 
 #: Where nothing is done for one rank, nothing is refused either.
 ALSO_KILLED_BY = {"leaves_one_rank_alone": ("arguments/mesh-of-three-axes",)}

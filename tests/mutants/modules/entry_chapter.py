@@ -10,21 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.placement_types import Shard
 
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
+from harness.vendor import Implementation
+from tests.mutants.making import FullyShard, before, called_otherwise, mutant, right
 from tests.mutants.modules.partial_chapter import lists, one_by_one
-
-FullyShard = Callable[..., Any]
-
-
-def before(change: Callable[[Any, dict[str, Any]], None]) -> FullyShard:
-    """A ``fully_shard`` that first changes the module or the options."""
-
-    def fully_shard(module: Any, **options: Any) -> Any:
-        change(module, options)
-        return right.fully_shard(module, **options)
-
-    return fully_shard
 
 
 def unless(what: Callable[[Any], bool]) -> FullyShard:
@@ -36,29 +24,14 @@ def unless(what: Callable[[Any], bool]) -> FullyShard:
     return fully_shard
 
 
-def refuse_if(what: Callable[[Any], bool]) -> FullyShard:
-    """A ``fully_shard`` that refuses modules which are such."""
+def refuse_if(requirement: str, what: Callable[[Any], bool]) -> Implementation:
+    """torch's implementation, which refuses modules that are such."""
 
     def change(module: Any, options: dict[str, Any]) -> None:
         if what(module):
             raise ValueError("this module cannot be sharded")
 
-    return before(change)
-
-
-def new_list(modules: list[Any], **options: Any) -> Any:
-    """Give another list back."""
-    return list(right.fully_shard(modules, **options))
-
-
-def leaves_a_module(module: Any) -> None:
-    """Put something of its own into the module."""
-    module.add_module("sharded", nn.Identity())
-
-
-def trains_all(module: Any) -> None:
-    """Every parameter needs a gradient."""
-    module.requires_grad_(True)
+    return before(requirement, change)
 
 
 def slices_itself(module: Any) -> None:
@@ -93,11 +66,6 @@ def bare(module: Any) -> bool:
     return isinstance(module, (nn.ModuleList, nn.ModuleDict))
 
 
-def is_sharded(module: Any) -> bool:
-    """Whether it is a sharded module."""
-    return isinstance(module, right.module_class)
-
-
 def copies_itself(module: Any) -> None:
     """A deep copy is the module."""
     module.__deepcopy__ = lambda memo: module
@@ -116,20 +84,15 @@ def names_axes(module: Any, options: dict[str, Any]) -> None:
         options["mesh"] = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=("a", "b"))
 
 
-def places(read: Callable[[Any, Any], Any]) -> FullyShard:
-    """A ``fully_shard`` that reads what shard_placement_fn says of a parameter in another way."""
+def places(requirement: str, read: Callable[[Any, Any], Any]) -> Implementation:
+    """torch's implementation, which reads what shard_placement_fn says of a parameter in another way."""
 
     def change(module: Any, options: dict[str, Any]) -> None:
         asked = options.get("shard_placement_fn")
         if asked is not None:
             options["shard_placement_fn"] = lambda parameter: read(parameter, asked(parameter))
 
-    return before(change)
-
-
-def within_dims(parameter: Any, placement: Any) -> Any:
-    """Dims that there are not become the first."""
-    return placement if placement.dim < parameter.dim() else Shard(0)
+    return before(requirement, change)
 
 
 def reads_memory(module: Any, options: dict[str, Any]) -> None:
@@ -149,32 +112,37 @@ def drops_remainders(module: Any, options: dict[str, Any]) -> None:
         del options["shard_placement_fn"]
 
 
-def one_dtype(module: Any, options: dict[str, Any]) -> None:
-    """Convert all parameters to the dtype of the first."""
-    module.to(next(module.parameters()).dtype)
-
-
-gives_new_lists = called_otherwise("entry/given-back", lists(new_list))
-adds_a_module = mutant("entry/names", after=leaves_a_module)
-needs_all_gradients = mutant("entry/needs-gradients", after=trains_all)
-slices_are_itself = mutant("entry/slices", after=slices_itself)
+#: Give another list back.
+gives_new_lists = called_otherwise(
+    "entry/given-back", lists(lambda modules, **options: list(right.fully_shard(modules, **options)))
+)
+#: Put something of its own into the module.
+adds_a_module = mutant("entry/names", lambda module: module.add_module("sharded", nn.Identity()))
+#: Every parameter needs a gradient.
+needs_all_gradients = mutant("entry/needs-gradients", lambda module: module.requires_grad_(True))
+slices_are_itself = mutant("entry/slices", slices_itself)
 shards_inner_too = called_otherwise("entry/nested-in-a-list", lists(inner_too))
-refuses_containers = called_otherwise("entry/containers-with-forward", refuse_if(bare))
-shards_over_two_axes = called_otherwise("entry/default-mesh", before(over_two_axes))
-refuses_empty = called_otherwise("entry/no-parameters", refuse_if(lambda module: not list(module.parameters())))
-shards_again = called_otherwise("refusals/twice", unless(is_sharded))
+refuses_containers = refuse_if("entry/containers-with-forward", bare)
+shards_over_two_axes = before("entry/default-mesh", over_two_axes)
+refuses_empty = refuse_if("entry/no-parameters", lambda module: not list(module.parameters()))
+#: Whether it is a sharded module.
+shards_again = called_otherwise("refusals/twice", unless(lambda module: isinstance(module, right.module_class)))
 passes_containers = called_otherwise("refusals/containers", unless(bare))
-copies_are_itself = mutant("refusals/deepcopy", after=copies_itself)
-leaves_scalars = called_otherwise("refusals/scalars", before(ignores_scalars))
-makes_up_names = called_otherwise("refusals/nameless-axes", before(names_axes))
-guesses_dims = called_otherwise("refusals/dims", places(within_dims))
-takes_any_placement = called_otherwise(
-    "refusals/placements", places(lambda parameter, placement: placement if isinstance(placement, Shard) else None)
+copies_are_itself = mutant("refusals/deepcopy", copies_itself)
+leaves_scalars = before("refusals/scalars", ignores_scalars)
+makes_up_names = before("refusals/nameless-axes", names_axes)
+#: Dims that there are not become the first.
+guesses_dims = places(
+    "refusals/dims", lambda parameter, placement: placement if placement.dim < parameter.dim() else Shard(0)
+)
+takes_any_placement = places(
+    "refusals/placements", lambda parameter, placement: placement if isinstance(placement, Shard) else None
 )
 lists_are_no_root = called_otherwise("refusals/list-as-root", lists(one_by_one))
-keeps_memory_order = called_otherwise("refusals/not-contiguous", before(reads_memory))
-loses_remainders = called_otherwise("refusals/uneven-columns", before(drops_remainders))
-converts_all = called_otherwise("refusals/two-dtypes", before(one_dtype))
+keeps_memory_order = before("refusals/not-contiguous", reads_memory)
+loses_remainders = before("refusals/uneven-columns", drops_remainders)
+#: Convert all parameters to the dtype of the first.
+converts_all = before("refusals/two-dtypes", lambda module, options: module.to(next(module.parameters()).dtype))
 
 #: They refuse what they should take.
 RAISES = ("refuses_containers", "refuses_empty")

@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from suites.parameters.coded import Coded
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.hooking import before_forward
+from tests.mutants.making import called_otherwise, defect, mutant, right
 from tests.mutants.modules.reshard_chapter import is_int, stays_full_after_backward
 from tests.mutants.numbers.replicas import mesh_of, never_meet
 
@@ -33,97 +34,61 @@ def with_hooks(requirement: str, wrap: Callable[[type], dict[str, Any]]) -> Impl
     return called_otherwise(requirement, fully_shard)
 
 
-def later_calls_get_the_first_tensors(kind: Any) -> dict[str, Any]:
+def told(requirement: str, change: Callable[..., tuple[Any, ...]]) -> Implementation:
+    """The hook before a gather is given what ``change(weight, mesh, size, stride, module, policy)`` makes of it."""
+
+    def wrap(kind: Any) -> dict[str, Any]:
+        def before(self: Any, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any) -> Any:
+            return kind.fsdp_pre_all_gather(self, *change(self, mesh, outer_size, outer_stride, module, mp_policy))
+
+        return {BEFORE: before}
+
+    return with_hooks(requirement, wrap)
+
+
+def received(requirement: str, change: Callable[[Any, Any], Any]) -> Implementation:
+    """The hook after a gather is given ``change(outputs, metadata)`` for what was gathered."""
+
+    def wrap(kind: Any) -> dict[str, Any]:
+        def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
+            return kind.fsdp_post_all_gather(self, change(outputs, metadata), metadata, dtype, out=out)
+
+        return {AFTER: after}
+
+    return with_hooks(requirement, wrap)
+
+
+def answered(requirement: str, change: Callable[[Any, Any], Any]) -> Implementation:
+    """The first answer of the hook after a gather, a pair, becomes ``change(answer, metadata)``."""
+
+    def wrap(kind: Any) -> dict[str, Any]:
+        def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
+            answer = kind.fsdp_post_all_gather(self, outputs, metadata, dtype, out=out)
+            return answer and change(answer, metadata)
+
+        return {AFTER: after}
+
+    return with_hooks(requirement, wrap)
+
+
+def first_outputs(outputs: Any, metadata: Any) -> Any:
     """What came first is what every later call gets."""
-
-    def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
-        owner = metadata[1]["module"]
-        outputs = owner.__dict__.setdefault("came first", tuple(part.clone() for part in outputs))
-        return kind.fsdp_post_all_gather(self, outputs, metadata, dtype, out=out)
-
-    return {AFTER: after}
+    return vars(metadata[1]["module"]).setdefault("came first", tuple(part.clone() for part in outputs))
 
 
-def second_tensors_are_lost(kind: Any) -> dict[str, Any]:
-    """Of the second tensor only zeros come."""
-
-    def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
-        first, second = outputs
-        return kind.fsdp_post_all_gather(self, (first, second.new_zeros(second.shape)), metadata, dtype, out=out)
-
-    return {AFTER: after}
-
-
-def numbers_come_backwards(kind: Any) -> dict[str, Any]:
-    """The second tensors come in the order of ranks turned round."""
-
-    def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
-        first, second = outputs
-        return kind.fsdp_post_all_gather(self, (first, second.flip(0)), metadata, dtype, out=out)
-
-    return {AFTER: after}
-
-
-def strides_are_ones(kind: Any) -> dict[str, Any]:
-    """The stride that the hook is given is no stride of the whole."""
-
-    def before(self: Any, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any) -> Any:
-        return kind.fsdp_pre_all_gather(self, mesh, outer_size, tuple(0 for _ in outer_stride), module, mp_policy)
-
-    return {BEFORE: before}
-
-
-def the_other_axis_is_given(kind: Any) -> dict[str, Any]:
-    """The mesh that the hook is given is that of replicas."""
-
-    def before(self: Any, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any) -> Any:
-        other = mesh._get_root_mesh()["replicate"]
-        return kind.fsdp_pre_all_gather(self, other, outer_size, outer_stride, module, mp_policy)
-
-    return {BEFORE: before}
-
-
-def the_policy_is_the_default(kind: Any) -> dict[str, Any]:
-    """The policy that the hook is given asks for nothing."""
-
-    def before(self: Any, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any) -> Any:
-        return kind.fsdp_pre_all_gather(self, mesh, outer_size, outer_stride, module, type(mp_policy)())
-
-    return {BEFORE: before}
-
-
-def nothing_is_handed_over(kind: Any) -> dict[str, Any]:
-    """What was handed over to be freed is not looked at."""
-
-    def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
-        answer = kind.fsdp_post_all_gather(self, outputs, metadata, dtype, out=out)
-        return None if answer is None else (answer[0], ())
-
-    return {AFTER: after}
-
-
-def padding_is_cut_off_before(kind: Any) -> dict[str, Any]:
+def last_rows(answer: Any, metadata: Any) -> Any:
     """Where more rows are handed over than there are, the last ones are taken and not the first."""
-
-    def after(self: Any, outputs: Any, metadata: Any, dtype: Any, *, out: Any = None) -> Any:
-        answer, rows = kind.fsdp_post_all_gather(self, outputs, metadata, dtype, out=out), metadata[0]
-        if answer is None or answer[0].size(0) == rows:
-            return answer
-        full = answer[0][-rows:].clone()
-        return full, (full, *answer[1])
-
-    return {AFTER: after}
+    if answer[0].size(0) == metadata[0]:
+        return answer
+    full = answer[0][-metadata[0] :].clone()
+    return full, (full, *answer[1])
 
 
-def padding_is_not_named(kind: Any) -> dict[str, Any]:
+def without_words(weight: Any, mesh: Any, size: Any, *rest: Any) -> tuple[Any, ...]:
     """The error where rows are missing says nothing that helps."""
-
-    def before(self: Any, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any) -> Any:
-        if self.size(0) * mesh.size() < outer_size[0]:
-            raise ValueError("something is wrong")
-        return kind.fsdp_pre_all_gather(self, mesh, outer_size, outer_stride, module, mp_policy)
-
-    return {BEFORE: before}
+    if weight.size(0) * mesh.size() < size[0]:
+        raise ValueError("something is wrong")
+    return mesh, size, *rest
 
 
 def loses_hooks(module: nn.Module, **options: Any) -> Any:
@@ -135,17 +100,6 @@ def loses_hooks(module: nn.Module, **options: Any) -> Any:
             if isinstance(parameter, Coded) and not known:
                 setattr(owner, name, nn.Parameter(parameter.held.detach()))
     return right.fully_shard(module, **options)
-
-
-def looks_no_more(module: nn.Module) -> None:
-    """Hooks that a local tensor was given after sharding are not looked for."""
-
-    def forget(module: nn.Module, _: Any) -> None:
-        for parameter in module.parameters():
-            for name in (BEFORE, AFTER):
-                vars(getattr(parameter, "_local_tensor", parameter)).pop(name, None)
-
-    module.register_forward_pre_hook(forget, prepend=True)
 
 
 class Twice:
@@ -180,20 +134,39 @@ def coded_replicas_are_apart(module: Any) -> None:
         never_meet(module)
 
 
-first_tensors_for_ever = with_hooks("extensions/training", later_calls_get_the_first_tensors)
-keeps_padding = with_hooks("extensions/training", padding_is_cut_off_before)
-loses_second_tensors = with_hooks("extensions/general", second_tensors_are_lost)
+first_tensors_for_ever = received("extensions/training", first_outputs)
+keeps_padding = answered("extensions/training", last_rows)
+#: Of the second tensor only zeros come.
+loses_second_tensors = received("extensions/general", lambda both, _: (both[0], torch.zeros_like(both[1])))
 knows_five_arguments = called_otherwise("extensions/hook-of-one-argument", loses_hooks)
-small_tensors_backwards = with_hooks("extensions/scaled", numbers_come_backwards)
-coded_replicas_never_meet = mutant("extensions/hybrid", after=coded_replicas_are_apart)
-finds_no_later_hooks = mutant("extensions/patched", after=looks_no_more)
-gives_no_stride = with_hooks("extensions/arguments", strides_are_ones)
-gives_the_other_axis = with_hooks("extensions/arguments-hybrid", the_other_axis_is_given)
-gives_no_policy = with_hooks("extensions/low-precision", the_policy_is_the_default)
-frees_nothing_handed_over = with_hooks("extensions/frees", nothing_is_handed_over)
-two_collectives = mutant("extensions/one-collective", after=gathers_in_halves)
+#: The second tensors come in the order of ranks turned round.
+small_tensors_backwards = received("extensions/scaled", lambda both, _: (both[0], both[1].flip(0)))
+coded_replicas_never_meet = mutant("extensions/hybrid", coded_replicas_are_apart)
+
+
+@defect("extensions/patched", before_forward)
+def finds_no_later_hooks(module: Any) -> None:
+    """Hooks that a local tensor was given after sharding are not looked for."""
+    for parameter in module.parameters():
+        for name in (BEFORE, AFTER):
+            vars(getattr(parameter, "_local_tensor", parameter)).pop(name, None)
+
+
+#: The stride that the hook is given is no stride of the whole.
+gives_no_stride = told(
+    "extensions/arguments", lambda weight, mesh, size, stride, *rest: (mesh, size, tuple(0 for _ in stride), *rest)
+)
+#: The mesh that the hook is given is that of replicas.
+gives_the_other_axis = told(
+    "extensions/arguments-hybrid", lambda weight, mesh, *rest: (mesh._get_root_mesh()["replicate"], *rest)
+)
+#: The policy that the hook is given asks for nothing.
+gives_no_policy = told("extensions/low-precision", lambda weight, *most: (*most[:-1], type(most[-1])()))
+#: What was handed over to be freed is not looked at.
+frees_nothing_handed_over = answered("extensions/frees", lambda answer, _: (answer[0], ()))
+two_collectives = mutant("extensions/one-collective", gathers_in_halves)
 takes_any_hook = called_otherwise("extensions/refuses-hooks", loses_hooks)
-says_nothing_of_padding = with_hooks("extensions/refuses-unpadded", padding_is_not_named)
+says_nothing_of_padding = told("extensions/refuses-unpadded", without_words)
 stale_coded_groups = called_otherwise("extensions/groups", stale_instead_of_groups)
 
 #: It counts gathers.

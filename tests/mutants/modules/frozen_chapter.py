@@ -5,27 +5,15 @@ Right is: of gradients 1 and 3 on two ranks a trainable parameter has 2, a froze
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import CountsRuns, mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
-from tests.mutants.numbers.precision_chapter import makes_all_float, modules_of
-
-
-def before(change: Callable[[Any, dict[str, Any]], None]) -> Callable[..., Any]:
-    """A ``fully_shard`` that changes what it is given, or its options, first."""
-
-    def fully_shard(module: Any, **options: Any) -> Any:
-        options = dict(options)
-        change(module, options)
-        return right.fully_shard(module, **options)
-
-    return fully_shard
+from tests.mutants.hooking import in_forward
+from tests.mutants.making import after_runs, before, called_otherwise, defect, modules_of, mutant
+from tests.mutants.numbers.precision_chapter import makes_all_float
 
 
 def unfreezes(module: Any) -> None:
@@ -49,24 +37,6 @@ def remembers(module: Any) -> None:
             parameter.requires_grad_(first.setdefault(name, parameter.requires_grad))
 
     module.register_forward_pre_hook(restore)
-
-
-class OfOneCall(CountsRuns):
-    """Gets the gradient of a module that ran once, and zero for one that ran again."""
-
-    def spoil(self, output: Tensor) -> None:
-        if self.runs > 1:
-            output.zero_()
-
-
-def wants_something_to_train(module: Any) -> None:
-    """Look for the dtype of what is trained, and find none."""
-
-    def look(module: Any, args: Any) -> None:
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise RuntimeError("expected at least one parameter that requires a gradient")
-
-    module.register_forward_pre_hook(look)
 
 
 def unties(module: Any, options: dict[str, Any]) -> None:
@@ -95,11 +65,6 @@ def unties_from_others(module: Any, options: dict[str, Any]) -> None:
                 parameter.was_sharded = True
 
 
-def ignores_nothing(module: Any, options: dict[str, Any]) -> None:
-    """Shard what was to be ignored, too."""
-    options.pop("ignored_params", None)
-
-
 def reduces_what_is_ignored(module: Any, options: dict[str, Any]) -> None:
     """Average the gradients of ignored parameters over ranks."""
 
@@ -114,16 +79,26 @@ def reduces_what_is_ignored(module: Any, options: dict[str, Any]) -> None:
             parameter.averaged = True
 
 
-trains_what_is_frozen = mutant("parameters/frozen", after=unfreezes)
-reduces_what_is_frozen = mutant("parameters/frozen-not-reduced", after=unfreezes)
-freezes_for_ever = mutant("parameters/frozen-by-turns", after=remembers)
-one_call = mutant("parameters/called-again", after=OfOneCall.on)
-something_to_train = mutant("parameters/all-frozen", after=wants_something_to_train)
-untied = called_otherwise("parameters/tied", before(unties))
-untied_in_lists = called_otherwise("parameters/tied-in-a-list", before(unties_lists))
-untied_across_groups = called_otherwise("parameters/tied-across-groups", before(unties_from_others))
-nothing_ignored = called_otherwise("parameters/ignored-stay", before(ignores_nothing))
-averages_what_is_ignored = called_otherwise("parameters/ignored", before(reduces_what_is_ignored))
+trains_what_is_frozen = mutant("parameters/frozen", unfreezes)
+reduces_what_is_frozen = mutant("parameters/frozen-not-reduced", unfreezes)
+freezes_for_ever = mutant("parameters/frozen-by-turns", remembers)
+#: Gets the gradient of a module that ran once, and zero for one that ran again.
+one_call = mutant("parameters/called-again", after_runs(lambda output, runs: output.mul_(runs < 2)))
+
+
+@defect("parameters/all-frozen", in_forward)
+def something_to_train(module: Any) -> None:
+    """Look for the dtype of what is trained, and find none."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise RuntimeError("expected at least one parameter that requires a gradient")
+
+
+untied = before("parameters/tied", unties)
+untied_in_lists = before("parameters/tied-in-a-list", unties_lists)
+untied_across_groups = before("parameters/tied-across-groups", unties_from_others)
+#: Shard what was to be ignored, too.
+nothing_ignored = before("parameters/ignored-stay", lambda module, options: options.pop("ignored_params", None))
+averages_what_is_ignored = before("parameters/ignored", reduces_what_is_ignored)
 one_dtype = called_otherwise("parameters/other-dtypes", makes_all_float)
 
 RAISES = {"something_to_train"}

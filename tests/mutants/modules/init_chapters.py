@@ -6,23 +6,14 @@ Right is: rows [1, 2, 3] on two ranks are [1, 2] and [3], on the mesh that was g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from harness.vendor import Implementation
 from tests.mutants import END_TO_END
-from tests.mutants.making import adopt, mutant, right
-from tests.mutants.numbers.reductions import SumsForAverages
-
-
-def called_otherwise(requirement: str, fully_shard: Callable[..., Any]) -> Implementation:
-    """torch's implementation with another ``fully_shard``."""
-    return replace(right, name=requirement, fully_shard=fully_shard)
-
+from tests.mutants.making import adopt, called_otherwise, mutant, right, sums
 
 # What becomes of a parameter.
 
@@ -140,24 +131,24 @@ def sums_over_made_meshes(module: Any, **options: Any) -> Any:
     """Sum gradients where the mesh is no slice of another, that is, was made from groups."""
     right.fully_shard(module, **options)
     if options["mesh"]._get_root_mesh() is options["mesh"] and options["mesh"].size() > 1:
-        module.set_custom_reduce_scatter(SumsForAverages())
+        sums(module)
     return module
 
 
-plain_parameters = mutant("sharding/layout", after=remakes(lambda parameter: parameter.to_local()))
+plain_parameters = mutant("sharding/layout", remakes(lambda parameter: parameter.to_local()))
 ignores_the_mesh = called_otherwise("sharding/layout", over_all_ranks)
-keeps_the_padding = mutant("sharding/rows", after=remakes(lambda p: rebuilt(p, padded(p))))
-pads_the_size = mutant("sharding/size-and-stride", after=remakes(with_padded_size))
-holds_the_next_ranks_rows = mutant("sharding/rows", after=remakes(rows_of_the_next_rank))
-unties_what_is_shared = mutant("sharding/shared", after=unties)
-pads_the_size_in_two_axes = mutant("sharding/2d-size-and-stride", after=remakes(only_in_two_axes(with_padded_size)))
+keeps_the_padding = mutant("sharding/rows", remakes(lambda p: rebuilt(p, padded(p))))
+pads_the_size = mutant("sharding/size-and-stride", remakes(with_padded_size))
+holds_the_next_ranks_rows = mutant("sharding/rows", remakes(rows_of_the_next_rank))
+unties_what_is_shared = mutant("sharding/shared", unties)
+pads_the_size_in_two_axes = mutant("sharding/2d-size-and-stride", remakes(only_in_two_axes(with_padded_size)))
 undoes_tensor_parallelism = called_otherwise("sharding/2d-mesh", gathers_tensor_parallel)
-says_tp_replicates = mutant("sharding/2d-placements", after=remakes(only_in_two_axes(says_replicated)))
-says_dp_cut_first = mutant("sharding/2d-full", after=remakes(only_in_two_axes(says_plainly_sharded)))
+says_tp_replicates = mutant("sharding/2d-placements", remakes(only_in_two_axes(says_replicated)))
+says_dp_cut_first = mutant("sharding/2d-full", remakes(only_in_two_axes(says_plainly_sharded)))
 says_dp_cut_first_when_uneven = mutant(
-    "sharding/2d-full-uneven", after=remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
+    "sharding/2d-full-uneven", remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
 )
-cuts_dp_first = mutant("sharding/2d-rows", after=remakes(only_in_two_axes(cut_by_dp_first)))
+cuts_dp_first = mutant("sharding/2d-rows", remakes(only_in_two_axes(cut_by_dp_first)))
 takes_any_mesh = called_otherwise("arguments/mesh-of-three-axes", over_the_first_axis)
 ignores_the_group = called_otherwise("arguments/mesh-from-group", over_all_ranks)
 sums_on_made_meshes = called_otherwise("arguments/trains-on-mesh-from-group", sums_over_made_meshes)

@@ -25,11 +25,6 @@ def seen_otherwise(requirement: str, **functions: Any) -> Implementation:
 # What a call takes.
 
 
-def every_module(module: nn.Module) -> list[nn.Module]:
-    """All modules of the tree, also those owned elsewhere."""
-    return list(module.modules())
-
-
 def every_module_by_path(module: nn.Module) -> list[nn.Module]:
     """What is not taken yet, once for each path that leads to it."""
     free = set(SEEN.managed_modules(module))
@@ -47,16 +42,6 @@ def states_by_place(module: nn.Module) -> tuple[list[Any], list[Any]]:
     held = SEEN.managed_modules(module)
     parameters = [each for owner in held for each in owner._parameters.values() if each is not None]
     return parameters, [each for owner in held for each in owner._buffers.values() if each is not None]
-
-
-def every_state(module: nn.Module) -> tuple[list[Any], list[Any]]:
-    """All parameters and buffers of the tree."""
-    return list(module.parameters()), list(module.buffers())
-
-
-def last_owners(module: nn.Module) -> list[ParameterOwner]:
-    """The place met last as the owner."""
-    return [_turned(found) for found in SEEN.parameter_owners(module)]
 
 
 def _turned(found: ParameterOwner) -> ParameterOwner:
@@ -111,16 +96,26 @@ def forgets_former_roots(module: Any) -> None:
     module.register_forward_pre_hook(forget, prepend=True)
 
 
-manages_sharded_children = seen_otherwise("grouping/sharded-children", managed_modules=every_module)
+#: All modules of the tree, also those owned elsewhere.
+manages_sharded_children = seen_otherwise(
+    "grouping/sharded-children", managed_modules=lambda module: list(module.modules())
+)
 manages_replicated_children = seen_otherwise("grouping/replicated-children", managed_modules=replicated_too)
 manages_by_path = seen_otherwise("grouping/modules", managed_modules=every_module_by_path)
 lists_states_by_place = seen_otherwise("grouping/shared-states", managed_states=states_by_place)
-lists_all_states = seen_otherwise("grouping/states-outside-children", managed_states=every_state)
-last_place_owns = seen_otherwise("grouping/first-owner", parameter_owners=last_owners)
+#: All parameters and buffers of the tree.
+lists_all_states = seen_otherwise(
+    "grouping/states-outside-children",
+    managed_states=lambda module: (list(module.parameters()), list(module.buffers())),
+)
+#: The place met last as the owner.
+last_place_owns = seen_otherwise(
+    "grouping/first-owner", parameter_owners=lambda module: [_turned(found) for found in SEEN.parameter_owners(module)]
+)
 forgets_sharers = seen_otherwise("grouping/sharers", parameter_owners=owners_alone)
 all_are_roots = seen_otherwise("lazy-init/one-root", states=changed(lambda state: replace(state, is_root=True)))
 root_comes_last = seen_otherwise("lazy-init/order", states=lambda root: SEEN.states(root)[::-1])
 short_module_names = seen_otherwise("lazy-init/module-names", states=changed(without_module_path))
 short_parameter_names = seen_otherwise("lazy-init/parameter-names", states=changed(relative_to_itself))
 initialises_anyone = seen_otherwise("lazy-init/child-first", lazy_init=lazy_init_of_anyone)
-runs_children_first = mutant("lazy-init/child-runs-first", after=forgets_former_roots)
+runs_children_first = mutant("lazy-init/child-runs-first", forgets_former_roots)

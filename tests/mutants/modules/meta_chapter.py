@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, padded, rebuilt, remakes, right
-from tests.mutants.numbers.reductions import SumsForAverages
+from tests.mutants.making import called_otherwise, mutant, right, sums
+from tests.mutants.modules.init_chapters import padded, rebuilt, remakes
 from tests.mutants.numbers.replicas import mesh_of
 
 
@@ -92,7 +91,7 @@ def sums_in_two_axes(module: Any) -> None:
     """Sum gradients of what tensor parallelism has cut."""
     mesh = mesh_of(module)
     if mesh is not None and mesh.ndim == 2:
-        module.set_custom_reduce_scatter(SumsForAverages())
+        sums(module)
 
 
 def over_all_ranks_as_one_axis(module: Any, **options: Any) -> Any:
@@ -133,22 +132,22 @@ def trains_what_it_was_built_with(module: Any) -> None:
     at_first_forward(module, go_back)
 
 
-materializes_at_once = mutant("meta/sharding-keeps-meta", after=materialize)
-materializes_padding = mutant("meta/to-empty", after=pads_when_materialized)
-first_rank_resets = mutant("meta/reset-parameters", after=resets_on_the_first_rank)
-optimizer_is_left_behind = mutant("meta/step-after-reset", after=remakes_parameters)
-loses_odd_rows_from_meta = mutant("meta/training", after=forgets_odd_rows)
-runs_on_garbage = mutant("meta/forward-is-refused", after=lambda module: at_first_forward(module, materialize))
-names_every_parameter = mutant("meta/refusal-names-parameters", after=names_all)
-materializes_tensor_parallel_at_once = mutant("meta/2d-sharding-keeps-meta", after=materialize)
-materializes_tensor_parallel_padding = mutant("meta/2d-to-empty", after=pads_when_materialized)
-first_rank_resets_tensor_parallel = mutant("meta/2d-reset-parameters", after=resets_on_the_first_rank)
-sums_tensor_parallel = mutant("meta/2d-training", after=sums_in_two_axes)
+materializes_at_once = mutant("meta/sharding-keeps-meta", materialize)
+materializes_padding = mutant("meta/to-empty", pads_when_materialized)
+first_rank_resets = mutant("meta/reset-parameters", resets_on_the_first_rank)
+optimizer_is_left_behind = mutant("meta/step-after-reset", remakes_parameters)
+loses_odd_rows_from_meta = mutant("meta/training", forgets_odd_rows)
+runs_on_garbage = mutant("meta/forward-is-refused", lambda module: at_first_forward(module, materialize))
+names_every_parameter = mutant("meta/refusal-names-parameters", names_all)
+materializes_tensor_parallel_at_once = mutant("meta/2d-sharding-keeps-meta", materialize)
+materializes_tensor_parallel_padding = mutant("meta/2d-to-empty", pads_when_materialized)
+first_rank_resets_tensor_parallel = mutant("meta/2d-reset-parameters", resets_on_the_first_rank)
+sums_tensor_parallel = mutant("meta/2d-training", sums_in_two_axes)
 flattens_replicas = called_otherwise("hsdp/layout", over_all_ranks_as_one_axis)
-holds_the_next_shard = mutant("hsdp/rows", after=remakes(rows_of_the_next_shard))
-writes_are_lost = mutant("hsdp/replicas-are-apart", after=hands_out_copies)
-broadcast_is_lost = mutant("hsdp/broadcast", after=hands_out_copies)
-forgets_what_was_broadcast = mutant("hsdp/train-after-broadcast", after=trains_what_it_was_built_with)
+holds_the_next_shard = mutant("hsdp/rows", remakes(rows_of_the_next_shard))
+writes_are_lost = mutant("hsdp/replicas-are-apart", hands_out_copies)
+broadcast_is_lost = mutant("hsdp/broadcast", hands_out_copies)
+forgets_what_was_broadcast = mutant("hsdp/train-after-broadcast", trains_what_it_was_built_with)
 
 #: Parameters that are put in place of others are lost in the same way.
 ALSO_KILLED_BY = {

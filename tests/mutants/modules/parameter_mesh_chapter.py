@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from tests.mutants.making import mutant
+from tests.mutants.hooking import each_gradient_once
+from tests.mutants.making import called_otherwise, mutant, right, sums
 from tests.mutants.modules.extensions_chapter import stale_instead_of_groups
-from tests.mutants.modules.init_chapters import called_otherwise, rebuilt, remakes, right
+from tests.mutants.modules.init_chapters import rebuilt, remakes
 from tests.mutants.modules.reshard_chapter import does_not_reshard_by_hand
 from tests.mutants.numbers.parallel_chapter import backwards
-from tests.mutants.numbers.reductions import SumsForAverages
 from tests.mutants.numbers.replicas import never_meet
 
 DIMS = "dp_mesh_dims"
@@ -36,24 +36,7 @@ def turned_stacks(parameter: DTensor) -> Tensor:
 
 def scaled_after(factor: Callable[[DTensor], float]) -> Callable[[nn.Module], None]:
     """A change to each module: gradients are multiplied once they are reduced."""
-
-    def change(module: nn.Module) -> None:
-        for parameter in module.parameters():
-            if isinstance(parameter, DTensor) and not hasattr(parameter, "scaled_after"):
-                parameter.scaled_after = True
-                parameter.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(factor(p)))
-
-    return change
-
-
-def share_of_all(parameter: DTensor) -> float:
-    """1 / 2 for an expert that two of four ranks have."""
-    return parameter.device_mesh.size() / dist.get_world_size()
-
-
-def share_of_stack(parameter: DTensor) -> float:
-    """1 / 2 for an expert in a stack."""
-    return 0.5 if parameter.dim() == 3 else 1.0
+    return each_gradient_once(lambda parameter: parameter.grad.mul_(factor(parameter)))
 
 
 def share_of_tp(parameter: DTensor) -> float:
@@ -108,24 +91,30 @@ def replicates_shards(module: nn.Module, **options: Any) -> Any:
 
 
 one_mesh_for_all = called_otherwise("parameter-mesh/layout", over_one_mesh)
-stacks_backwards = mutant("parameter-mesh/stacked-layout", after=remakes(turned_stacks))
-averages_experts_over_all = mutant("parameter-mesh/training", after=scaled_after(share_of_all))
-averages_stacks_over_all = mutant("parameter-mesh/stacked-training", after=scaled_after(share_of_stack))
+stacks_backwards = mutant("parameter-mesh/stacked-layout", remakes(turned_stacks))
+#: 1 / 2 for an expert that two of four ranks have.
+averages_experts_over_all = mutant(
+    "parameter-mesh/training", scaled_after(lambda parameter: parameter.device_mesh.size() / dist.get_world_size())
+)
+#: 1 / 2 for an expert in a stack.
+averages_stacks_over_all = mutant(
+    "parameter-mesh/stacked-training", scaled_after(lambda parameter: 0.5 if parameter.dim() == 3 else 1.0)
+)
 stale_groups_of_meshes = called_otherwise("parameter-mesh/groups", stale_instead_of_groups)
-experts_stay_full = mutant("parameter-mesh/by-hand", after=does_not_reshard_by_hand)
-always_reduces_experts = mutant("parameter-mesh/accumulation", after=does_nothing("set_requires_gradient_sync"))
+experts_stay_full = mutant("parameter-mesh/by-hand", does_not_reshard_by_hand)
+always_reduces_experts = mutant("parameter-mesh/accumulation", does_nothing("set_requires_gradient_sync"))
 takes_two_for_all = called_otherwise("parameter-mesh/descriptions", over_one_mesh)
-forgets_the_gather = mutant("parameter-mesh/own-gather", after=does_nothing("set_custom_all_gather"))
-forgets_the_hook = mutant("parameter-mesh/own-hook", after=does_nothing("set_all_reduce_hook"))
+forgets_the_gather = mutant("parameter-mesh/own-gather", does_nothing("set_custom_all_gather"))
+forgets_the_hook = mutant("parameter-mesh/own-hook", does_nothing("set_all_reduce_hook"))
 exchanges_names = called_otherwise("spmd-mesh/layout", with_names(exchanged))
 exchanges_hybrid_names = called_otherwise("spmd-mesh/layout-hybrid", with_names(exchanged))
-named_tp_backwards = mutant("spmd-mesh/layout-tp", after=remakes(backwards))
-two_names_backwards = mutant("spmd-mesh/two-names", after=remakes(backwards))
-sums_over_names = mutant("spmd-mesh/training", reduce=SumsForAverages)
-named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", after=never_meet)
-averages_over_nameless_axes = mutant("spmd-mesh/training-tp", after=scaled_after(share_of_tp))
+named_tp_backwards = mutant("spmd-mesh/layout-tp", remakes(backwards))
+two_names_backwards = mutant("spmd-mesh/two-names", remakes(backwards))
+sums_over_names = mutant("spmd-mesh/training", sums)
+named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", never_meet)
+averages_over_nameless_axes = mutant("spmd-mesh/training-tp", scaled_after(share_of_tp))
 stale_groups_of_names = called_otherwise("spmd-mesh/groups", stale_instead_of_groups)
-leaves_unused_without = mutant("spmd-mesh/unused", after=does_nothing("set_reduce_scatter_unused_params"))
+leaves_unused_without = mutant("spmd-mesh/unused", does_nothing("set_reduce_scatter_unused_params"))
 names_an_axis_itself = replace(right, name="spmd-mesh/refuses-names", data_parallel_mesh_dims=some_names)
 takes_plain = called_otherwise("spmd-mesh/refuses-parameters", takes_plain_parameters)
 cuts_no_replicas = called_otherwise("spmd-mesh/refuses-placement", ignores_placements)

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from tests.mutants.hooking import instead, is_root, outputs, second_call_is_halved, when_alone
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.making import called_otherwise, mutant, right
 from tests.mutants.modules.reshard_chapter import cannot_stay_full
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 
@@ -64,12 +63,12 @@ def doubles_what_is_kept(module: Any) -> None:
     outputs(lambda module, output: doubled(output) if keeps[0] else output)(module)
 
 
-keeps_lone_gradients = mutant("partial-groups/chunks", after=when_alone(reduces_unless_alone))
+keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless_alone))
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
 checkpoints_count_twice = replace(right, name="partial-groups/checkpointed", checkpoint=checkpoint_twice_as_much)
-kept_counts_twice = mutant("partial-groups/accumulation", after=doubles_what_is_kept)
-lists_cannot_be_kept = mutant("partial-groups/stays-full", after=cannot_stay_full)
-halves_partial_forwards = mutant("partial-groups/two-forwards", after=second_call_is_halved(is_root))
+kept_counts_twice = mutant("partial-groups/accumulation", doubles_what_is_kept)
+lists_cannot_be_kept = mutant("partial-groups/stays-full", cannot_stay_full)
+halves_partial_forwards = mutant("partial-groups/two-forwards", second_call_is_halved(is_root))
 forgets_output_dtype = called_otherwise("partial-groups/output-dtype", lists(without_output_dtype))
 
 #: What is in a list beside what it is in is sharded twice.

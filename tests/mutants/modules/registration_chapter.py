@@ -9,14 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from tests.mutants import END_TO_END
-from tests.mutants.hooking import each_gradient, instead, zero
-from tests.mutants.making import Gather, mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
-
-
-def always_async(module: Any, right_method: Any, async_op: bool = False) -> Any:
-    """Give a handle in any case."""
-    return right_method(True)
+from tests.mutants.hooking import each_gradient, in_forward, instead, zero
+from tests.mutants.making import Gather, called_otherwise, defect, mutant, right
 
 
 def kept_if_async(module: Any, right_method: Any, async_op: bool = False) -> Any:
@@ -89,18 +83,6 @@ def gathers_last(module: Any) -> None:
     module._forward_pre_hooks.move_to_end(next(iter(module._forward_pre_hooks)))
 
 
-def runs_with_copies(module: nn.Module) -> None:
-    """Layers run with copies of parameters, which autograd has recorded."""
-
-    def copy(module: nn.Module, _: Any) -> None:
-        for owner in module.modules():
-            for name, parameter in owner._parameters.items():
-                if parameter is not None and not isinstance(parameter, DTensor):
-                    vars(owner)["_parameters"][name] = parameter * 1
-
-    module.register_forward_pre_hook(copy)
-
-
 def holds_memory(module: Any) -> None:
     """Explicit resharding holds on to the memory."""
     full: dict[Tensor, int] = {}
@@ -157,19 +139,32 @@ def shares_by_address(module: Any, **options: Any) -> Any:
     return module
 
 
-returns_handles = mutant("registration/unshard-waits", after=instead("unshard", always_async))
-keeps_async = mutant("registration/unwaited", after=instead("unshard", kept_if_async))
-gathers_again = mutant("registration/repeated", after=instead("unshard", from_the_start))
-forgets_by_hand = mutant("registration/resharded-between", after=forgets_when_resharded)
-renews_objects = mutant("registration/same-objects", after=new_objects)
-gradients_lie_whole = mutant("registration/gradient-layouts", after=each_gradient(whole_gradient))
-hooks_first = mutant("registration/hooks-before", after=gathers_last)
-copies_for_layers = mutant("registration/leaves", after=runs_with_copies)
-memory_is_held = mutant("registration/frees-what-autograd-saved", after=holds_memory)
+#: Give a handle in any case.
+returns_handles = mutant(
+    "registration/unshard-waits", instead("unshard", lambda module, right_method, async_op=False: right_method(True))
+)
+keeps_async = mutant("registration/unwaited", instead("unshard", kept_if_async))
+gathers_again = mutant("registration/repeated", instead("unshard", from_the_start))
+forgets_by_hand = mutant("registration/resharded-between", forgets_when_resharded)
+renews_objects = mutant("registration/same-objects", new_objects)
+gradients_lie_whole = mutant("registration/gradient-layouts", each_gradient(whole_gradient))
+hooks_first = mutant("registration/hooks-before", gathers_last)
+
+
+@defect("registration/leaves", in_forward)
+def copies_for_layers(module: Any) -> None:
+    """Layers run with copies of parameters, which autograd has recorded."""
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is not None and not isinstance(parameter, DTensor):
+                vars(owner)["_parameters"][name] = parameter * 1
+
+
+memory_is_held = mutant("registration/frees-what-autograd-saved", holds_memory)
 sees_no_edits = mutant("registration/edits", gather=FirstGather)
-sees_no_replacement = mutant("registration/replaced", after=remembers_first_numbers)
-loses_converted = mutant("registration/converted-first", after=loses_at(1))
-loses_converted_back = mutant("registration/converted-and-back", after=loses_at(2))
+sees_no_replacement = mutant("registration/replaced", remembers_first_numbers)
+loses_converted = mutant("registration/converted-first", loses_at(1))
+loses_converted_back = mutant("registration/converted-and-back", loses_at(2))
 has_no_policy = mutant("registration/converted-under-policy", mp_policy=right.mixed_precision_policy())
 tells_by_address = called_otherwise("registration/layer-by-layer", shares_by_address)
 

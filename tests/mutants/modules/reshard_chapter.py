@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
-from tests.mutants.numbers.gathers import OwnShardEverywhere
+from tests.mutants.making import called_otherwise, mutant, right
+from tests.mutants.numbers.gathers import own_shards
 
 SETTING = "reshard_after_forward"
 
@@ -59,11 +58,6 @@ def always_recurses(module: Any) -> None:
 def stays_full_after_backward(module: Any) -> None:
     """Keep full parameters after backward, and so use them, stale, in the next forward."""
     module.set_reshard_after_backward(False)
-
-
-def sums(module: Any) -> None:
-    """Gradients are added up, and not averaged."""
-    module.set_gradient_divide_factor(1.0)
 
 
 def cannot_stay_full(module: Any) -> None:
@@ -123,28 +117,31 @@ def factor_or_true(setting: Any, ranks: int) -> Any:
 never_reshards_after_forward = called_otherwise("reshard/true", reads(lambda setting, _: False))
 always_reshards_after_forward = called_otherwise("reshard/false", reads(lambda setting, _: True))
 reshards_the_root = called_otherwise("reshard/default", reads(lambda setting, _: True if setting is None else setting))
-without_gradients_stays_full = mutant("reshard/without-gradients", after=unshards_without_gradients)
-sets_all_later = mutant("reshard/set-later", after=always_recurses)
+without_gradients_stays_full = mutant("reshard/without-gradients", unshards_without_gradients)
+sets_all_later = mutant("reshard/set-later", always_recurses)
 reads_groups_as_true = called_otherwise(
     "reshard/to-group", reads(lambda setting, _: True if is_int(setting) else setting)
 )
 reads_one_as_true = called_otherwise(
     "reshard/to-one-or-all", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)
 )
-stays_full = mutant("reshard/after-backward", after=stays_full_after_backward)
+stays_full = mutant("reshard/after-backward", stays_full_after_backward)
 groups_stay_full = called_otherwise("reshard/to-group-after-backward", then(stays_full_after_backward, is_int))
-cannot_be_kept = mutant("reshard/kept-after-backward", after=cannot_stay_full)
-no_empty_gradients = mutant("reshard/gradients", after=drops_empty_gradients)
-no_reshard_by_hand = mutant("reshard/by-hand", after=does_not_reshard_by_hand)
-no_way_back = mutant("reshard/undoes-unshard", after=does_not_reshard_by_hand)
-unshards_all_below = mutant("reshard/unshard", after=unshards_children)
-runs_on_its_own_shard = mutant("reshard/full-in-forward", gather=OwnShardEverywhere)
-frees_nothing = mutant("reshard/frees-memory", after=keeps_full_memory)
+cannot_be_kept = mutant("reshard/kept-after-backward", cannot_stay_full)
+no_empty_gradients = mutant("reshard/gradients", drops_empty_gradients)
+no_reshard_by_hand = mutant("reshard/by-hand", does_not_reshard_by_hand)
+no_way_back = mutant("reshard/undoes-unshard", does_not_reshard_by_hand)
+unshards_all_below = mutant("reshard/unshard", unshards_children)
+runs_on_its_own_shard = mutant("reshard/full-in-forward", own_shards)
+frees_nothing = mutant("reshard/frees-memory", keeps_full_memory)
 stale_when_not_resharding = called_otherwise(
     "reshard/same-results", then(stays_full_after_backward, lambda setting: setting is False)
 )
 stale_in_groups = called_otherwise("reshard/to-group-same-results", then(stays_full_after_backward, is_int))
-sums_in_groups = called_otherwise("parity/to-group", then(sums, is_int))
+#: Gradients are added up, and not averaged.
+sums_in_groups = called_otherwise(
+    "parity/to-group", then(lambda module: module.set_gradient_divide_factor(1.0), is_int)
+)
 takes_any_size = called_otherwise("reshard/refuses-sizes", reads(factor_or_true))
 takes_any_type = called_otherwise(
     "reshard/refuses-types", reads(lambda setting, _: bool(setting) if isinstance(setting, (str, float)) else setting)

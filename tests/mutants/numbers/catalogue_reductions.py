@@ -19,11 +19,10 @@ from torch.distributed.tensor import DTensor
 
 from harness.collective_trace.torch_names import reduce_scatter
 from tests.mutants.hooking import each_gradient, instead, outputs
-from tests.mutants.making import CountsRuns, Reduction, mutant
+from tests.mutants.making import Reduction, after_runs, given, modules_of, mutant
 from tests.mutants.numbers.parallel_chapter import hooks_norms
 from tests.mutants.numbers.reduction_chapter import groups_of
 from tests.mutants.numbers.replicas import mesh_of
-from tests.mutants.passes.event_chapter import given
 
 # Memory.
 
@@ -57,7 +56,7 @@ def where(fits: Callable[[dict[str, Any]], bool], reduction: type[Reduction]) ->
     """A change to what was sharded by such options: this reduces it."""
 
     def change(module: Any, options: dict[str, Any]) -> None:
-        for each in ([module] if isinstance(module, nn.Module) else module) if fits(options) else ():
+        for each in modules_of(module) if fits(options) else ():
             each.set_custom_reduce_scatter(reduction())
 
     return change
@@ -81,7 +80,7 @@ def comes_late(module: Any, options: dict[str, Any]) -> None:
         parameter.grad.to_local().copy_(vars(parameter).get("arrived", now))
         vars(parameter)["arrived"] = now
 
-    for each in ([module] if isinstance(module, nn.Module) else module) if options.get("offload_policy") else ():
+    for each in modules_of(module) if options.get("offload_policy") else ():
         each_gradient(swap)(each)
 
 
@@ -191,13 +190,6 @@ class AveragesByAutograd(torch.autograd.Function):
         raise RuntimeError("the derivative of an average is not implemented")
 
 
-class OfMicroBatches(CountsRuns):
-    """Divides by the number of passes that were added up: two micro-batches count as one of half their weight."""
-
-    def spoil(self, output: Tensor) -> None:
-        output /= max(1, self.runs)
-
-
 def of_eight_bits(parameter: DTensor) -> Any:
     """What tensor parallelism left partial is rounded before it is summed."""
     return lambda grad: DTensor.from_local(
@@ -238,18 +230,19 @@ fills_memory_of_replicas = given("hsdp/exact", where(is_hybrid, FreesTooEarly))
 reads_too_early = mutant("parity/exact", reduce=ReadsTooEarly)
 copies_late = given("offload/exact", comes_late)
 newest_alone = given("scripts/offload", keeps_the_newest)
-waits_in_bfloat16 = mutant("accumulation/hsdp-scatters", after=around_reductions(rounds_what_waits))
-adds_after_replicas = mutant("accumulation/hsdp-scatters", after=around_reductions(adds_what_waits_last))
-forgets_the_first_layers = mutant("parity/exact", after=around_reductions(never_at_the_end))
-averages_all_for_replicas = mutant("hsdp/exact", after=mixes_everything)
+waits_in_bfloat16 = mutant("accumulation/hsdp-scatters", around_reductions(rounds_what_waits))
+adds_after_replicas = mutant("accumulation/hsdp-scatters", around_reductions(adds_what_waits_last))
+forgets_the_first_layers = mutant("parity/exact", around_reductions(never_at_the_end))
+averages_all_for_replicas = mutant("hsdp/exact", mixes_everything)
 fails_to_add_in_float32 = mutant("precision/exact", reduce=AddsInFloat32)
 splits_its_division = mutant("reduction/half-range", reduce=SplitsItsDivision)
-averages_by_autograd = mutant("parity/exact", after=outputs(lambda _, output: AveragesByAutograd.apply(output)))
-averages_micro_batches = mutant("accumulation/quiet", after=OfMicroBatches.on)
-sums_tp_in_bfloat16 = mutant("tensor-parallel/decoder", after=hooks_norms(of_eight_bits))
-never_loud_again = mutant("accumulation/quiet", after=instead("set_requires_gradient_sync", stays_quiet))
-exchanges_uneven_parts = mutant("reshard/gradients", after=each_gradient(exchanges_by_own_size))
-needs_its_last_output = mutant("autograd/unused-output", after=outputs(waits_for_the_last_output))
+averages_by_autograd = mutant("parity/exact", outputs(lambda _, output: AveragesByAutograd.apply(output)))
+#: Divides by the number of passes that were added up: two micro-batches count as one of half their weight.
+averages_micro_batches = mutant("accumulation/quiet", after_runs(lambda output, runs: output.div_(max(1, runs))))
+sums_tp_in_bfloat16 = mutant("tensor-parallel/decoder", hooks_norms(of_eight_bits))
+never_loud_again = mutant("accumulation/quiet", instead("set_requires_gradient_sync", stays_quiet))
+exchanges_uneven_parts = mutant("reshard/gradients", each_gradient(exchanges_by_own_size))
+needs_its_last_output = mutant("autograd/unused-output", outputs(waits_for_the_last_output))
 
 ALSO_KILLED_BY = {
     "fills_memory_of_replicas": ("reduction/divide-factor-hsdp",),

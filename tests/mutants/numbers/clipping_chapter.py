@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
+from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import mutant
 
 
@@ -26,15 +26,7 @@ def says(placements: Callable[[int], Sequence[Placement] | None]) -> Callable[[A
                 local, mesh, wrong, run_check=False, shape=size, stride=gradient.stride()
             )
 
-    return lambda module: each_once(module, mislabel)
-
-
-def each_once(module: Any, hook: Callable[[Any], None]) -> None:
-    """Run a hook whenever a sharded parameter has its gradient."""
-    for parameter in module.parameters():
-        if isinstance(parameter, DTensor) and not hasattr(parameter, "hooked"):
-            parameter.register_post_accumulate_grad_hook(hook)
-            parameter.hooked = True
+    return each_gradient_once(mislabel)
 
 
 def whole(axes: int) -> Sequence[Placement]:
@@ -42,22 +34,15 @@ def whole(axes: int) -> Sequence[Placement]:
     return [Replicate()] * axes
 
 
-def summands(axes: int) -> Sequence[Placement] | None:
-    """Replicas are yet to be added up."""
-    return [Partial(), Shard(0)] if axes == 2 else None
-
-
-def cuts_off(parameter: Tensor) -> None:
-    """Clip what is large, unasked."""
-    assert parameter.grad is not None
-    parameter.grad.clamp_(-1.0, 1.0)
-
-
-each_its_own_norm = mutant("clipping/one-axis", after=says(whole))
-replicas_count_twice = mutant("clipping/hsdp", after=says(summands))
-one_rank_is_alone = mutant("clipping/refuses-infinity", after=says(whole))
-one_rank_steps_alone = mutant("clipping/scaler-infinity", after=says(whole))
-large_gradients_are_cut = mutant("clipping/scaler", after=lambda module: each_once(module, cuts_off))
+each_its_own_norm = mutant("clipping/one-axis", says(whole))
+#: Replicas are yet to be added up.
+replicas_count_twice = mutant("clipping/hsdp", says(lambda axes: [Partial(), Shard(0)] if axes == 2 else None))
+one_rank_is_alone = mutant("clipping/refuses-infinity", says(whole))
+one_rank_steps_alone = mutant("clipping/scaler-infinity", says(whole))
+#: Clips what is large, unasked.
+large_gradients_are_cut = mutant(
+    "clipping/scaler", each_gradient_once(lambda parameter: parameter.grad.clamp_(-1.0, 1.0))
+)
 
 #: Norms go wrong by what gradients say of themselves.
 ALSO_KILLED_BY = {"": ("registration/gradient-layouts",)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -13,16 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
-from tests.mutants.making import mutant, right
-
-
-def wrapped(requirement: str, change: Callable[[Any, dict[str, Any]], dict[str, Any]], **others: Any) -> Any:
-    """torch's implementation, whose ``fully_shard`` first changes the module, or takes changed options."""
-
-    def fully_shard(module: Any, **options: Any) -> Any:
-        return right.fully_shard(module, **change(module, options))
-
-    return replace(right, name=requirement, fully_shard=fully_shard, **others)
+from tests.mutants.making import before, mutant, right
 
 
 def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
@@ -34,19 +24,18 @@ def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
     return result
 
 
-def widens_dtypes(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+def widens_dtypes(module: Any, options: dict[str, Any]) -> None:
     """Make float32 of what is narrower, so that a group has one dtype."""
     for parameter in module.parameters() if isinstance(module, nn.Module) else []:
         if parameter.dtype == torch.float16:
             parameter.data = parameter.data.float()
-    return options
 
 
-def shards_without_replicas(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+def shards_without_replicas(module: Any, options: dict[str, Any]) -> None:
     """Where there is one shard only, forget that there are replicas."""
     mesh = options["mesh"]
     alone = mesh.ndim == 2 and mesh["shard"].size() == 1
-    return {**options, "mesh": mesh["shard"] if alone else mesh}
+    options["mesh"] = mesh["shard"] if alone else mesh
 
 
 #: When each module was sharded.
@@ -65,7 +54,7 @@ def expects_the_order_of_modules(module: Any, **options: Any) -> Any:
     return result
 
 
-def unties(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+def unties(module: Any, options: dict[str, Any]) -> None:
     """Give every place of a shared parameter a copy of its own."""
     seen: set[int] = set()
     for each in [m for top in (module if isinstance(module, list) else [module]) for m in top.modules()]:
@@ -73,7 +62,6 @@ def unties(module: Any, options: dict[str, Any]) -> dict[str, Any]:
             if id(parameter) in seen:
                 setattr(each, name, nn.Parameter(parameter.detach().clone()))
             seen.add(id(parameter))
-    return options
 
 
 def thaws(module: Any) -> None:
@@ -110,9 +98,10 @@ def forgets_the_first_call(module: Any) -> None:
     module.register_forward_hook(lambda module, args, output: outputs.append(output))
 
 
-def cuts_rows(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+def cuts_rows(module: Any, options: dict[str, Any]) -> None:
     """Cut by rows, whatever was asked for."""
-    return {**options, "shard_placement_fn": lambda parameter: Shard(0)} if "shard_placement_fn" in options else options
+    if "shard_placement_fn" in options:
+        options["shard_placement_fn"] = lambda parameter: Shard(0)
 
 
 def checkpoint_that_detaches(module: nn.Module, **options: Any) -> nn.Module:
@@ -168,30 +157,29 @@ def averages_statistics(module: Any) -> None:
     module.register_forward_hook(average)
 
 
-def forgets_buffers(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+def forgets_buffers(module: Any, options: dict[str, Any]) -> None:
     """Make buffers anew that the state dict has not got."""
     kept = set(module.state_dict()) if isinstance(module, nn.Module) else set()
     for name, buffer in module.named_buffers() if kept else []:
         if name not in kept:
             buffer.zero_()
-    return options
 
 
 keeps_the_first_of_a_list = replace(right, name="generated/nets", fully_shard=forgets_the_rest_of_a_list)
-has_one_dtype = wrapped("generated/stressed", widens_dtypes)
-forgets_replicas = wrapped("generated/hybrid", shards_without_replicas)
+has_one_dtype = before("generated/stressed", widens_dtypes)
+forgets_replicas = before("generated/hybrid", shards_without_replicas)
 knows_one_order = replace(right, name="generated/order", fully_shard=expects_the_order_of_modules)
-makes_copies_of_what_is_shared = wrapped("generated/tied", unties)
-trains_what_is_frozen = mutant("generated/frozen", after=thaws)
-invents = mutant("generated/branches", after=invents_gradients)
-skips_unused = mutant("generated/branches-apart", after=averages_over_all_but_idle_ranks)
-keeps_the_last_call = mutant("generated/twice", after=forgets_the_first_call)
-always_cuts_rows = wrapped("generated/placement", cuts_rows)
+makes_copies_of_what_is_shared = before("generated/tied", unties)
+trains_what_is_frozen = mutant("generated/frozen", thaws)
+invents = mutant("generated/branches", invents_gradients)
+skips_unused = mutant("generated/branches-apart", averages_over_all_but_idle_ranks)
+keeps_the_last_call = mutant("generated/twice", forgets_the_first_call)
+always_cuts_rows = before("generated/placement", cuts_rows)
 detaches_checkpoints = replace(right, name="generated/checkpointed", checkpoint=checkpoint_that_detaches)
-loses_micro_batches = mutant("generated/accumulation", after=loses_what_is_not_reduced)
-keeps_prefetched = mutant("generated/prefetch", after=keeps_what_was_gathered_ahead)
-shares_statistics = mutant("generated/buffers", after=averages_statistics)
-resets_buffers = wrapped("generated/buffers", forgets_buffers)
+loses_micro_batches = mutant("generated/accumulation", loses_what_is_not_reduced)
+keeps_prefetched = mutant("generated/prefetch", keeps_what_was_gathered_ahead)
+shares_statistics = mutant("generated/buffers", averages_statistics)
+resets_buffers = before("generated/buffers", forgets_buffers)
 
 #: Ranks then reduce groups of other sizes than each other.
 RAISES = {"skips_unused"}

@@ -13,16 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import Reduction, mutant
+from tests.mutants.making import Reduction, called_otherwise, mutant, right, sums
 from tests.mutants.modules.init_chapters import (
-    called_otherwise,
     only_in_two_axes,
     rebuilt,
     remakes,
-    right,
     says_replicated,
 )
-from tests.mutants.numbers.reductions import SumsForAverages
 from tests.mutants.numbers.replicas import never_meet
 
 
@@ -67,7 +64,7 @@ def sums_when_offloaded(module: Any, **options: Any) -> Any:
     """Sum gradients of shards on the CPU."""
     right.fully_shard(module, **options)
     if "offload_policy" in options:
-        module.set_custom_reduce_scatter(SumsForAverages())
+        sums(module)
     return module
 
 
@@ -98,14 +95,14 @@ def says_whole(parameter: DTensor) -> Any:
 
 averages_over_tp = mutant("tensor-parallel/exact", reduce=AveragesOverTp)
 rounds_after_tp = mutant("tensor-parallel/general", reduce=RoundsItsOutput)
-three_axes_backwards = mutant("tensor-parallel/hybrid-layout", after=remakes(backwards))
-replicas_after_tp_never_meet = mutant("tensor-parallel/hybrid", after=never_meet)
+three_axes_backwards = mutant("tensor-parallel/hybrid-layout", remakes(backwards))
+replicas_after_tp_never_meet = mutant("tensor-parallel/hybrid", never_meet)
 cuts_the_first_dim_only = called_otherwise("tensor-parallel/free-dim", without("shard_placement_fn"))
 recomputation_without_gradients = replace(right, name="tensor-parallel/checkpoint", checkpoint=recomputes_nothing)
 sums_offloaded = called_otherwise("tensor-parallel/offload", sums_when_offloaded)
-takes_parts = mutant("tensor-parallel/decoder", after=hooks_norms(says_whole))
-norm_of_one_tp_rank = mutant("tensor-parallel/clip", after=remakes(only_in_two_axes(says_replicated)))
-infinity_of_one_tp_rank = mutant("tensor-parallel/scaler", after=remakes(only_in_two_axes(says_replicated)))
+takes_parts = mutant("tensor-parallel/decoder", hooks_norms(says_whole))
+norm_of_one_tp_rank = mutant("tensor-parallel/clip", remakes(only_in_two_axes(says_replicated)))
+infinity_of_one_tp_rank = mutant("tensor-parallel/scaler", remakes(only_in_two_axes(says_replicated)))
 
 #: It sums whatever is offloaded.
 ALSO_KILLED_BY = {"sums_offloaded": ("offload/",)}

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.making import called_otherwise, modules_of, mutant, right
 from tests.mutants.numbers.gathers import GathersOnce
 
 no_policy = right.mixed_precision_policy()
@@ -30,11 +29,6 @@ def reads(**fields: Any) -> Callable[..., Any]:
 def shard_under(module: Any, options: dict[str, Any], **fields: Any) -> Any:
     """Shard with some fields of the policy changed."""
     return right.fully_shard(module, **{**options, "mp_policy": replace(options.get("mp_policy", no_policy), **fields)})
-
-
-def modules_of(module: Any) -> list[nn.Module]:
-    """What was given, as a list."""
-    return [module] if isinstance(module, nn.Module) else list(module)
 
 
 def rounds_what_rests(module: Any, **options: Any) -> Any:
@@ -157,11 +151,6 @@ def policies(make: Callable[..., Any], requirement: str) -> Implementation:
     return replace(right, name=requirement, mixed_precision_policy=make)
 
 
-def reduces_in_float32_by_default(**fields: Any) -> Any:
-    """A policy that asks for float32 where nothing was asked for."""
-    return right.mixed_precision_policy(**{"reduce_dtype": torch.float32, **fields})
-
-
 low_masters = called_otherwise("precision/exact", rounds_what_rests)
 no_reduce_dtype = called_otherwise("precision/reduce-dtype", reads(reduce_dtype=None))
 replicas_in_float32 = called_otherwise("precision/hsdp", reads(reduce_dtype=torch.float32))
@@ -173,12 +162,15 @@ low_for_good = called_otherwise("precision/kept-dtypes", casts_what_rests)
 casts_on_the_surface = called_otherwise("precision/inputs", casting_inputs(cast_direct))
 always_casts = called_otherwise("precision/uncast-inputs", reads(cast_forward_inputs=True))
 no_output_dtype = called_otherwise("precision/outputs", reads(output_dtype=None))
-structures_cut_off = mutant("precision/structures-between", after=cuts_off_structures)
+structures_cut_off = mutant("precision/structures-between", cuts_off_structures)
 low_buffers = called_otherwise("precision/buffers", casts_buffers)
 all_float = called_otherwise("precision/other-dtypes", makes_all_float)
-another_default = policies(reduces_in_float32_by_default, "precision/policy")
+#: A policy that asks for float32 where nothing was asked for.
+another_default = policies(
+    lambda **fields: right.mixed_precision_policy(**{"reduce_dtype": torch.float32, **fields}), "precision/policy"
+)
 loose_policy = policies(LoosePolicy, "precision/frozen-policy")
-opaque = mutant("precision/transforms", after=is_opaque)
+opaque = mutant("precision/transforms", is_opaque)
 
 RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
 IN_PROCESSES = {"opaque"}

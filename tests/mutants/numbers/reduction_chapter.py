@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed as dist
+import torch
 from torch import Tensor, nn
 
-from tests.mutants.making import Reduction, mutant, reduce_scatter, right
+from tests.mutants.making import defect, mutant, reduced, reduced_then, reducing, right, summed
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
-
-
-class RefusesNothing(Reduction):
-    """Adds in half precision without dividing before."""
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        if str(input.dtype) != "torch.float16":
-            super().reduce(output, input, group, op)
-            return
-        reduce_scatter(output, input * group.size(), group=group, op=dist.ReduceOp.SUM)
-        output /= group.size()
 
 
 def divides_all_below(module: Any, factor: float) -> None:
@@ -87,13 +76,8 @@ def copies_for_the_hook(module: Any, hook: Any, *, stream: Any = None) -> None:
 def before_replicas(module: Any, hook: Any, *, stream: Any = None) -> None:
     """The hook comes before the all-reduce."""
 
-    class Hooked(Reduction):
-        def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-            super().reduce(output, input, group, op)
-            hook(output)
-
     if replicas_of(module) > 1 and any(group._all_gather_process_group.size() > 1 for group in groups_of(module)):
-        module.set_custom_reduce_scatter(Hooked())
+        reduced_then(lambda output, group: hook(output))(module)
     else:
         type(module).set_all_reduce_hook(module, hook)
 
@@ -119,8 +103,19 @@ mistakes_the_shards = without("reduction/own-size", FACTOR, takes_it_for_the_def
 says_nothing = without("reduction/old-name", "set_reduce_scatter_divide_factor", set_by_the_old_name)
 averages = without("reduction/sums", SUMS, averages_anyway)
 adds_replicas = without("reduction/sums-hsdp", SUMS, adds_replicas_without_dividing)
-halves_one_rank = mutant("reduction/one-rank", after=halves_alone)
-overflows = mutant("reduction/half-range", reduce=RefusesNothing)
+halves_one_rank = mutant("reduction/one-rank", halves_alone)
+
+
+@defect("reduction/half-range", reducing)
+def overflows(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+    """Adds in half precision without dividing before."""
+    if input.dtype != torch.float16:
+        reduced(output, input, group, op)
+        return
+    summed(output, input * group.size(), group, op)
+    output /= group.size()
+
+
 hooks_a_copy = without("reduction/hook", HOOK, copies_for_the_hook)
 hooks_too_early = without("reduction/hook-hsdp", HOOK, before_replicas)
 has_no_hooks = without("reduction/replicas-by-hook", HOOK)

@@ -20,11 +20,6 @@ def mesh_of(module: Any) -> Any:
     return next((parameter.device_mesh for parameter in module.parameters() if isinstance(parameter, DTensor)), None)
 
 
-def have_no_gradients(module: Any) -> None:
-    """Gets none: replicas wait for a reduction that is never asked for."""
-    module.set_requires_all_reduce(False)
-
-
 class KeepsItsOutput(Reduction):
     """Right, and remembers the mean over the shard axis until it is asked for."""
 
@@ -72,9 +67,10 @@ def reduce_over_the_other_axis(module: Any) -> None:
     module.set_all_reduce_hook(mix)
 
 
-replicas_have_no_gradients = mutant("hsdp/exact", after=have_no_gradients)
-replicas_never_meet = mutant("hsdp/exact", after=never_meet)
-sums_over_replicas = mutant("hsdp/exact", after=sum_up)
-replicas_meet_in_bfloat16 = mutant("hsdp/general", after=meet_in_bfloat16)
-replicas_drift = mutant("hsdp/replicas-stay-equal", after=never_meet)
-reduces_over_the_other_axis = mutant("hsdp/exact", after=reduce_over_the_other_axis)
+#: Gets none: replicas wait for a reduction that is never asked for.
+replicas_have_no_gradients = mutant("hsdp/exact", lambda module: module.set_requires_all_reduce(False))
+replicas_never_meet = mutant("hsdp/exact", never_meet)
+sums_over_replicas = mutant("hsdp/exact", sum_up)
+replicas_meet_in_bfloat16 = mutant("hsdp/general", meet_in_bfloat16)
+replicas_drift = mutant("hsdp/replicas-stay-equal", never_meet)
+reduces_over_the_other_axis = mutant("hsdp/exact", reduce_over_the_other_axis)

@@ -64,6 +64,6 @@ def holds_on_weakly(module: nn.Module) -> None:
 
 
 gives_up = mutant("stress/late-rank", reduce=GivesUpOnLateRanks)
-holds_weakly = mutant("stress/garbage", after=holds_on_weakly)
+holds_weakly = mutant("stress/garbage", holds_on_weakly)
 adds_to_memory = mutant("stress/memory-of-nan", reduce=AddsToWhatIsThere)
 swallows = mutant("stress/failed-collective", gather=SwallowsFailures)

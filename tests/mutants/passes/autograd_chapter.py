@@ -23,11 +23,6 @@ def tied(kind: type) -> Any:
     return outputs(change)
 
 
-def reduces_unused(module: Any) -> None:
-    """Parameters without gradients get zeros."""
-    module.set_reduce_scatter_unused_params(True)
-
-
 def second_is_cut(module: Any) -> None:
     """Only the first tensor of a container is followed."""
 
@@ -133,22 +128,19 @@ def resets_anything(module: Any, right_method: Any) -> None:
         right_method()
 
 
-ties_outputs = mutant("autograd/unused-output", after=tied(list))
-ties_inner_outputs = mutant("autograd/unused-output-inside", after=tied(tuple))
-zeros_for_unused = mutant("autograd/unused-module", after=reduces_unused)
-follows_first_tensors = mutant("autograd/containers", after=second_is_cut)
-follows_no_keywords = mutant("autograd/keywords", after=keywords_are_cut)
-gives_floats = mutant("autograd/other-outputs", after=outputs(floats_only, is_root))
-evaluation_drops_gradients = mutant(
-    "autograd/without-gradients", after=drops_gradients(lambda: not torch.is_grad_enabled())
-)
-inference_drops_gradients = mutant("autograd/inference-mode", after=drops_gradients(torch.is_inference_mode_enabled))
-keeps_chunks = mutant("autograd/detached-chunks", after=when_alone(reduces_unless_alone))
-last_backward_only = mutant("autograd/retained-graph", after=keeps_last_only)
-hooks_twice = mutant("autograd/post-accumulate-hooks", after=hooks(twice))
-hooks_see_another = mutant("autograd/optimizer-in-backward", after=hooks(negated))
-hooks_after_resharding = mutant(
-    "autograd/backward-hooks", after=instead("register_full_backward_hook", reshards_before)
-)
-resets_too_much = mutant("autograd/reset-after-forward", after=instead("reset_iter_state", stops_reducing))
-resets_children = mutant("autograd/reset-below-root", after=instead("reset_iter_state", resets_anything))
+ties_outputs = mutant("autograd/unused-output", tied(list))
+ties_inner_outputs = mutant("autograd/unused-output-inside", tied(tuple))
+#: Parameters without gradients get zeros.
+zeros_for_unused = mutant("autograd/unused-module", lambda module: module.set_reduce_scatter_unused_params(True))
+follows_first_tensors = mutant("autograd/containers", second_is_cut)
+follows_no_keywords = mutant("autograd/keywords", keywords_are_cut)
+gives_floats = mutant("autograd/other-outputs", outputs(floats_only, is_root))
+evaluation_drops_gradients = mutant("autograd/without-gradients", drops_gradients(lambda: not torch.is_grad_enabled()))
+inference_drops_gradients = mutant("autograd/inference-mode", drops_gradients(torch.is_inference_mode_enabled))
+keeps_chunks = mutant("autograd/detached-chunks", when_alone(reduces_unless_alone))
+last_backward_only = mutant("autograd/retained-graph", keeps_last_only)
+hooks_twice = mutant("autograd/post-accumulate-hooks", hooks(twice))
+hooks_see_another = mutant("autograd/optimizer-in-backward", hooks(negated))
+hooks_after_resharding = mutant("autograd/backward-hooks", instead("register_full_backward_hook", reshards_before))
+resets_too_much = mutant("autograd/reset-after-forward", instead("reset_iter_state", stops_reducing))
+resets_children = mutant("autograd/reset-below-root", instead("reset_iter_state", resets_anything))

@@ -66,11 +66,6 @@ def detach_inputs_if_sharded(module: nn.Module) -> None:
         detach_inputs(module)
 
 
-def another_child(module: nn.Module) -> None:
-    """Keep what is needed in a module inside."""
-    module.add_module("recomputed", nn.Identity())
-
-
 def run_again_without_gradients(module: Any) -> None:
     """Run once more where nothing is recorded."""
     forward = module.forward
@@ -153,7 +148,10 @@ forgets_random_numbers_of_shards = recomputing("checkpoint/sharded-random-number
 keeps_everything = recomputing("checkpoint/recomputes", lambda module, **options: module)
 gathers_to_recompute = recomputing("checkpoint/no-more-collectives", around_recomputation(gathered_once_more))
 runs_twice_without_gradients = recomputing("checkpoint/without-gradients", then(run_again_without_gradients))
-adds_a_module = recomputing("checkpoint/leaves-the-module", then(another_child))
+#: Keep what is needed in a module inside.
+adds_a_module = recomputing(
+    "checkpoint/leaves-the-module", then(lambda module: module.add_module("recomputed", nn.Identity()))
+)
 gives_up_after_failing = recomputing("checkpoint/after-failures", checkpoint_until_it_fails)
 ignores_contexts = recomputing("checkpoint/contexts", without("context_fn"))
 checks_nothing = recomputing("checkpoint/determinism", forced_options(determinism_check="none"))

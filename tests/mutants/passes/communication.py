@@ -8,43 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from harness.collective_trace.torch_names import reduce_scatter
 from harness.vendor import Implementation
-from tests.mutants.making import Gather, Reduction, mutant, right
-
-
-class GathersTwice(Gather):
-    """Asks for the same once more."""
-
-    def gather(self, output: Tensor, input: Tensor, group: Any) -> None:
-        super().gather(output, input, group)
-        super().gather(output, input, group)
-
-
-class ReducesInTwoMessages(Reduction):
-    """Sends the rows in two halves, though the second has nothing new."""
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        super().reduce(output, input, group, op)
-        super().reduce(output, input, group, op)
-
-
-class SumsForAverages(Reduction):
-    """Divides by nothing."""
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        reduce_scatter(output, input, group=group, op=dist.ReduceOp.SUM)
-
-
-def changed(requirement: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Implementation:
-    """torch's implementation with other options than it was asked for."""
-
-    def fully_shard(module: Any, **options: Any) -> Any:
-        return right.fully_shard(module, **change(options))
-
-    return replace(right, name=requirement, fully_shard=fully_shard)
+from tests.mutants.making import changed, gathered, gathering, mutant, reduced, reducing, right, sums
 
 
 def without(requirement: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
@@ -63,11 +30,6 @@ def over_all(options: dict[str, Any]) -> dict[str, Any]:
 def root_too(options: dict[str, Any]) -> dict[str, Any]:
     """Frees the root's parameters after forward, where nothing was asked for."""
     return {**options, "reshard_after_forward": options.get("reshard_after_forward") is not False}
-
-
-def gathers_in_full(options: dict[str, Any]) -> dict[str, Any]:
-    """Knows of no low precision."""
-    return {name: value for name, value in options.items() if name != "mp_policy"}
 
 
 def sharded_with_all_trained(module: Any, **options: Any) -> Any:
@@ -103,12 +65,12 @@ def sums_apart(module: Any, enable: bool = True, recurse: bool = True) -> None:
     """A group of their own that only adds."""
     for each in module.modules():
         if isinstance(each, right.module_class or object):
-            each.set_custom_reduce_scatter(SumsForAverages())
+            sums(each)
 
 
 def forgets_to_fill(module: Any, enable: bool = True) -> None:
     """Memory of the group into which nothing is gathered: it holds what it held."""
-    module.set_custom_reduce_scatter(SumsForAverages())
+    sums(module)
 
 
 def reshards_if_it_is_told(module: Any, reshard: Any, recurse: bool = True) -> None:
@@ -120,11 +82,19 @@ def reshards_if_it_is_told(module: Any, reshard: Any, recurse: bool = True) -> N
 def sums_with_room(module: Any, room: int, recurse: bool = True) -> None:
     """With room for several inputs, averages are sums."""
     if room > 1:
-        module.set_custom_reduce_scatter(SumsForAverages())
+        sums(module)
 
 
-gathers_twice = mutant("communication/forward", gather=GathersTwice)
-reduces_in_two_messages = mutant("communication/backward", reduce=ReducesInTwoMessages)
+#: Asks for the same once more.
+gathers_twice = mutant(
+    "communication/forward",
+    gathering(lambda output, input, group: [gathered(output, input, group) for _ in range(2)]),
+)
+#: Sends the rows in two halves, though the second has nothing new.
+reduces_in_two_messages = mutant(
+    "communication/backward",
+    reducing(lambda output, input, group, op: [reduced(output, input, group, op) for _ in range(2)]),
+)
 averages_replicas_again = replace(right, name="communication/hsdp", fully_shard=sharded_and_averaged_again)
 gathers_over_all = changed("communication/to-group", over_all)
 cannot_be_set_later = without("communication/set-later", "set_reshard_after_forward")
@@ -132,8 +102,11 @@ cannot_be_resharded = without("communication/by-hand", "reshard")
 gathers_what_is_not_needed = without("communication/not-in-backward", "set_unshard_in_backward")
 frees_the_root = changed("communication/forward-twice", root_too)
 reduces_what_is_frozen = replace(right, name="communication/frozen", fully_shard=sharded_with_all_trained)
-gathers_in_full_precision = changed("communication/dtypes", gathers_in_full)
-gathers_for_recomputation = mutant("communication/recomputed", after=gathers_when_run_again)
+#: Knows of no low precision.
+gathers_in_full_precision = changed(
+    "communication/dtypes", lambda options: {name: value for name, value in options.items() if name != "mp_policy"}
+)
+gathers_for_recomputation = mutant("communication/recomputed", gathers_when_run_again)
 ignores_own_collectives = without("communication/own-collectives", "set_custom_reduce_scatter")
 has_one_group = without("communication/group-apart", "set_separate_reduce_scatter_group")
 sums_in_a_group_apart = without("communication/group-apart-trains", "set_separate_reduce_scatter_group", sums_apart)

@@ -14,9 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
-from tests.mutants.making import mutant, right
-from tests.mutants.modules.init_chapters import called_otherwise
-from tests.mutants.numbers.reductions import SumsForAverages
+from tests.mutants.making import called_otherwise, mutant, right, sums
 
 assert reference.strategies is not None
 right_fully_shard: Callable[..., Any] = right.fully_shard
@@ -63,11 +61,6 @@ def replicate_in_silence(module: nn.Module, **options: Any) -> Any:
     return module if is_sharded(module) else right_replicate(module, **options)
 
 
-def replicate_never(module: nn.Module, **options: Any) -> Any:
-    """Leave everything alone."""
-    return module
-
-
 def saves_whole(module: nn.Module) -> None:
     """Put whole tensors into state dicts."""
 
@@ -95,11 +88,6 @@ def shard_also_what_is_replicated(module: nn.Module, policy: Any = None, *rest: 
     return strategies.shard(module, None, *rest, **options)
 
 
-def shard_nothing(module: nn.Module, *_: Any) -> Any:
-    """Leave the module as it is."""
-    return module
-
-
 def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy: str = "", mesh: Any = None) -> Any:
     """Let replicas be trained apart."""
     hybrid = strategy == "HYBRID_SHARD"
@@ -107,17 +95,19 @@ def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy:
 
 
 leaves_own_parameters_alone = called_otherwise("composition/checkpoint-under-root", own_left_out)
-sums_under_adam = mutant("composition/adam", reduce=SumsForAverages)
+sums_under_adam = mutant("composition/adam", sums)
 replicates_the_root_alone = replicating("composition/nestings", replicate_the_root_alone)
 forgets_the_neighbours = replicating("composition/replicated-rest", replicate_own_and_ignore_others)
-does_not_replicate = replicating("composition/siblings", replicate_never)
+#: Leave everything alone.
+does_not_replicate = replicating("composition/siblings", lambda module, **options: module)
 replicates_in_silence = replicating("composition/refuses-both", replicate_in_silence)
 ignores_policies = mutant("composition/casts", mp_policy=right.mixed_precision_policy())  # type: ignore[misc]
-saves_whole_tensors = mutant("composition/state-dict", after=saves_whole)
+saves_whole_tensors = mutant("composition/state-dict", saves_whole)
 cuts_under_no_shard = strategic(
     "composition/policy-checkpoint", shard=shard_instead(lambda name: "FULL_SHARD" if name == "NO_SHARD" else name)
 )
-shards_nothing_by_policy = strategic("composition/policy-replicated-rest", shard=shard_nothing)
+#: Leave the module as it is.
+shards_nothing_by_policy = strategic("composition/policy-replicated-rest", shard=lambda module, *_: module)
 shards_replicated_modules = strategic("composition/policy-nestings", shard=shard_also_what_is_replicated)
 hybrid_replicas_never_meet = strategic("composition/strategies", shard=shard_within_replicas_alone)
 frees_under_shard_grad_op = strategic(

@@ -6,7 +6,6 @@ Right is, for each group: gather, wait, use, free; gather, wait, use, free, redu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
-from harness.vendor import Implementation
 from tests.mutants import END_TO_END
 from tests.mutants.hooking import instead
-from tests.mutants.making import Gather, Reduction, mutant, right
+from tests.mutants.making import Gather, given, modules_of, mutant, reduced, reducing, right
 from tests.mutants.modules.reshard_chapter import is_int, keeps_full_memory, then
 from tests.mutants.passes.communication import without
 
@@ -35,35 +33,6 @@ class WaitsLate(Gather):
         if self.work is not None:
             self.work.wait()
         self.work = all_gather(output, input, group=group, async_op=True)
-
-
-class NeverWaits(Reduction):
-    """Leaves its reductions to themselves."""
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        reduce_scatter(output, input, group=group, op=op, async_op=True)
-
-
-class AllReducesFirst(Reduction):
-    """Averages whole gradients among replicas before it scatters them."""
-
-    def __init__(self, replicas: Any) -> None:
-        self.replicas = replicas
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        dist.all_reduce(input, op=dist.ReduceOp.AVG, group=self.replicas)
-        super().reduce(output, input, group, op)
-
-
-def given(requirement: str, change: Callable[[Any, dict[str, Any]], None]) -> Implementation:
-    """torch's implementation, with something done to what was sharded, which knows what was asked for."""
-
-    def fully_shard(module: Any, **options: Any) -> Any:
-        result = right.fully_shard(module, **options)
-        change(module, options)
-        return result
-
-    return replace(right, name=requirement, fully_shard=fully_shard)
 
 
 def frees_between_modules(module: Any, options: dict[str, Any]) -> None:
@@ -91,11 +60,14 @@ def _free_the_last(module: Any, *_: Any) -> None:
 
 
 def all_reduces_first(module: Any, options: dict[str, Any]) -> None:
-    """A reduction of its own, where there are replicas."""
-    mesh = options["mesh"]
-    if mesh.ndim == 2:
-        for each in [module] if isinstance(module, nn.Module) else module:
-            each.set_custom_reduce_scatter(AllReducesFirst(mesh.get_group(0)))
+    """Where there are replicas, averages whole gradients among them before it scatters them."""
+
+    def reduce(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+        dist.all_reduce(input, op=dist.ReduceOp.AVG, group=options["mesh"].get_group(0))
+        reduced(output, input, group, op)
+
+    for each in modules_of(module) if options["mesh"].ndim == 2 else ():
+        reducing(reduce)(each)
 
 
 def quiet_stays_unsharded(module: Any, right_setter: Any, syncs: bool, **options: Any) -> None:
@@ -120,17 +92,19 @@ def gathers_for_every_run(module: Any) -> None:
 waits_late = mutant("events/waits", gather=WaitsLate)
 gathers_for_each_of_a_list = given("events/once", frees_between_modules)
 frees_late = given("events/freed", frees_when_the_next_is_done)
-leaves_reductions = mutant("events/reduced", reduce=NeverWaits)
-stays_unsharded_when_quiet = mutant(
-    "events/accumulation", after=instead("set_requires_gradient_sync", quiet_stays_unsharded)
+#: Leaves its reductions to themselves.
+leaves_reductions = mutant(
+    "events/reduced",
+    reducing(lambda output, input, group, op: reduce_scatter(output, input, group=group, op=op, async_op=True)),
 )
+stays_unsharded_when_quiet = mutant("events/accumulation", instead("set_requires_gradient_sync", quiet_stays_unsharded))
 averages_before_scattering = given("events/replicas", all_reduces_first)
 all_reduces_unasked = without("events/replicas-quiet", "set_requires_all_reduce")
 gathers_lists_from_their_end = mutant(
     "events/ahead",
     after=instead("set_modules_to_forward_prefetch", lambda module, setter, listed: setter(listed[::-1])),
 )
-gathers_for_runs_in_backward = mutant("events/recomputed", after=gathers_for_every_run)
+gathers_for_runs_in_backward = mutant("events/recomputed", gathers_for_every_run)
 keeps_what_it_keeps_in_part = replace(right, name="events/to-group", fully_shard=then(keeps_full_memory, is_int))
 
 #: What is read too early, or left, is wrong in numbers; and scripts look at what is registered after every act.

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.mutants.hooking import instead
-from tests.mutants.making import Reduction, adopt, mutant, right
-from tests.mutants.passes.event_chapter import given
+from tests.mutants.making import Reduction, adopt, given, mutant, right
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
 
 #: What keeps nets alive.
@@ -26,11 +25,6 @@ _known: list[nn.Module] = []
 def is_block(module: nn.Module) -> bool:
     """Whether nothing is in a module; the root of the nets of this chapter has blocks in it."""
     return not list(module.children())
-
-
-def shards_by_views(module: Any) -> None:
-    """A rank's rows are a view of the whole parameter, all of which stays."""
-    _view(module, lambda parameter: True)
 
 
 def shards_experts_by_views(module: Any) -> None:
@@ -128,27 +122,22 @@ def holds_failed_steps(module: Any, setter: Callable[..., None]) -> None:
     setter()
 
 
-def is_known_for_ever(module: nn.Module) -> None:
-    """Whatever was sharded is known, and held."""
-    _known.append(module)
-
-
-holds_views_of_everything = mutant("memory/at-rest", after=shards_by_views)
-gathers_everything_first = mutant("memory/in-forward", after=gathers_all_at_the_start)
-keeps_copies = mutant("memory/after-forward", after=keeps_a_copy)
-reduces_everything_last = mutant("memory/in-backward", after=reduces_at_the_end)
+#: A rank's rows are a view of the whole parameter, all of which stays.
+holds_views_of_everything = mutant("memory/at-rest", lambda module: _view(module, lambda parameter: True))
+gathers_everything_first = mutant("memory/in-forward", gathers_all_at_the_start)
+keeps_copies = mutant("memory/after-forward", keeps_a_copy)
+reduces_everything_last = mutant("memory/in-backward", reduces_at_the_end)
 keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduced)
-keeps_quiet_gradients = mutant(
-    "memory/accumulation", after=instead("set_requires_gradient_sync", keeps_each_quiet_gradient)
-)
+keeps_quiet_gradients = mutant("memory/accumulation", instead("set_requires_gradient_sync", keeps_each_quiet_gradient))
 keeps_copies_on_replicas = given("memory/replicas", replicas_keep_copies)
-sums_in_full = mutant("memory/replicas-quiet", after=instead("set_requires_all_reduce", sums_of_everything))
+sums_in_full = mutant("memory/replicas-quiet", instead("set_requires_all_reduce", sums_of_everything))
 recomputes_nothing = replace(right, name="memory/recomputed", checkpoint=lambda module, **_: module)
-leaves_gathers = mutant("memory/steps", after=leaves_a_gather_behind)
-holds_views_of_experts = mutant("memory/parameter-meshes", after=shards_experts_by_views)
-leaves_experts = mutant("memory/parameter-meshes-steps", after=leaves_experts_behind)
-keeps_failed_steps = mutant("memory/failures", after=instead("reset_iter_state", holds_failed_steps))
-forgets_no_net = mutant("memory/deleted", after=is_known_for_ever)
+leaves_gathers = mutant("memory/steps", leaves_a_gather_behind)
+holds_views_of_experts = mutant("memory/parameter-meshes", shards_experts_by_views)
+leaves_experts = mutant("memory/parameter-meshes-steps", leaves_experts_behind)
+keeps_failed_steps = mutant("memory/failures", instead("reset_iter_state", holds_failed_steps))
+#: Whatever was sharded is known, and held.
+forgets_no_net = mutant("memory/deleted", lambda module: _known.append(module))
 
 ALSO_KILLED_BY = {
     "reduces_everything_last": ("generated/",),  # what is no more unsharded when backward is over is never reduced

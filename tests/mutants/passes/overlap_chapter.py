@@ -21,5 +21,5 @@ def _gather(listed: list[Any]) -> None:
 
 
 gathers_once_computed = mutant(
-    "overlap/issued-ahead", after=instead("set_modules_to_backward_prefetch", gathers_listed_once_computed)
+    "overlap/issued-ahead", instead("set_modules_to_backward_prefetch", gathers_listed_once_computed)
 )

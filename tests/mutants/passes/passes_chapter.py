@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.mutants.hooking import each_gradient, instead, is_root, second_call_is_halved, when_alone
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, right
+from tests.mutants.making import called_otherwise, mutant, right
 
 
 def reduces_unless_alone(module: Any, alone: bool) -> None:
@@ -74,14 +73,14 @@ def always_by_rows(module: Any, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
-keeps_gradients_alone = mutant("passes/child-alone", after=when_alone(reduces_unless_alone))
-halves_second_calls = mutant("passes/module-twice", after=second_call_is_halved(lambda module: not is_root(module)))
-halves_second_forwards = mutant("passes/two-forwards", after=second_call_is_halved(is_root))
+keeps_gradients_alone = mutant("passes/child-alone", when_alone(reduces_unless_alone))
+halves_second_calls = mutant("passes/module-twice", second_call_is_halved(lambda module: not is_root(module)))
+halves_second_forwards = mutant("passes/two-forwards", second_call_is_halved(is_root))
 checkpoints_once = replace(right, name="passes/two-forwards-checkpointed", checkpoint=checkpoint_once)
-makes_gradients_anew = mutant("passes/second-backward", after=each_gradient(made_anew))
-needs_inputs = mutant("passes/no-inputs", after=looks_at_first_input)
-stale_when_ahead = mutant("passes/prefetch", after=instead("set_modules_to_forward_prefetch", stale_ahead))
-repeats_first_gradients = mutant("passes/optimizers", after=each_gradient(first_again))
+makes_gradients_anew = mutant("passes/second-backward", each_gradient(made_anew))
+needs_inputs = mutant("passes/no-inputs", looks_at_first_input)
+stale_when_ahead = mutant("passes/prefetch", instead("set_modules_to_forward_prefetch", stale_ahead))
+repeats_first_gradients = mutant("passes/optimizers", each_gradient(first_again))
 knows_forward_only = replace(right, name="passes/forward-methods", register_forward_method=lambda module, name: None)
 registers_everywhere = replace(right, name="passes/forward-methods-elsewhere", register_forward_method=set_whatever)
 registers_quietly = replace(right, name="passes/forward-methods-unknown", register_forward_method=register_if_there)

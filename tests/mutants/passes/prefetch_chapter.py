@@ -30,11 +30,6 @@ def gathers_the_first_first(module: Any) -> None:
         module.set_modules_to_backward_prefetch(below)
 
 
-def gathers_itself_only(module: Any) -> None:
-    """In backward, each gathers itself and no other."""
-    module.set_modules_to_backward_prefetch([module])
-
-
 def reduces_at_the_end(module: Any) -> None:
     """Reductions begin when backward is over."""
     for group in right.fully_shard.state(module)._fsdp_param_groups:  # type: ignore[union-attr]
@@ -72,11 +67,12 @@ def gathers_for_nothing(module: nn.Module, async_op: bool = False) -> Done:
     return Done()
 
 
-gathers_last_first = mutant("prefetch/forward-order", after=gathers_the_last_first)
-gathers_first_first = mutant("prefetch/backward-order", after=gathers_the_first_first)
-gathers_late = mutant("prefetch/backward-default", after=gathers_itself_only)
-gathers_again = mutant("prefetch/recomputed", after=gathers_when_run_again)
-reduces_late = mutant("prefetch/reduces-meanwhile", after=reduces_at_the_end)
+gathers_last_first = mutant("prefetch/forward-order", gathers_the_last_first)
+gathers_first_first = mutant("prefetch/backward-order", gathers_the_first_first)
+#: In backward, each gathers itself and no other.
+gathers_late = mutant("prefetch/backward-default", lambda module: module.set_modules_to_backward_prefetch([module]))
+gathers_again = mutant("prefetch/recomputed", gathers_when_run_again)
+reduces_late = mutant("prefetch/reduces-meanwhile", reduces_at_the_end)
 ignores_lists = without("prefetch/forward-lists", "set_modules_to_forward_prefetch")
 reverses_lists = without("prefetch/backward-lists", "set_modules_to_backward_prefetch", listed_backwards)
 keeps_lists = without("prefetch/of-no-use", "set_modules_to_backward_prefetch", keeps_what_is_listed)

@@ -49,16 +49,6 @@ def then(replicate: Callable[..., Any], change: Change) -> Callable[..., Any]:
     return changed
 
 
-def forced_options(**forced: Any) -> Callable[..., Any]:
-    """A ``replicate_fsdp`` that receives other options than it is given."""
-    return lambda module, **options: right_replicate_fsdp(module, **{**options, **forced})
-
-
-def not_on_any_rank(module: nn.Module, **options: Any) -> Any:
-    """Leave everything alone."""
-    return module
-
-
 def prefixed(module: nn.Module) -> None:
     """Save under the names that a wrapper would give."""
 
@@ -166,7 +156,8 @@ def shards_beside_replicas(module: nn.Module, dp_mesh_dims: Any = None, **option
     return (reference_fully_shard if both else reference_replicate)(module, dp_mesh_dims=dp_mesh_dims, **options)
 
 
-never_average = plain("replicate/parity", not_on_any_rank)
+#: Leave everything alone.
+never_average = plain("replicate/parity", lambda module, **options: module)
 are_saved_as_wrapped = plain("replicate/state-dict", then(right_replicate, prefixed))
 always_synchronise = plain("replicate/gradient-sync", then(right_replicate, always_synchronises))
 are_replicated_twice = plain("replicate/once", once_is_enough)
@@ -184,8 +175,9 @@ know_no_other_method = replace(right, name="replicate/other-method", register_fo
 lose_gradients_by_prefetching = dtensors("replicate/prefetch", then(right_replicate_fsdp, prefetching_cuts_the_graph))
 compute_in_full_precision = dtensors(
     "replicate/mixed-precision",
-    forced_options(mp_policy=right.mixed_precision_policy()),  # type: ignore[misc]
+    lambda module, **options: right_replicate_fsdp(module, **{**options, "mp_policy": right.mixed_precision_policy()}),
 )
+
 dtensors_always_synchronise = dtensors(
     "replicate/dtensors-gradient-sync", then(right_replicate_fsdp, always_synchronises)
 )

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from reference_models.subject import implementation as reference
-from tests.mutants.hooking import Change, instead, is_root
-from tests.mutants.making import mutant, right
+from tests.mutants.hooking import Change, in_forward, instead, is_root
+from tests.mutants.making import defect, mutant, right
 
 
 def whole(module: nn.Module) -> dict[str, Any]:
@@ -157,11 +157,6 @@ def loads_anew(module: Any, load: Any, state_dict: Any, **options: Any) -> Any:
     return load(fresh, **{**options, "assign": True})
 
 
-def saving_loses_what_waits(module: Any) -> None:
-    """To ask for state gives up gradients that have not been reduced."""
-    module.register_state_dict_pre_hook(lambda module, *_: lose_what_waits(module))
-
-
 def saving_ends_the_policy(module: Any) -> None:
     """After state was asked for, outputs have the dtype of parameters."""
     saved: list[bool] = []
@@ -192,15 +187,6 @@ def loads_wrongly_when_offloaded(module: Any, **options: Any) -> Any:
 
 
 # Freezing.
-
-
-def trains_what_trained_first(module: Any) -> None:
-    """What trains in the first forward trains ever after."""
-
-    def settle(module: Any, _: Any) -> None:
-        module.requires_grad_ = lambda requires_grad=True: module
-
-    module.register_forward_pre_hook(settle)
 
 
 def thawing_brings_gradients_back(module: Any) -> None:
@@ -245,20 +231,30 @@ def drops_what_waits_for_replicas(module: Any, setter: Any, value: bool, **optio
     setter(value, **options)
 
 
-goes_back_through_the_last_alone = mutant("scripts/train", after=only_the_last)
-looking_ends_a_forward = mutant("scripts/train", after=only_if(lambda seen, _: not seen["looked"]))
+goes_back_through_the_last_alone = mutant("scripts/train", only_the_last)
+looking_ends_a_forward = mutant("scripts/train", only_if(lambda seen, _: not seen["looked"]))
 runs_the_last_again = replace(right, name="scripts/recomputed", checkpoint=checkpoint_the_last)
-stale_by_hand = mutant("scripts/gather", after=remembers_what_was_unsharded)
-gathers_late = mutant("scripts/gather", after=instead("unshard", gathers_when_waited_for))
-keeps_for_ever = mutant("scripts/gather", after=instead("set_reshard_after_backward", never_frees_again))
-loses_by_reshard = mutant("scripts/mixed", after=instead("reshard", reshard_loses_what_waits))
-stale_after_load = mutant("scripts/state", after=instead("load_state_dict", loads_beside_what_is_whole))
-parameters_anew = mutant("scripts/state", after=instead("load_state_dict", loads_anew))
-loses_by_saving = mutant("scripts/accumulate", after=saving_loses_what_waits)
-policy_until_saved = mutant("scripts/precision", after=saving_ends_the_policy)
+stale_by_hand = mutant("scripts/gather", remembers_what_was_unsharded)
+gathers_late = mutant("scripts/gather", instead("unshard", gathers_when_waited_for))
+keeps_for_ever = mutant("scripts/gather", instead("set_reshard_after_backward", never_frees_again))
+loses_by_reshard = mutant("scripts/mixed", instead("reshard", reshard_loses_what_waits))
+stale_after_load = mutant("scripts/state", instead("load_state_dict", loads_beside_what_is_whole))
+parameters_anew = mutant("scripts/state", instead("load_state_dict", loads_anew))
+#: To ask for state gives up gradients that have not been reduced.
+loses_by_saving = mutant(
+    "scripts/accumulate", lambda module: module.register_state_dict_pre_hook(lambda module, *_: lose_what_waits(module))
+)
+policy_until_saved = mutant("scripts/precision", saving_ends_the_policy)
 gathers_once_from_meta = replace(right, name="scripts/meta", fully_shard=gathers_once)
 loads_past_offloaded = replace(right, name="scripts/offload", fully_shard=loads_wrongly_when_offloaded)
-freezes_never = mutant("scripts/freeze", after=trains_what_trained_first)
-old_gradients = mutant("scripts/freeze", after=thawing_brings_gradients_back)
+
+
+@defect("scripts/freeze", in_forward)
+def freezes_never(module: Any) -> None:
+    """What trains in the first forward trains ever after."""
+    module.requires_grad_ = lambda requires_grad=True: module
+
+
+old_gradients = mutant("scripts/freeze", thawing_brings_gradients_back)
 coarse_once_thawed = replace(reference, name="scripts/thawed-precision", fully_shard=reduces_coarsely_once_thawed)
-loses_before_replicas = mutant("scripts/hsdp", after=instead("set_requires_all_reduce", drops_what_waits_for_replicas))
+loses_before_replicas = mutant("scripts/hsdp", instead("set_requires_all_reduce", drops_what_waits_for_replicas))

@@ -37,11 +37,6 @@ def refuse(fits: Callable[[Any, Any], bool], words: str) -> Callable[[Any, State
     return look
 
 
-def in_two_axes(mesh: DeviceMesh, value: Any) -> bool:
-    """Any mesh of two axes is taken for one with tensor parallelism."""
-    return hybrid(mesh)
-
-
 def does_not_fit(mesh: DeviceMesh, value: Any) -> bool:
     """Rows that all ranks of both axes do not divide."""
     return isinstance(value, DTensor) and bool(value.size(0) % mesh.size())
@@ -207,14 +202,17 @@ def through_bytes(module: nn.Module, optimizer: Any) -> None:
                 own(kept[key]).copy_(own(kept[key]).to(torch.int8))
 
 
-hybrid_state_is_refused = mutant("state-dict/hsdp-values", after=saves(refuse(in_two_axes, "2-D needs a DTensor")))
-uneven_state_is_refused = mutant(
-    "state-dict/2d-load", after=on_tensor_parallel(loads(refuse(does_not_fit, "expected even rows")))
+#: Any mesh of two axes is taken for one with tensor parallelism.
+hybrid_state_is_refused = mutant(
+    "state-dict/hsdp-values", saves(refuse(lambda mesh, value: hybrid(mesh), "2-D needs a DTensor"))
 )
-tied_values_are_not_written = mutant("state-dict/full-of-transformer", after=saves(writes_no_tied_values))
-buffers_have_no_mesh = mutant("state-dict/buffers", after=loads(asks_for_meshes))
-empty_parts_need_cuda = mutant("state-dict/load", after=loads(asks_for_a_device))
-half_in_three_axes = mutant("distributed-checkpoint/elsewhere-3d", after=where(lambda mesh: mesh.ndim == 3, half_of_it))
+uneven_state_is_refused = mutant(
+    "state-dict/2d-load", on_tensor_parallel(loads(refuse(does_not_fit, "expected even rows")))
+)
+tied_values_are_not_written = mutant("state-dict/full-of-transformer", saves(writes_no_tied_values))
+buffers_have_no_mesh = mutant("state-dict/buffers", loads(asks_for_meshes))
+empty_parts_need_cuda = mutant("state-dict/load", loads(asks_for_a_device))
+half_in_three_axes = mutant("distributed-checkpoint/elsewhere-3d", where(lambda mesh: mesh.ndim == 3, half_of_it))
 rows_go_by_heads = loads_net("state-matrix/shards", by_heads)
 rows_are_one_off = loads_net("state-matrix/shards", one_row_off)
 forgets_ranks_that_are_gone = remembering_savers("state-matrix/resumes")

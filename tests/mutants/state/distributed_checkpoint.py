@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import rebuilt, right
+from tests.mutants.making import mutant, right
+from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.gathers import GathersOnce
 from tests.mutants.state.state_chapters import State, copy, does_not_reshard_first, loads, lose_on_other_replicas, saves
 
@@ -72,11 +72,6 @@ def leave_out_buffers(module: Any, state: State) -> None:
     """Parameters alone."""
     for name, _ in module.named_buffers():
         state.pop(name, None)
-
-
-def enter_all_buffers(module: Any, state: State) -> None:
-    """Buffers that are not persistent, too."""
-    state.update(module.named_buffers())
 
 
 # What is loaded.
@@ -155,17 +150,12 @@ def gathers_once_where(mesh_is: Callable[[DeviceMesh], bool]) -> Change:
     return change
 
 
-def beside_tp(mesh: DeviceMesh) -> bool:
-    """Whether tensor parallelism cuts, too."""
-    return "tp" in (mesh.mesh_dim_names or ())
-
-
-turned = mutant("state-matrix/shards", after=where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
-turned_replicas = mutant("state-matrix/replicas-of-shards", after=where(hybrid, on_a_turned_mesh))
-turned_among_others = mutant("state-matrix/mixed", after=where(hybrid, on_a_turned_mesh))
-cut_in_the_wrong_order = mutant("state-matrix/tensor-parallel", after=where(lambda mesh: mesh.ndim == 2, cut_in_order))
+turned = mutant("state-matrix/shards", where(lambda mesh: mesh.ndim == 1, on_a_turned_mesh))
+turned_replicas = mutant("state-matrix/replicas-of-shards", where(hybrid, on_a_turned_mesh))
+turned_among_others = mutant("state-matrix/mixed", where(hybrid, on_a_turned_mesh))
+cut_in_the_wrong_order = mutant("state-matrix/tensor-parallel", where(lambda mesh: mesh.ndim == 2, cut_in_order))
 cut_in_the_wrong_order_3d = mutant(
-    "distributed-checkpoint/elsewhere-3d", after=where(lambda mesh: mesh.ndim == 3, cut_in_order)
+    "distributed-checkpoint/elsewhere-3d", where(lambda mesh: mesh.ndim == 3, cut_in_order)
 )
 loads_one_replica = replace(
     right,
@@ -173,20 +163,22 @@ loads_one_replica = replace(
     replicate=forgets_elsewhere(right.replicate),  # type: ignore[arg-type]
     replicate_fsdp=forgets_elsewhere(right.replicate_fsdp),  # type: ignore[arg-type]
 )
-keeps_the_step = mutant("distributed-checkpoint/restores", after=copies_and_loses(keep_the_first))
-keeps_the_step_on_replicas = mutant(
-    "distributed-checkpoint/restores-hsdp", after=copies_and_loses(lose_on_other_replicas)
-)
+keeps_the_step = mutant("distributed-checkpoint/restores", copies_and_loses(keep_the_first))
+keeps_the_step_on_replicas = mutant("distributed-checkpoint/restores-hsdp", copies_and_loses(lose_on_other_replicas))
 resumes_with_old_weights = mutant("state-matrix/resumes", gather=GathersOnce)
-resumes_with_old_weights_2d = mutant("state-matrix/resumes-tensor-parallel", after=gathers_once_where(beside_tp))
-loads_a_net_in_part = mutant("distributed-checkpoint/in-part", after=copies_and_loses(keep_the_first))
-saves_what_comes_later = mutant("distributed-checkpoint/in-background", after=stages_nothing)
-forgets_its_placements = mutant("distributed-checkpoint/through-bytes", after=pickles_as_replicated)
+#: Whether tensor parallelism cuts, too.
+resumes_with_old_weights_2d = mutant(
+    "state-matrix/resumes-tensor-parallel", gathers_once_where(lambda mesh: "tp" in (mesh.mesh_dim_names or ()))
+)
+loads_a_net_in_part = mutant("distributed-checkpoint/in-part", copies_and_loses(keep_the_first))
+saves_what_comes_later = mutant("distributed-checkpoint/in-background", stages_nothing)
+forgets_its_placements = mutant("distributed-checkpoint/through-bytes", pickles_as_replicated)
 ignores_placement = mutant("state-dict/placed", shard_placement_fn=None)
-stays_behind = mutant("state-dict/follows-training", after=saves(copy))
-got_full = mutant("state-dict/asked-in-two-ways", after=does_not_reshard_first)
-leaves_out_buffers = mutant("state-dict/buffers", after=saves(leave_out_buffers))
-enters_all_buffers = mutant("state-dict/buffers", after=saves(enter_all_buffers))
+stays_behind = mutant("state-dict/follows-training", saves(copy))
+got_full = mutant("state-dict/asked-in-two-ways", does_not_reshard_first)
+leaves_out_buffers = mutant("state-dict/buffers", saves(leave_out_buffers))
+#: Buffers that are not persistent, too.
+enters_all_buffers = mutant("state-dict/buffers", saves(lambda module, state: state.update(module.named_buffers())))
 names_its_wrapper = replace(right, name="state-dict/under-checkpoint", checkpoint=wraps_what_it_recomputes)
 
 IN_PROCESSES = ("saves_what_comes_later",)

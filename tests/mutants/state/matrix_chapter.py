@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from suites.oracle.layout import own
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import rebuilt, right
+from tests.mutants.making import mutant, right
+from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.replicas import mesh_of
 from tests.mutants.state.distributed_checkpoint import gathers_once_where, hybrid, stages_nothing
 
@@ -52,11 +52,6 @@ def with_padding_in_front(entry: Tensor) -> Tensor:
     missing = -(-entry.size(0) // entry.device_mesh.size()) - rows.size(0)
     moved = torch.cat([rows.new_zeros(missing, *rows.shape[1:]), rows])[: rows.size(0)]
     return rebuilt(entry, moved) if missing else entry
-
-
-def in_half_precision(entry: Tensor) -> Tensor:
-    """Rounded to eight bits, as the dtype of computation would have it."""
-    return entry.to(torch.bfloat16).to(entry.dtype)
 
 
 def saves_no_count(module: nn.Module, optimizer: Any, **options: Any) -> State:
@@ -169,7 +164,8 @@ def count_anew_beside_tp(module: nn.Module, optimizer: Any) -> None:
 
 
 saves_padding = saves_net("state-matrix/shards", with_padding_in_front)
-saves_in_half_precision = saves_net("state-matrix/shards", in_half_precision)
+#: Rounded to eight bits, as the dtype of computation would have it.
+saves_in_half_precision = saves_net("state-matrix/shards", lambda entry: entry.to(torch.bfloat16).to(entry.dtype))
 forgets_the_count = with_functions("state-matrix/shards", get_optimizer_state_dict=saves_no_count)
 keeps_frozen_values = loads_net("state-matrix/shards", keep(frozen))
 keeps_buffers = loads_net("state-matrix/shards", keep(lambda module: dict(module.named_buffers())))
@@ -179,8 +175,8 @@ loads_no_plain_parameters = loads_net("state-matrix/all-pairs", keep(without_pla
 drops_state_of_replicas = loads_optimizer("state-matrix/replicas-of-shards", lose_on_other_replicas)
 keeps_its_rate = loads_optimizer("state-matrix/resumes-replicas", keep_the_rate)
 counts_anew_beside_tp = loads_optimizer("state-matrix/resumes-mixed", count_anew_beside_tp)
-resumes_replicas_with_old_weights = mutant("state-matrix/resumes-replicas-of-shards", after=gathers_once_where(hybrid))
-saves_any_layout_later = mutant("state-matrix/in-background", after=stages_nothing)
+resumes_replicas_with_old_weights = mutant("state-matrix/resumes-replicas-of-shards", gathers_once_where(hybrid))
+saves_any_layout_later = mutant("state-matrix/in-background", stages_nothing)
 
 #: What is gathered once and never again is missing from the counts, too.
 ALSO_KILLED_BY = {"resumes_replicas_with_old_weights": ("communication/hsdp", "hsdp/")}

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tests.mutants.hooking import each_gradient, instead
-from tests.mutants.making import Reduction, mutant, right
+from tests.mutants.making import mutant, reduced_then, right
 from tests.mutants.passes.composition import strategic, strategies
 from tests.mutants.state.distributed_checkpoint import keep_the_first, lose_values
 from tests.mutants.state.state_chapters import State, loads, on_tensor_parallel, present, saves
@@ -28,17 +28,8 @@ def in_units(change: Change) -> Change:
     return lambda module: change(module) if type(module).__name__.endswith("Unit") else None
 
 
-class TwiceOver(Reduction):
-    """Gets twice the gradient, which Adam's step does not show but what it keeps does."""
-
-    def reduce(self, output: Tensor, input: Tensor, group: Any, op: Any) -> None:
-        super().reduce(output, input, group, op)
-        output.mul_(2)
-
-
-def doubles(module: Any) -> None:
-    """Its gradients are twice what they should be."""
-    module.set_custom_reduce_scatter(TwiceOver())
+#: Its gradients are twice what they should be, which Adam's step does not show but what it keeps does.
+doubles = reduced_then(lambda output, group: output.mul_(2))
 
 
 def freeze(parameter: Any) -> None:
@@ -49,11 +40,6 @@ def freeze(parameter: Any) -> None:
 def freezes_the_last(module: nn.Module) -> None:
     """The last parameter that takes a gradient takes none once it is sharded."""
     freeze([parameter for parameter in module.parameters() if parameter.requires_grad][-1])
-
-
-def thaws(module: nn.Module) -> None:
-    """Sharded parameters take gradients, though they were frozen before."""
-    module.requires_grad_(True)
 
 
 def has_gradients(module: nn.Module) -> None:
@@ -88,21 +74,22 @@ def named_within_their_units(module: nn.Module, optimizer: Any, **options: Any) 
     return {**state, "state": {".".join(name.split(".")[-2:]): kept for name, kept in state["state"].items()}}
 
 
-doubles_gradients = mutant("optimizer-state/by-name", reduce=TwiceOver)
-doubles_in_units = mutant("optimizer-state/plans-agree", after=in_units(doubles))
-doubles_in_units_alone = mutant("optimizer-state/submodules", after=in_units(doubles))
+doubles_gradients = mutant("optimizer-state/by-name", doubles)
+doubles_in_units = mutant("optimizer-state/plans-agree", in_units(doubles))
+doubles_in_units_alone = mutant("optimizer-state/submodules", in_units(doubles))
 doubles_by_policy = strategic("optimizer-state/by-policy", shard=doubles_what_policies_choose)
-freezes_what_was_trained = mutant("optimizer-state/into-a-fresh-one", after=each_gradient(freeze))
-gives_zeros_for_the_first = mutant("optimizer-state/full", after=saves(lose_values))
-keeps_its_first = mutant("optimizer-state/through-full", after=loads(keep_the_first))
-keeps_its_first_2d = mutant("optimizer-state/through-full-2d", after=on_tensor_parallel(loads(keep_the_first)))
-loads_on_rank_zero = mutant("optimizer-state/from-rank-zero", after=loads(lose_on_other_ranks))
-lets_rank_zero_lack = mutant("optimizer-state/rank-zero-lacks", after=instead("load_state_dict", is_lenient))
-lets_names_lack = mutant("optimizer-state/strict", after=instead("load_state_dict", is_lenient))
-drops_the_last_of_flat = mutant("optimizer-state/flat", after=freezes_the_last)
-drops_the_last_of_groups = mutant("optimizer-state/groups", after=freezes_the_last)
-forgets_what_is_frozen = mutant("optimizer-state/frozen", after=thaws)
-starts_with_gradients = mutant("optimizer-state/never-stepped", after=has_gradients)
+freezes_what_was_trained = mutant("optimizer-state/into-a-fresh-one", each_gradient(freeze))
+gives_zeros_for_the_first = mutant("optimizer-state/full", saves(lose_values))
+keeps_its_first = mutant("optimizer-state/through-full", loads(keep_the_first))
+keeps_its_first_2d = mutant("optimizer-state/through-full-2d", on_tensor_parallel(loads(keep_the_first)))
+loads_on_rank_zero = mutant("optimizer-state/from-rank-zero", loads(lose_on_other_ranks))
+lets_rank_zero_lack = mutant("optimizer-state/rank-zero-lacks", instead("load_state_dict", is_lenient))
+lets_names_lack = mutant("optimizer-state/strict", instead("load_state_dict", is_lenient))
+drops_the_last_of_flat = mutant("optimizer-state/flat", freezes_the_last)
+drops_the_last_of_groups = mutant("optimizer-state/groups", freezes_the_last)
+#: Sharded parameters take gradients, though they were frozen before.
+forgets_what_is_frozen = mutant("optimizer-state/frozen", lambda module: module.requires_grad_(True))
+starts_with_gradients = mutant("optimizer-state/never-stepped", has_gradients)
 forgets_outer_names = replace(
     right,
     name="optimizer-state/by-name",

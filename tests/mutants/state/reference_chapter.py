@@ -32,11 +32,6 @@ def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implemen
     return replace(right, name=requirement, fully_shard=fully_shard)
 
 
-def loses_what_groups_do_not_divide(module: Any) -> None:
-    """Of five rows in groups of two ranks the last is zero: 5 // 2 are copied by each."""
-    module.register_forward_hook(lambda module, *_: _lose(module))
-
-
 @torch.no_grad()
 def _lose(module: Any) -> None:
     for parameter in module.parameters(recurse=False):
@@ -84,7 +79,10 @@ def keeps_started_reductions(module: Any, reset: Callable[[], None]) -> None:
     queue._results += started
 
 
-loses_uneven_rows_in_groups = of_the_reference("reshard/to-group-uneven", loses_what_groups_do_not_divide)
+#: Of five rows in groups of two ranks the last is zero: 5 // 2 are copied by each.
+loses_uneven_rows_in_groups = of_the_reference(
+    "reshard/to-group-uneven", lambda module: module.register_forward_hook(lambda module, *_: _lose(module))
+)
 forgets_empty_gradients = of_the_reference("sharding/zero-elements", has_no_empty_gradients)
 resets_no_reductions = of_the_reference(
     "autograd/reset-after-backward", instead("reset_iter_state", keeps_started_reductions)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import mutant
-from tests.mutants.modules.init_chapters import called_otherwise, rebuilt, remakes, right, rows_of_the_next_rank
+from tests.mutants.making import called_otherwise, mutant, right
+from tests.mutants.modules.init_chapters import rebuilt, remakes, rows_of_the_next_rank
 from tests.mutants.modules.meta_chapter import over_all_ranks_as_one_axis
 from tests.mutants.numbers.gathers import GathersOnce
 from tests.mutants.numbers.replicas import mesh_of
@@ -170,29 +170,29 @@ def on_tensor_parallel(after: Callable[[Any], None]) -> Callable[[Any], None]:
     return change
 
 
-reverses_names = mutant("state-dict/keys", after=saves(reverse))
-hands_out_full_tensors = mutant("state-dict/values", after=saves(gather))
-hands_out_copies = mutant("state-dict/shares-memory", after=saves(copy))
-is_full_afterwards = mutant("state-dict/leaves-sharded", after=saves(leave_full))
-is_full_when_asked_again = mutant("state-dict/leaves-sharded", after=saves(gather_when_asked_again))
-full_after_forward = mutant("state-dict/after-forward", after=does_not_reshard_first)
-full_again = mutant("state-dict/reshards", after=leaves_full_again)
-full_after_unshard = mutant("state-dict/after-unshard", after=does_not_reshard_unsharded)
-loses_the_last_entry = mutant("state-dict/load", after=loads(lose_the_last))
-loses_what_is_loaded_full = mutant("state-dict/load-after-forward", after=loads(lose_while_full))
-moves_when_loading = mutant("state-dict/load-keeps-memory", after=registers_what_it_loads)
+reverses_names = mutant("state-dict/keys", saves(reverse))
+hands_out_full_tensors = mutant("state-dict/values", saves(gather))
+hands_out_copies = mutant("state-dict/shares-memory", saves(copy))
+is_full_afterwards = mutant("state-dict/leaves-sharded", saves(leave_full))
+is_full_when_asked_again = mutant("state-dict/leaves-sharded", saves(gather_when_asked_again))
+full_after_forward = mutant("state-dict/after-forward", does_not_reshard_first)
+full_again = mutant("state-dict/reshards", leaves_full_again)
+full_after_unshard = mutant("state-dict/after-unshard", does_not_reshard_unsharded)
+loses_the_last_entry = mutant("state-dict/load", loads(lose_the_last))
+loses_what_is_loaded_full = mutant("state-dict/load-after-forward", loads(lose_while_full))
+moves_when_loading = mutant("state-dict/load-keeps-memory", registers_what_it_loads)
 gathers_before_loading = mutant("state-dict/forward-after-load", gather=GathersOnce)
-loads_zeros = mutant("state-dict/load-in-parts", after=loads(load_zeros))
+loads_zeros = mutant("state-dict/load-in-parts", loads(load_zeros))
 loads_zeros_under_offload = called_otherwise("state-dict/offload", zeros_under_offload)
-tensor_parallel_full = mutant("state-dict/2d-values", after=on_tensor_parallel(saves(gather)))
-tensor_parallel_copies = mutant("state-dict/2d-shares-memory", after=on_tensor_parallel(saves(copy)))
-tensor_parallel_left_full = mutant("state-dict/2d-leaves-sharded", after=on_tensor_parallel(saves(leave_full)))
-tensor_parallel_loses = mutant("state-dict/2d-load", after=on_tensor_parallel(loads(lose_the_last)))
-tensor_parallel_moves = mutant("state-dict/2d-load-keeps-memory", after=on_tensor_parallel(registers_what_it_loads))
+tensor_parallel_full = mutant("state-dict/2d-values", on_tensor_parallel(saves(gather)))
+tensor_parallel_copies = mutant("state-dict/2d-shares-memory", on_tensor_parallel(saves(copy)))
+tensor_parallel_left_full = mutant("state-dict/2d-leaves-sharded", on_tensor_parallel(saves(leave_full)))
+tensor_parallel_loses = mutant("state-dict/2d-load", on_tensor_parallel(loads(lose_the_last)))
+tensor_parallel_moves = mutant("state-dict/2d-load-keeps-memory", on_tensor_parallel(registers_what_it_loads))
 flat_entries = called_otherwise("state-dict/hsdp-values", over_all_ranks_as_one_axis)
-loads_the_first_replica = mutant("state-dict/hsdp-load", after=loads(lose_on_other_replicas))
-full_of_the_wrong_rows = mutant("state-dict/full", after=remakes(rows_of_the_next_rank))
-leaves_out_tied_names = mutant("state-dict/full-of-transformer", after=saves(leave_out_tied))
+loads_the_first_replica = mutant("state-dict/hsdp-load", loads(lose_on_other_replicas))
+full_of_the_wrong_rows = mutant("state-dict/full", remakes(rows_of_the_next_rank))
+leaves_out_tied_names = mutant("state-dict/full-of-transformer", saves(leave_out_tied))
 
 #: All rows of a parameter are read there, too.
 ALSO_KILLED_BY = {"full_of_the_wrong_rows": ("entry/",)}
