@@ -17,15 +17,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import own_collectives
-from suites.communication.played import (
-    PASS,
-    ActionsCase,
-    doing,
-    each_unit,
-    play,
-    play_recomputed,
-    training_after,
-)
+from suites.communication.played import PASS, ActionsCase, doing, each_unit, play, play_recomputed, training_after
 from suites.communication.talk import Kind, says
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase, as_case

@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.composition.compose import PASS, Act, ComposedCase, chosen
-from suites.kit.programs import data_mesh, gradients, introspection, loss_of, spread
+from suites.kit.cases import SPREAD
+from suites.kit.programs import data_mesh, gradients, introspection, layouts, loss_of
 from suites.kit.registered import fact
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
@@ -85,7 +86,7 @@ class Composed(Resting):
 
     def see_layouts(self) -> State:
         """How every parameter lies."""
-        return {name: spread(p, self.rank.mesh()) for name, p in self.net.named_parameters()}
+        return layouts(self.net, self.rank.mesh(), *SPREAD)
 
     def see_classes(self) -> dict[str, bool]:
         """Whether the modules to which something was applied are of the class that they gain."""

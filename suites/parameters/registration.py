@@ -20,7 +20,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import SPREAD, TrainingCase
 from suites.kit.own_collectives import OwnGather
 from suites.kit.programs import ShardedStack, apply, laid_as, layout, loss_of, sharded
-from suites.kit.registered import Facts, bytes_of, facts, played, sharded_modules, when_run
+from suites.kit.registered import Facts, bytes_of, facts, played, when_run
 from suites.oracle.layout import own, shard
 from suites.oracle.sharded import Resting, State, played_on
 from suites.passes.autograd_routes import ALONE
@@ -104,13 +104,11 @@ def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
 
 def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[str, int]]:
     """Bytes held by the full parameters that layers ran with: before backward, when resharded, and after it."""
-    net = sharded(rank, case)
-    used = when_run(net, weakref.ref)
-    loss = loss_of(rank, case, net)
-    for module in sharded_modules(net, case):
-        module.reshard()
+    stack = ShardedStack(rank, case)
+    used = when_run(stack.net, weakref.ref)
+    stack.do_all(("forward", "reshard"))
     before = bytes_of(used)
-    loss.backward()
+    stack.backward("")
     return {"before backward": before, "after": bytes_of(used)}
 
 

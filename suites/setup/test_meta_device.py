@@ -26,7 +26,6 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import SPREAD, Stack
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import CONSTANT, apply, data_mesh, layouts, loss_of, parameters, tensors, whole_mesh, write
-from suites.kit.registered import owner
 from suites.kit.strategies import cases_of, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
@@ -158,10 +157,9 @@ def forward_too_early(rank: Rank, case: MetaCase) -> None:
 def names_left_on_meta(case: MetaCase) -> list[str]:
     """The parameters on meta of the first group, root first, that has any there."""
     names = [name for name, _ in case.net.build().named_parameters()]
-    left = [name for name in names if owner(name) not in case.given]
-    of_root = [name for name in left if owner(name) not in case.sharded]
-    first = owner(left[0])
-    return of_root or [name for name in left if owner(name) == first]
+    left = [name for name in names if int(name.partition(".")[0]) not in case.given]
+    units = {case.unit_of(name): [each for each in left if case.unit_of(each) == case.unit_of(name)] for name in left}
+    return units.get("root") or next(iter(units.values()))
 
 
 def names_in(message: str, case: MetaCase) -> list[str]:
