@@ -205,7 +205,7 @@ def test_memory_of_the_group_changes_no_result(trial: Trial, case: ActionsCase) 
     follows(trial, play, expected(case))
 
 
-@requirement("communication/refuses-both", SHARDED, OWN, Feature.GROUP_MEMORY, level="should")
+@requirement("communication/refuses-both", SHARDED, Feature.GROUP_MEMORY, OWN, level="should")
 def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> None:
     """Asking for the group's memory after setting a custom all-gather raises an error that says so."""
     errors = ("AssertionError", "ValueError", "RuntimeError")

@@ -190,7 +190,9 @@ def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: Par
     follows(trial, OverGroups.play, expected(case))
 
 
-@requirement("arguments/trains-on-mesh-from-groups", *FROM_GROUP, Feature.HSDP, ranks=4)
+@requirement(
+    "arguments/trains-on-mesh-from-groups", Feature.FULLY_SHARD, Feature.HSDP, Feature.MESH_FROM_GROUP, ranks=4
+)
 @example(case=HYBRID)
 @given(case=group_cases(two_axes=True))
 def test_training_over_a_mesh_made_from_two_groups_is_exact(trial: Trial, case: ParallelCase) -> None:
