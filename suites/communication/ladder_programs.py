@@ -13,8 +13,7 @@ from torch import Tensor
 from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
-from suites.communication.markers import mark
-from suites.communication.played import PASS, RecordedStack, each_unit
+from suites.communication.played import PASS, RecordedStack, each_unit, mark
 from suites.kit.cases import TrainingCase
 from suites.kit.programs import ShardedStack
 from suites.oracle.sharded import State

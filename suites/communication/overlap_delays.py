@@ -9,7 +9,7 @@ events and ``synchronize``. On a CPU, where torch's streams are empty words, eve
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from suites.kit.own_collectives import OwnGather, OwnReduction
 
 #: Columns of a sum: so few that it leaves most of a device to others.
 WIDTH = 8
@@ -101,7 +101,7 @@ class _Landing(dist.Work):
         return True
 
 
-class _Delayed:
+class Delayed:
     """A collective on a stream of its own, as those of a device's process group are, over ``work`` later if delayed.
 
     ``calls`` counts those that were delayed. Two that are under way at once need a work each: it writes to its memory.
@@ -112,18 +112,14 @@ class _Delayed:
         self.calls = 0
         self._streams, self._beside, self._work = streams, streams.Stream(), work
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Ordinary memory."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def run(self, collective: Callable[[], Any], tensors: tuple[Tensor, ...], is_async: bool) -> _Landing | None:
+    def run(self, collective: Any, tensors: tuple[Tensor, ...], group: Any, is_async: bool) -> _Landing | None:
         """After what the current stream has been given so far."""
         self._beside.wait_stream(self._streams.current_stream())
         with self._streams.stream(self._beside):
             if self.is_delayed:
                 self._work()
                 self.calls += 1
-            collective()
+            collective(*tensors, group=group)
         landing = _Landing(self._streams, self._beside.record_event(), tensors)
         if is_async:
             return landing
@@ -131,19 +127,9 @@ class _Delayed:
         return None
 
 
-class DelayedGather(_Delayed):
+class DelayedGather(Delayed, OwnGather):
     """An all-gather."""
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather."""
-        tensors = (output_tensor, input_tensor)
-        return self.run(lambda: all_gather(output_tensor, input_tensor, group=group), tensors, async_op)
 
-
-class DelayedReduction(_Delayed):
+class DelayedReduction(Delayed, OwnReduction):
     """A reduce-scatter."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Reduce and scatter."""
-        tensors = (output_tensor, input_tensor)
-        return self.run(lambda: reduce_scatter(output_tensor, input_tensor, group=group, op=op), tensors, async_op)

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
-from suites.communication.markers import mark
 from suites.communication.overlap import LONGER, OverlapCase
 from suites.communication.overlap_delays import Clock, DelayedGather, DelayedReduction, Work, work_of
+from suites.communication.played import mark
 
 Act = Callable[[], Any]
 #: Passes of each kind before any is measured, and how many are.
@@ -60,7 +60,6 @@ class Bench:
     def _spread(self, rank: Rank, ahead: bool) -> None:
         """Shard block by block; the root has no parameters of its own, and no collectives."""
         fully_shard = rank.implementation.fully_shard
-        assert fully_shard is not None
         blocks: list[Any] = list(self.net)
         for block in blocks:
             fully_shard(block, mesh=rank.mesh(), reshard_after_forward=True)

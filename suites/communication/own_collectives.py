@@ -1,7 +1,4 @@
-"""Collectives of the user's own, which note what they are asked for: right ones, by torch's own calls. And their uses.
-
-Asked to gather ``[1 2]`` of rank 0 and ``[3 4]`` of rank 1, an ``OwnGather`` fills the four numbers that it allocated.
-"""
+"""Collectives of the user's own, which note what they are asked for, and their uses."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.worlds.rank import Rank
 from suites.communication.played import RecordedStack
 from suites.kit.cases import TrainingCase
 from suites.kit.expected_collectives import ROOT, units
+from suites.kit.own_collectives import OwnGather, OwnReduction
 from suites.oracle.sharded import played_on
 
 
-class _Own:
+class _Noting:
     """Notes each call: by which group, and whether the tensors lie in memory that this object allocated."""
 
     def __init__(self) -> None:
@@ -29,35 +26,27 @@ class _Own:
         self.placed: list[bool] = []
         self._memory: list[Tensor] = []
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
         """Ordinary memory, kept so that no other allocation can be mistaken for it."""
-        self._memory.append(torch.empty(*size, dtype=dtype, device=device))
+        self._memory.append(torch.empty(*size, **kind))
         return self._memory[-1]
 
-    def note(self, group: dist.ProcessGroup, *tensors: Tensor) -> None:
-        """One call."""
+    def run(self, collective: Any, tensors: tuple[Tensor, ...], group: dist.ProcessGroup, is_async: bool) -> Any:
+        """One call; of a gather, the output alone has to lie there."""
         own = {memory.untyped_storage().data_ptr() for memory in self._memory}
         self.groups.append(group.group_name)
         self.ranks.append(dist.get_process_group_ranks(group))
-        self.placed.append(all(tensor.untyped_storage().data_ptr() in own for tensor in tensors))
+        kept = tensors[:1] if isinstance(self, OwnGather) else tensors
+        self.placed.append(all(tensor.untyped_storage().data_ptr() in own for tensor in kept))
+        return collective(*tensors, group=group, async_op=is_async)
 
 
-class OwnGather(_Own):
-    """An all-gather."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather."""
-        self.note(group, output_tensor)
-        return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+class NotingGather(_Noting, OwnGather):
+    """An all-gather that notes."""
 
 
-class OwnReduction(_Own):
-    """A reduce-scatter."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Reduce and scatter."""
-        self.note(group, output_tensor, input_tensor)
-        return reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+class NotingReduction(_Noting, OwnReduction):
+    """A reduce-scatter that notes."""
 
 
 # What runs on ranks.
@@ -78,11 +67,11 @@ def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]
     }
 
 
-def give_own(stack: RecordedStack) -> list[tuple[OwnGather, OwnReduction]]:
+def give_own(stack: RecordedStack) -> list[tuple[NotingGather, NotingReduction]]:
     """Give every sharded module that has parameters a gather and a reduction of its own."""
     own = []
     for unit in units(stack.case):
-        own.append((OwnGather(), OwnReduction()))
+        own.append((NotingGather(), NotingReduction()))
         for kind, collective in zip(("all_gather", "reduce_scatter"), own[-1], strict=True):
             stack.tell(f"set_custom_{kind}", collective, "" if unit.name == ROOT else unit.name)
     return own
@@ -114,5 +103,5 @@ def groups_of_reductions(rank: Rank, case: TrainingCase) -> list[dict[str, Any]]
 def memory_of_the_group(rank: Rank, case: TrainingCase) -> None:
     """Collectives of the user's own, which allocate for themselves, and then memory of the group for them."""
     stack = RecordedStack(rank, case)
-    stack.tell("set_custom_all_gather", OwnGather())
+    stack.tell("set_custom_all_gather", NotingGather())
     stack.tell("set_allocate_memory_from_process_group_for_comm", True)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase, as_case
@@ -50,8 +51,7 @@ def training_after(
 ) -> ActionsCase:
     """Any of the cases, with actions before its training that are drawn for it."""
     case = draw(cases)
-    done: ActionsCase = as_case(ActionsCase, case, acts=(*draw(acts(case)), *case.actions))
-    return done
+    return as_case(ActionsCase, case, acts=(*draw(acts(case)), *case.actions))
 
 
 def doing(cases: st.SearchStrategy[TrainingCase], *acts: str) -> st.SearchStrategy[ActionsCase]:
@@ -81,8 +81,29 @@ play = RecordedStack.play
 
 def play_recomputed(rank: Rank, case: TrainingCase) -> list[State]:
     """The same where blocks, checkpointed and then sharded, run again in backward."""
-    net, checkpoint = case.build(), rank.implementation.checkpoint
-    assert checkpoint is not None
+    net = case.build()
     for block in net:
-        checkpoint(block)
+        rank.implementation.checkpoint(block)
     return played_on(RecordedStack(rank, case, net=net))
+
+
+class _Mark(torch.autograd.Function):
+    """The identity, which calls back when its gradient comes: before the layer whose output it was has its own."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, note: Callable[[], None]) -> Tensor:
+        """The same."""
+        ctx.note = note
+        return y.clone()  # a view would be warned of
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The same."""
+        ctx.note()
+        return gradient, None
+
+
+def mark(y: Tensor, note: Callable[[], None]) -> Tensor:
+    """The same numbers; ``note()`` is called when their gradient has come, after every hook on ``y``."""
+    marked: Tensor = _Mark.apply(y, note)  # type: ignore[no-untyped-call]
+    return marked

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -17,15 +17,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import own_collectives
-from suites.communication.played import (
-    PASS,
-    ActionsCase,
-    doing,
-    each_unit,
-    play,
-    play_recomputed,
-    training_after,
-)
+from suites.communication.played import PASS, ActionsCase, doing, each_unit, play, play_recomputed, training_after
 from suites.communication.talk import Kind, says
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase, as_case
@@ -33,11 +25,11 @@ from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.registered import group_cases
-from suites.kit.strategies import costly, training_cases
+from suites.kit.strategies import given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 
-SHARDED = Feature.FULLY_SHARD
+SHARDED, APART, OWN = Feature.FULLY_SHARD, Feature.SEPARATE_GROUP, Feature.CUSTOM_COLLECTIVES
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.
 RICH = TrainingCase(2, Stack(3, ("linear", "mlp", "nested"), 1), (0, 1), reshard_after_forward=True)
 #: A net whose first block is sharded by itself, and is linear: its gradient needs its input, and not its weight.
@@ -87,36 +79,32 @@ room_cases = training_after(
 
 
 @requirement("communication/forward", SHARDED, ranks=2)
-@costly(2)
 @example(case=RICH)
-@given(case=training_cases(steps=2))
+@given_half(case=training_cases(steps=2))
 def test_forward_gathers_each_group_of_parameters_once(trial: Trial, case: TrainingCase) -> None:
     """Forward gathers all parameters that were sharded together in one message of padded rows, and says no more."""
     communicates(trial, case, "forward")
 
 
 @requirement("communication/backward", SHARDED, ranks=2)
-@costly(2)
 @example(case=RICH)
-@given(case=training_cases(steps=2))
+@given_half(case=training_cases(steps=2))
 def test_backward_gathers_what_was_freed_and_reduces_each_group_once(trial: Trial, case: TrainingCase) -> None:
     """Backward gathers once what forward freed, reduce-scatters each group's gradients once, and says no more."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/hsdp", SHARDED, Feature.HSDP, ranks=2)
-@costly(2)
 @example(case=TrainingCase(2, Stack(3, ("linear", "mlp")), (0,), mesh=(2, 1)))
-@given(case=hsdp_cases(steps=2))
+@given_half(case=hsdp_cases(steps=2))
 def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards, gathers and reduce-scatters stay in a replica, and each part is all-reduced once."""
     communicates(trial, case)
 
 
 @requirement("communication/to-group", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4)
-@costly(2)
 @example(case=TrainingCase(6, Stack(3, ("linear", "mlp"), 1), (0,), reshard_after_forward=2))
-@given(case=group_cases().map(lambda case: replace(case, steps=2)))
+@given_half(case=group_cases().map(lambda case: replace(case, steps=2)))
 def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k, backward gathers each group of parameters once, among k neighbours."""
     size, count = int(case.reshard_after_forward or 0), len(wire.units(case))
@@ -129,60 +117,53 @@ def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: Training
 
 
 @requirement("communication/set-later", SHARDED, ranks=2)
-@costly(2)
 @example(case=replace(NEXT, acts=("set reshard_after_forward True in root", *TWICE)))
-@given(case=set_later_cases)
+@given_half(case=set_later_cases)
 def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: ActionsCase) -> None:
     """After set_reshard_after_forward backward gathers as if that had been asked for, of the root alone or of all."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/by-hand", SHARDED, ranks=2)
-@costly(2)
-@given(case=doing(training_cases(reshard_after_forward=False), *PASS, "drop", "forward", "reshard", "backward"))
+@given_half(case=doing(training_cases(reshard_after_forward=False), *PASS, "drop", "forward", "reshard", "backward"))
 def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: ActionsCase) -> None:
     """A group that forward kept, and that is resharded explicitly, is gathered once in backward."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/not-in-backward", SHARDED, ranks=2)
-@costly(2)
-@given(case=doing(linear_first, "set unshard_in_backward False in 0", *TWICE))
+@given_half(case=doing(linear_first, "set unshard_in_backward False in 0", *TWICE))
 def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: ActionsCase) -> None:
     """After set_unshard_in_backward(False) backward does not gather that group, and its gradients are right."""
     agrees(trial, communicates(trial, case, "backward"), expected(case))
 
 
 @requirement("communication/forward-twice", SHARDED, ranks=2)
-@costly(2)
-@given(case=doing(training_cases(), *PASS, "drop", "forward", "forward", "backward all"))
+@given_half(case=doing(training_cases(), *PASS, "drop", "forward", "forward", "backward all"))
 def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: ActionsCase) -> None:
     """Of two forwards before one backward, the second gathers again only what the first one freed."""
     communicates(trial, case, "forward")
 
 
 @requirement("communication/after-evaluation", SHARDED, ranks=2)
-@costly(2)
 @example(case=replace(NEXT, net=Stack(2, ("linear", "linear")), sharded=(0, 1), acts=AFTER_EVALUATION))
-@given(case=doing(training_cases(), *AFTER_EVALUATION))
+@given_half(case=doing(training_cases(), *AFTER_EVALUATION))
 def test_an_evaluation_leaves_nothing_to_gather_in_backward(trial: Trial, case: ActionsCase) -> None:
     """After a forward without gradients, backward gathers and reduces each group once, as it does without."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/frozen", SHARDED, ranks=2)
-@costly(2)
 @example(case=replace(NEXT, net=Stack(1, ("linear", "linear"), 1, False), steps=2, frozen=("0.weight",)))
-@given(case=frozen_cases())
+@given_half(case=frozen_cases())
 def test_frozen_parameters_are_not_reduced(trial: Trial, case: ActionsCase) -> None:
     """Reduce-scatters hold the gradients of trained parameters only, and a group without any has none."""
     communicates(trial, case, "backward", "reductions")
 
 
 @requirement("communication/dtypes", SHARDED, Feature.MIXED_PRECISION, ranks=2)
-@costly(2)
 @example(case=PrecisionCase(2, TINY.net, exact=True, batch=1, reduce_dtype="bfloat16"))
-@given(case=precision_cases(steps=2))
+@given_half(case=precision_cases(steps=2))
 def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: PrecisionCase) -> None:
     """Parameters are gathered in as many bytes as param_dtype has, and gradients are reduced in reduce_dtype."""
     traces = communicates(trial, case, "forward")
@@ -190,17 +171,15 @@ def test_gathers_and_reductions_are_in_their_dtypes(trial: Trial, case: Precisio
 
 
 @requirement("communication/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
-@costly(2)
 @example(case=RICH)
-@given(case=training_cases(steps=2))
+@given_half(case=training_cases(steps=2))
 def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None:
     """Blocks that run again in backward use what was gathered for backward, and have it gathered no second time."""
     communicates(trial, case, "backward", program=play_recomputed)
 
 
-@requirement("communication/own-collectives", SHARDED, Feature.CUSTOM_COLLECTIVES, ranks=2)
-@costly(2)
-@given(case=training_cases(exact=True))
+@requirement("communication/own-collectives", SHARDED, OWN, ranks=2)
+@given_half(case=training_cases(exact=True))
 def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: TrainingCase) -> None:
     """Custom collectives are called for every gather and reduction, on what they allocated, and training is right."""
     found = trial.run(own_collectives.train_with_own_collectives, case)
@@ -209,15 +188,8 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
         trial.agree(f"rank {number}, calls", got, dict.fromkeys(got, 0))
 
 
-@requirement(
-    "communication/group-apart",
-    SHARDED,
-    Feature.SEPARATE_GROUP,
-    Feature.CUSTOM_COLLECTIVES,
-    ranks=2,
-)
-@costly(2)
-@given(case=training_cases(steps=1))
+@requirement("communication/group-apart", SHARDED, APART, OWN, ranks=2)
+@given_half(case=training_cases(steps=1))
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""
     for number, found in enumerate(trial.run(own_collectives.groups_of_reductions, case)):
@@ -226,10 +198,9 @@ def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCa
         trial.agree(f"rank {number}", found, [{**fact, "reductions": [group] * count} for group in (0, 1, 1, 0)])
 
 
-@requirement("communication/group-apart-trains", SHARDED, Feature.SEPARATE_GROUP, ranks=2)
-@costly(2)
+@requirement("communication/group-apart-trains", SHARDED, APART, ranks=2)
 @example(case=replace(TINY, acts=("set separate_reduce_scatter_group True", *TINY.actions)))
-@given(case=set_on_all("separate_reduce_scatter_group True"))
+@given_half(case=set_on_all("separate_reduce_scatter_group True"))
 def test_a_group_of_their_own_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """With reductions in a group of their own training is the unsharded model's."""
     follows(trial, play, expected(case))
@@ -237,21 +208,14 @@ def test_a_group_of_their_own_changes_no_result(trial: Trial, case: ActionsCase)
 
 #: The thread world's process group is no backend's, and has no memory to ask for.
 @requirement("communication/group-memory", SHARDED, Feature.GROUP_MEMORY, ranks=2, worlds=("processes",))
-@costly(2)
 @example(case=replace(TINY, acts=("set allocate_memory_from_process_group_for_comm True in each", *TINY.actions)))
-@given(case=set_on_all("allocate_memory_from_process_group_for_comm True in each"))
+@given_half(case=set_on_all("allocate_memory_from_process_group_for_comm True in each"))
 def test_memory_of_the_group_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """With buffers of the process group, or ordinary ones where it has none, training is the unsharded model's."""
     follows(trial, play, expected(case))
 
 
-@requirement(
-    "communication/refuses-both",
-    SHARDED,
-    Feature.GROUP_MEMORY,
-    Feature.CUSTOM_COLLECTIVES,
-    level="should",
-)
+@requirement("communication/refuses-both", SHARDED, Feature.GROUP_MEMORY, OWN, level="should")
 def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> None:
     """Asking for the group's memory after setting a custom all-gather raises an error that says so."""
     errors = ("AssertionError", "ValueError", "RuntimeError")
@@ -259,9 +223,8 @@ def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> 
 
 
 @requirement("communication/input-buffers", SHARDED, Feature.INPUT_BUFFERS, ranks=2)
-@costly(2)
 @example(case=replace(TINY, acts=("set reduce_scatter_max_input_buffers 2", *TINY.actions)))
-@given(case=room_cases)
+@given_half(case=room_cases)
 def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """However many inputs of reductions each module may keep in memory, training is the unsharded model's."""
     follows(trial, play, expected(case))

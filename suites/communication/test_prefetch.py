@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -15,7 +15,7 @@ from suites.communication.ladder_programs import comes_in_order
 from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack
-from suites.kit.strategies import costly, stacks, training_cases
+from suites.kit.strategies import given_half, stacks, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 
@@ -23,8 +23,7 @@ SHARDED, PREFETCH = Feature.FULLY_SHARD, Feature.PREFETCH
 
 
 @requirement("prefetch/forward-order", SHARDED, ranks=2)
-@costly(2)
-@given(case=ladders(lists=True))
+@given_half(case=ladders(lists=True))
 def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case: LadderCase) -> None:
     """Forward gathers the root's parameters first, then each group, a module or a list, in the order of running."""
     pairs = [(place, place) for place in range(len(case.groups))]
@@ -32,40 +31,36 @@ def test_forward_gathers_the_root_and_then_groups_as_they_run(trial: Trial, case
 
 
 @requirement("prefetch/backward-order", SHARDED, ranks=2)
-@costly(2)
 @example(case=LadderCase(2))
 @example(
     case=LadderCase(
         2, Rungs(multipliers=(1, 2, 4), tail=True), (0, 1), reshard_after_forward=None, groups=((0, 1), (2,))
     )
 )
-@given(case=ladders(lists=True))
+@given_half(case=ladders(lists=True))
 def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase) -> None:
     """Backward gathers what was freed in the reverse of the order of running, and reduces groups in that order too."""
     goes_backward(trial, case)
 
 
 @requirement("prefetch/backward-default", SHARDED, level="should", ranks=2)
-@costly(2)
 @example(case=LadderCase(2))
-@given(case=ladders(lists=True, reshard_after_forward=True))
+@given_half(case=ladders(lists=True, reshard_after_forward=True))
 def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case: LadderCase) -> None:
     """In backward a group is gathered before the gradients of the group that ran after it are reduced."""
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
 
 
 @requirement("prefetch/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
-@costly(2)
-@given(case=ladders(reshard_after_forward=True))
+@given_half(case=ladders(reshard_after_forward=True))
 def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase) -> None:
     """Where groups run again in backward, gathers and reductions come in the same order as where they do not."""
     goes_backward(trial, case, recomputed=True)
 
 
 @requirement("prefetch/reduces-meanwhile", SHARDED, level="should", ranks=2)
-@costly(2)
 @example(case=LadderCase(2))
-@given(case=ladders())
+@given_half(case=ladders())
 def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
     """A group's gradients begin to be reduced before backward is through the group that ran before it."""
     for number, got in enumerate(trial.run(programs.in_order, case)):
@@ -78,18 +73,16 @@ def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: Ladder
 
 
 @requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2)
-@costly(2)
 @example(case=LadderCase(2, ahead=((0, (1, 2)),)))
-@given(case=ladders(ahead="later"))
+@given_half(case=ladders(ahead="later"))
 def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in forward is so after the module's own gather, in order, before it runs."""
     comes_in_order(trial, case, "forward", steps.pairs_ahead(case), "run", steps.gathers(case, "forward"))
 
 
 @requirement("prefetch/backward-lists", SHARDED, PREFETCH, ranks=2)
-@costly(2)
 @example(case=LadderCase(2, ahead=((2, (0, 1)),)))
-@given(case=ladders(ahead="earlier", reshard_after_forward=True))
+@given_half(case=ladders(ahead="earlier", reshard_after_forward=True))
 def test_modules_are_gathered_ahead_in_backward_as_listed(trial: Trial, case: LadderCase) -> None:
     """What is set to be gathered ahead in backward is so in order, before the module's own gradients are reduced."""
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "reduce", steps.gathers(case, "backward"))
@@ -104,17 +97,15 @@ SMALL = stacks(most_blocks=2, largest=4, buffers=False).flatmap(
 
 
 @requirement("prefetch/of-no-use", SHARDED, PREFETCH, ranks=2)
-@costly(2)
 @example(case=ActionsCase(2, NET, (0, 1), "float64", True, acts=(*FINISHED, *(*PASS, "step", "drop") * 2)))
-@given(case=training_after(SMALL, programs.anything_ahead))
+@given_half(case=training_after(SMALL, programs.anything_ahead))
 def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""
     follows(trial, play, expected(case))
 
 
 @requirement("prefetch/by-hand", SHARDED, ranks=2)
-@costly(2)
-@given(case=doing(training_cases(exact=True), *PASS))
+@given_half(case=doing(training_cases(exact=True), *PASS))
 def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: ActionsCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""
     total = float(sum(range(case.world_size)))

@@ -13,10 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from harness.trial import Trial
 from harness.worlds.rank import Rank
 from suites.composition.compose import PASS, Act, ComposedCase, chosen
-from suites.kit.programs import data_mesh, gradients, introspection, loss_of, spread
+from suites.kit.cases import SPREAD
+from suites.kit.programs import data_mesh, gradients, introspection, layouts, loss_of
 from suites.kit.registered import fact
+from suites.oracle.expected import expected
+from suites.oracle.judging import follows
 from suites.oracle.sharded import Resting, State
 
 
@@ -82,13 +86,12 @@ class Composed(Resting):
 
     def see_layouts(self) -> State:
         """How every parameter lies."""
-        return {name: spread(p, self.rank.mesh()) for name, p in self.net.named_parameters()}
+        return layouts(self.net, self.rank.mesh(), *SPREAD)
 
     def see_classes(self) -> dict[str, bool]:
         """Whether the modules to which something was applied are of the class that they gain."""
-        module_class = self.rank.implementation.module_class
-        assert module_class is not None
-        return {act.place: isinstance(self.net.get_submodule(act.place), module_class) for act in self.case.acts}
+        kind = self.rank.implementation.module_class
+        return {act.place: isinstance(self.net.get_submodule(act.place), kind) for act in self.case.acts}
 
     def see_managed(self) -> list[str]:
         """The names of the modules that ``fully_shard`` of the root would manage now."""
@@ -100,11 +103,9 @@ class Composed(Resting):
         return {name: {**fact(value), "form": form(value)} for name, value in self.net.state_dict().items()}
 
 
-def after(rank: Rank, case: ComposedCase, what: str, *actions: str) -> Any:
-    """What can be seen of the net after some actions."""
-    net = Composed(rank, case)
-    net.do_all(actions)
-    return getattr(net, f"see_{what}")()
+def trains(trial: Trial, case: ComposedCase) -> None:
+    """Play all actions on ranks, and compare with the unsharded net."""
+    follows(trial, Composed.play, expected(case))
 
 
 def returns(rank: Rank, case: ComposedCase) -> list[bool]:

@@ -60,17 +60,10 @@ def expected_managed(case: ComposedCase) -> list[str]:
     return sorted(names[module] for module in modules_outside(net, [act.place for act in case.acts]))
 
 
-@dataclass(frozen=True)
-class WrongCase(ComposedCase):
-    """A net that is to be replicated as one of ``WRONG``."""
-
-    how: str = ""
-
-
-def wrong(rank: Rank, case: WrongCase) -> None:
-    """Replicate it so, over a mesh of one axis or of two."""
-    mesh = rank.mesh((1, rank.size), ("replicate", "shard")) if case.how == "over two axes" else rank.mesh()
-    replicate(rank, WRONG[case.how](case.build()), mesh=mesh)
+def wrong(rank: Rank, case: ComposedCase, how: str) -> None:
+    """Replicate the net as one of ``WRONG``, over a mesh of one axis or of two."""
+    mesh = rank.mesh((1, rank.size), ("replicate", "shard")) if how == "over two axes" else rank.mesh()
+    replicate(rank, WRONG[how](case.build()), mesh=mesh)
 
 
 #: What is replicated of a net.

@@ -15,7 +15,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
 from suites.composition.compose import NESTINGS, PASS, Act, ComposedCase, forms, forms_after_forward, nesting
-from suites.composition.compose_programs import Composed, after, state_of_each_type
+from suites.composition.compose_programs import Composed, state_of_each_type, trains
 from suites.composition.compose_strategies import (
     PLACES,
     ROOTED,
@@ -34,7 +34,7 @@ from suites.composition.compose_strategies import (
 )
 from suites.composition.recompute import RecomputeCase, cast_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import finds, follows
+from suites.oracle.judging import sees
 
 BY_POLICY = Feature.WRAP_POLICY
 RECOMPUTED = (Feature.FULLY_SHARD, Feature.CHECKPOINT)
@@ -97,7 +97,7 @@ def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, 
 @given(case=applying(Act("fully_shard", "1", "Linear"), Act("fully_shard", "2"), Act("replicate"), net=ROOTED))
 def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: ComposedCase) -> None:
     """Above sharded modules, replicate keeps all other parameters whole, and only them, with averaged gradients."""
-    finds(trial, after, case, forms(case), "forms", *PASS)
+    sees(trial, Composed, case, PASS, forms=forms(case))
     trains(trial, case)
 
 
@@ -130,9 +130,9 @@ def test_recomputation_casts_inputs_as_the_forward_did(trial: Trial, case: Recom
 @given(case=composed(one_of_each("fully_shard", "replicate")))
 def test_state_dicts_of_mixed_nets_keep_the_forms_of_parameters(trial: Trial, case: ComposedCase) -> None:
     """After training, a state dict holds what is sharded as sharded tensors, and all else whole on every rank."""
-    for number, got in enumerate(trial.run(after, case, "state", *case.actions)):
-        saves(trial, f"rank {number}", case, got, expected(case).trace(number)[-1]["parameters"])
-        trial.agree(f"rank {number}, entries", {name: got[name]["form"] for name in forms(case)}, forms(case))
+    for number, got in enumerate(trial.run(Composed.seen, case, case.actions, "state")):
+        saves(trial, f"rank {number}", case, got["state"], expected(case).trace(number)[-1]["parameters"])
+        trial.agree(f"rank {number}, entries", {name: got["state"][name]["form"] for name in forms(case)}, forms(case))
 
 
 @requirement("composition/policy-checkpoint", *RECOMPUTED, BY_POLICY, ranks=2, source="B1 B5")
@@ -148,7 +148,7 @@ def test_recomputed_modules_sharded_by_policy_train_as_unsharded(trial: Trial, c
 @given(case=applying(*(Act("FULL_SHARD", unit, "Linear") for unit in UNITS), Act("replicate"), net=ROOTED))
 def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial, case: ComposedCase) -> None:
     """Above modules sharded by policy, replicate keeps the other parameters whole, and averages their gradients."""
-    finds(trial, after, case, forms(case), "forms", *PASS)
+    sees(trial, Composed, case, PASS, forms=forms(case))
     trains(trial, case)
 
 
@@ -175,8 +175,8 @@ def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) ->
 def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: ComposedCase) -> None:
     """From forward to backward, SHARD_GRAD_OP and NO_SHARD keep all whole, the others have what a policy chose cut."""
     want = forms_after_forward(case)
-    for number, got in enumerate(trial.run(after, case, "forms", "forward")):
-        trial.agree(f"rank {number}", {name: got[name] for name in want}, want)
+    for number, got in enumerate(trial.run(Composed.seen, case, ("forward",), "forms")):
+        trial.agree(f"rank {number}", {name: got["forms"][name] for name in want}, want)
 
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
@@ -194,11 +194,6 @@ def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: Compos
             trial.agree(f"{where}, entries", {name: entry["is"] for name, entry in got["state"].items()}, kinds)
             last = want.whole[-1] if is_full else want.trace(number)[-1]
             saves(trial, where, case, got["state"], last["parameters"])
-
-
-def trains(trial: Trial, case: ComposedCase) -> None:
-    """Play all actions on ranks, and compare with the unsharded net."""
-    follows(trial, Composed.play, expected(case))
 
 
 def saves(trial: Trial, where: str, case: ComposedCase, got: dict[str, Any], parameters: dict[str, Tensor]) -> None:

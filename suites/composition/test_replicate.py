@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -11,15 +12,15 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.composition.compose import PASS, Act, ComposedCase
-from suites.composition.compose_programs import Composed, after, communicated, returns, waiting
+from suites.composition.compose import Act, ComposedCase
+from suites.composition.compose_programs import Composed, communicated, returns, trains, waiting
 from suites.composition.compose_strategies import ROOTED, SMALL, alternating, composed, mixed, replicas, routes
-from suites.composition.replicated import LowCase, Replicas, WrongCase, expected_layouts, expected_managed, wrong
+from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, wrong
 from suites.kit.cases import Stack
 from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.kit.precision_programs import precision_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import finds, follows
+from suites.oracle.judging import finds, follows, sees
 from suites.parallelism.spmd import SpmdCase, replicate_by_names
 
 REPLICATE = Feature.REPLICATE
@@ -49,9 +50,9 @@ def test_replicas_train_as_the_plain_net(trial: Trial, case: ComposedCase) -> No
 def test_replicate_returns_the_module_and_keeps_its_state_dict(trial: Trial, case: ComposedCase) -> None:
     """The module itself is returned, and its state dict has the plain net's names and whole values on every rank."""
     state = case.build().state_dict()
-    for number, got in enumerate(trial.run(after, case, "state")):
-        trial.agree(f"rank {number}, names", list(got), list(state))
-        trial.agree(f"rank {number}", {name: entry["local"] for name, entry in got.items()}, dict(state))
+    for number, got in enumerate(trial.run(Composed.seen, case, (), "state")):
+        trial.agree(f"rank {number}, names", list(got["state"]), list(state))
+        trial.agree(f"rank {number}", {name: entry["local"] for name, entry in got["state"].items()}, dict(state))
     finds(trial, returns, case, [True] * len(case.acts))
 
 
@@ -105,7 +106,7 @@ def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: Compos
 @given(case=composed(mixed().map(lambda acts: acts[:-1]), net=ROOTED))
 def test_a_root_is_left_what_neither_function_has_taken(trial: Trial, case: ComposedCase) -> None:
     """Modules that were replicated or sharded are not among those that fully_shard of the root would manage."""
-    finds(trial, after, case, expected_managed(case), "managed")
+    sees(trial, Composed, case, (), managed=expected_managed(case))
 
 
 @requirement("replicate/tensor-parallel", DTENSORS, Feature.TENSOR_PARALLEL, ranks=2)
@@ -167,7 +168,7 @@ def test_replicas_communicate_gradients_and_nothing_else(trial: Trial, case: Com
 @requirement("replicate/refuses-meshes", DTENSORS)
 def test_meshes_of_two_axes_are_refused(trial: Trial) -> None:
     """A mesh of two axes raises a ValueError that asks for one of one dim."""
-    trial.refuses(wrong, wrongly("over two axes"), "ValueError", "1D DeviceMesh")
+    trial.refuses(partial(wrong, how="over two axes"), SOME, "ValueError", "1D DeviceMesh")
 
 
 @requirement("replicate/refuses-sharded", DTENSORS, Feature.FULLY_SHARD)
@@ -181,7 +182,7 @@ def test_sharded_modules_are_refused(trial: Trial) -> None:
 @pytest.mark.parametrize("how", ["in a list", "in a dict"])
 def test_containers_without_forward_are_refused(trial: Trial, how: str) -> None:
     """A container that cannot be called raises a ValueError that says so."""
-    trial.refuses(wrong, wrongly(how), "ValueError", "containers")
+    trial.refuses(partial(wrong, how=how), SOME, "ValueError", "containers")
 
 
 @requirement("replicate/refuses-shard-dims", DTENSORS, Feature.SPMD_MESH)
@@ -196,16 +197,11 @@ def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
     trial.refuses(replicate_by_names, SHARDS_AND_REPLICAS, "ValueError", "replicate-only")
 
 
-def trains(trial: Trial, case: ComposedCase) -> None:
-    """Play all actions on ranks, and compare with the unsharded net."""
-    follows(trial, Composed.play, expected(case))
-
-
 def lie_as_told(trial: Trial, case: ComposedCase) -> None:
     """Compare how every parameter lies, before and after a pass, with what was applied closest to it."""
-    finds(trial, after, case, expected_layouts(case), "layouts")
-    finds(trial, after, case, expected_layouts(case), "layouts", *PASS)
-    finds(trial, after, case, dict.fromkeys((act.place for act in case.acts), True), "classes")
+    classes = dict.fromkeys((act.place for act in case.acts), True)
+    for acts in ((), ("forward", "backward", "wait")):
+        sees(trial, Composed, case, acts, layouts=expected_layouts(case), classes=classes)
 
 
 def accumulates(trial: Trial, case: ComposedCase) -> None:
@@ -214,8 +210,3 @@ def accumulates(trial: Trial, case: ComposedCase) -> None:
         own = {name: None if got["held"][name] is None else grad for name, grad in got["own"].items()}
         trial.agree(f"rank {number}, not synchronised", got["held"], own)
     trains(trial, case)
-
-
-def wrongly(how: str) -> WrongCase:
-    """A net that is to be replicated so."""
-    return WrongCase(2, SMALL, how=how)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from suites.kit.stepping import OwnSGD
 from suites.oracle.situation import Situation
 
 Block = Literal["mlp", "linear", "nested", "buffer"]
+C = TypeVar("C")
 Reshard = bool | int | None
 #: The facts that say how a parameter lies on a mesh; and what it is asked for besides, if nothing is named.
 SPREAD = ("type", "on the mesh", "placements")
@@ -191,7 +192,7 @@ class TrainingCase(NetCase):
         return (outputs * self.numbers(tuple(outputs.shape), 2, step, rank).to(outputs.device)).sum()
 
 
-def as_case(cls: type[Any], case: NetCase, **more: Any) -> Any:
+def as_case(cls: type[C], case: NetCase, **more: Any) -> C:
     """A case of a class derived from the case's, or of the same, with the case's fields and others."""
     return cls(**{**{name: getattr(case, name) for name in type(case).__dataclass_fields__}, **more})
 

@@ -72,9 +72,9 @@ def replicas(case: NetCase, rank: int) -> list[int]:
 # What was heard.
 
 
-def counted(entries: Iterable[dict[str, Any]], words: Callable[[dict[str, Any]], str] | None = None) -> Counts:
+def counted(entries: Iterable[dict[str, Any]], said: Callable[[dict[str, Any]], str] | None = None) -> Counts:
     """How often each collective came, without those that carry no data."""
-    return tallied((words or in_words)(as_meant(each)) for each in entries if not tells_nothing(each))
+    return tallied((said or in_words)(as_meant(each)) for each in entries if not tells_nothing(each))
 
 
 def tells_nothing(entry: dict[str, Any]) -> bool:
@@ -93,38 +93,26 @@ def as_meant(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "op": "reduce_scatter", "output": output}
 
 
-def tallied(words: Iterable[str]) -> Counts:
+def tallied(said: Iterable[str]) -> Counts:
     """How often each word came, in sorted order."""
-    return dict(sorted(Counter(words).items()))
+    return dict(sorted(Counter(said).items()))
 
 
 def in_words(entry: dict[str, Any]) -> str:
     """What counts in a collective: a gather's bytes, a reduction's numbers and dtype, and its members."""
-    if entry["op"] == "reduce_scatter":
-        return reduce_scatter(entry["output"]["numel"], entry["output"]["dtype"], entry["ranks"])
-    if entry["op"] == "all_reduce":
-        return all_reduce(entry["output"]["numel"], entry["output"]["dtype"], entry["ranks"])
-    return f"{entry['op']} of {entry['input']['bytes']} bytes on ranks {entry['ranks']}"
+    if entry["op"] in ("reduce_scatter", "all_reduce"):
+        return words(entry["op"], entry["output"]["numel"], entry["output"]["dtype"], entry["ranks"])
+    return words(entry["op"], entry["input"]["bytes"], "bytes", entry["ranks"])
+
+
+def words(op: str, count: int, what: str, ranks: list[int]) -> str:
+    """A collective of so many bytes, or numbers of a dtype."""
+    return f"{op} of {count} {what} on ranks {ranks}"
 
 
 def by_op(entry: dict[str, Any]) -> str:
     """Only which collective, and among whom."""
     return f"{entry['op']} on ranks {entry['ranks']}"
-
-
-def all_gather(bytes: int, ranks: list[int]) -> str:
-    """A gather in words."""
-    return f"all_gather of {bytes} bytes on ranks {ranks}"
-
-
-def reduce_scatter(numel: int, dtype: str, ranks: list[int]) -> str:
-    """A reduce-scatter in words, by its output."""
-    return f"reduce_scatter to {dtype}[{numel}] on ranks {ranks}"
-
-
-def all_reduce(numel: int, dtype: str, ranks: list[int]) -> str:
-    """An all-reduce in words."""
-    return f"all_reduce of {dtype}[{numel}] on ranks {ranks}"
 
 
 # What is expected.
@@ -133,12 +121,12 @@ def all_reduce(numel: int, dtype: str, ranks: list[int]) -> str:
 def gathers(case: NetCase, rank: int, which: Iterable[Unit], itemsize: int | None = None) -> list[str]:
     """One gather of each unit."""
     ranks, size = sharers(case, rank), itemsize or case.torch_dtype.itemsize
-    return [all_gather(unit.numel * size, ranks) for unit in which] if len(ranks) > 1 else []
+    return [words("all_gather", unit.numel * size, "bytes", ranks) for unit in which] if len(ranks) > 1 else []
 
 
 def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str, across: bool) -> list[str]:
     """One reduction of each unit that has something trained: among sharers, then, if ``across``, among replicas."""
     inner, outer = sharers(case, rank), replicas(case, rank)
     trained = [unit.trained for unit in which if unit.trained]
-    within = [reduce_scatter(numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
-    return within + [all_reduce(numel, dtype, outer) for numel in trained if len(outer) > 1 and across]
+    within = [words("reduce_scatter", numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
+    return within + [words("all_reduce", numel, dtype, outer) for numel in trained if len(outer) > 1 and across]

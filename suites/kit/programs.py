@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Introspection
 from harness.worlds.rank import Rank
-from suites.kit.cases import LAYOUT, SPREAD, CaseOnMesh, NetCase, TrainingCase
+from suites.kit.cases import LAYOUT, CaseOnMesh, NetCase, TrainingCase
 from suites.oracle.facts import placement_words
 from suites.oracle.layout import local, own
 from suites.oracle.sharded import Sharded
@@ -176,11 +176,6 @@ FACTS: dict[str, Callable[[Any, DeviceMesh], Any]] = {
     "dtype": lambda p, _: str(own(p).dtype),
     "device": lambda p, mesh: "the mesh's" if own(p).device.type == mesh.device_type else own(p).device.type,
 }
-
-
-def spread(tensor: Tensor, mesh: DeviceMesh) -> dict[str, Any]:
-    """How a tensor lies on ranks: whether it is a DTensor, whether on this very mesh, and its placements in words."""
-    return layout(tensor, mesh, *SPREAD)
 
 
 def layouts(net: nn.Module, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:

@@ -126,11 +126,6 @@ def gradients_after_backward(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     return {name: {"is": kind(g), "size": [] if g is None else list(local(g).size())} for name, g in grads.items()}
 
 
-def sharded_modules(net: Any, case: NetCase) -> list[Any]:
-    """The root and the blocks that were sharded by themselves."""
-    return [net, *(net[place] for place in case.sharded)]
-
-
 def when_run(net: nn.Module, note: Callable[[Tensor], Any]) -> dict[str, Any]:
     """What will be noted, by name, of each parameter that a layer finds registered when it runs."""
     seen: dict[str, Any] = {}
@@ -178,12 +173,7 @@ def forms_of(case: TrainingCase, number: int, root: Reshard, children: Reshard) 
     True is the sharded form, False the full one, and an int the part that is shared by so many ranks.
     """
     named = case.build().named_parameters()
-    return {name: form(p, number, case, children if owner(name) in case.sharded else root) for name, p in named}
-
-
-def owner(name: str) -> int:
-    """The block that a parameter is in: 1 for ``"1.in_proj.weight"``."""
-    return int(name.partition(".")[0])
+    return {name: form(p, number, case, root if case.unit_of(name) == "root" else children) for name, p in named}
 
 
 def form(full: Tensor, number: int, case: TrainingCase, resharded: Reshard) -> dict[str, Any]:

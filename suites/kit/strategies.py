@@ -7,17 +7,17 @@ Draws prefer what finds defects: dims that ranks do not divide, dims smaller tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from typing import Any
 
-from hypothesis import Phase, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from harness.trial import most_ranks
-from suites.kit.cases import Stack, TrainingCase, as_case
+from suites.kit.cases import C, Stack, TrainingCase, as_case
 
 #: How many Linears each block has.
 LINEARS = {"linear": 1, "mlp": 2, "buffer": 2, "nested": 3}
@@ -45,9 +45,7 @@ def stacks(most_blocks: int = 3, smallest: int = 1, largest: int = 9, buffers: b
     )
 
 
-def cases_of(
-    cls: type[Any], cases: st.SearchStrategy[Any], /, **more: st.SearchStrategy[Any]
-) -> st.SearchStrategy[Any]:
+def cases_of(cls: type[C], cases: st.SearchStrategy[Any], /, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[C]:
     """Cases of a class derived from that of ``cases``, with more drawn fields."""
     return st.builds(partial(as_case, cls), cases, **more)
 
@@ -109,6 +107,11 @@ THOROUGH = 8
 def costly(divisor: int = 4) -> settings:
     """Fewer than the profile says, where a case takes long: of eight, two."""
     return settings(max_examples=-(-_cases() // divisor))
+
+
+def given_half(**cases: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``given``, with half as many cases as the profile says."""
+    return lambda test: costly(2)(given(**cases)(test))
 
 
 def examples_first(divisor: int = 8) -> settings:

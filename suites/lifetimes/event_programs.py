@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
-from suites.communication.markers import mark
+from suites.communication.played import mark
 from suites.generated.net_cases import GeneratedCase, group_of
 from suites.generated.net_programs import ShardedNet, spread_net
 from suites.lifetimes.event_machine import Event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness.data.comparison import Allowance, exact
@@ -58,6 +59,14 @@ def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
     """Run a program that trains, and compare each rank's trace with its parts of the unsharded model's training."""
     want = expected(case)
     finds(trial, program, case, want.trace, *args, within=want.within)
+
+
+def sees(trial: Trial, kind: type[Sharded], case: Any, acts: Sequence[str], **want: Any) -> None:
+    """Do these actions; what the last gives, as ``found``, and what is then seen must be so, or as for the rank."""
+    looks = [look for look in want if look != "found"]
+    for number, got in enumerate(trial.run(kind.seen, case, acts, *looks)):
+        for look, due in want.items():
+            trial.agree(f"rank {number}, {look}", got[look], due(number) if callable(due) else due)
 
 
 def finds(trial: Trial, program: Program, case: Any, want: Any, *args: Any, within: Allowance = exact) -> None:

@@ -65,6 +65,10 @@ class ApartCase(TrainingCase):
         """The value of a parameter that a rank has, whole."""
         return full[rank % self.values] if self.is_apart(name) else full
 
+    def owns(self, rank: int) -> dict[str, Tensor]:
+        """The same of all parameters."""
+        return {name: self.own(rank, name, full) for name, full in self.full().items()}
+
     def divisor_of(self, name: str) -> float:
         """As many as have the same value."""
         return self.world_size // self.values if self.is_apart(name) else self.world_size

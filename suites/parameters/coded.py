@@ -52,33 +52,18 @@ def hand_over(full: Tensor, out: Tensor | None, *more: Tensor) -> tuple[Tensor, 
     return None
 
 
-class Notes:
-    """What hooks note of each rank: ranks may be threads, and the backward of a device runs on threads of its own."""
-
-    def __init__(self) -> None:
-        self._calls: dict[int, list[dict[str, Any]]] = {}
-        self._inner: dict[int, dict[nn.Module, list[Tensor]]] = {}
-
-    def begin(self) -> None:
-        """Forget what this rank noted before."""
-        self._calls[dist.get_rank()], self._inner[dist.get_rank()] = [], {}
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """The arguments of each call."""
-        return self._calls.setdefault(dist.get_rank(), [])
-
-    @property
-    def inner(self) -> dict[nn.Module, list[Tensor]]:
-        """By module, tensors to be freed."""
-        return self._inner.setdefault(dist.get_rank(), {})
-
-    def filled(self, module: nn.Module) -> list[bool]:
-        """Of each tensor that was handed over for a module, to be freed, whether it has all its memory."""
-        return [tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize for tensor in self.inner[module]]
+#: The arguments of hooks' calls, by rank: ranks may be threads, and the backward of a device runs on one of its own.
+CALLS: dict[int, list[dict[str, Any]]] = {}
 
 
-NOTES = Notes()
+def calls() -> list[dict[str, Any]]:
+    """Those of this rank."""
+    return CALLS.setdefault(dist.get_rank(), [])
+
+
+def filled(module: nn.Module) -> list[bool]:
+    """Of each tensor that was handed over for a module, to be freed, whether it has all its memory."""
+    return [each.untyped_storage().nbytes() >= each.numel() * each.itemsize for each in vars(module)["handed over"]]
 
 
 class Coded(Tensor):
@@ -139,7 +124,7 @@ class Parted(Coded):
             "module": module,
             "policy": mp_policy,
         }
-        NOTES.calls.append(note)
+        calls().append(note)
         return part_up(self, -(-outer_size[0] // mesh.size())), (outer_size[0], note)
 
     def fsdp_post_all_gather(
@@ -150,9 +135,9 @@ class Parted(Coded):
         spare = outputs[1].new_ones(3)
         full = put_together(outputs, rows, param_dtype)
         if out is None:
-            NOTES.inner[note["module"]] = [full, spare]
+            vars(note["module"])["handed over"] = [full, spare]
         note["came"] = [[list(part.shape), part.dtype] for part in outputs]
-        note["dtype"], note["out"], note["filled"] = param_dtype, out is not None, NOTES.filled(note["module"])
+        note["dtype"], note["out"], note["filled"] = param_dtype, out is not None, filled(note["module"])
         return hand_over(full, out, spare)
 
 
@@ -173,7 +158,7 @@ class PartedByMesh(Coded):
 
     def fsdp_pre_all_gather(self, mesh: DeviceMesh) -> tuple[tuple[Tensor, ...], Any]:
         """Send both parts."""
-        NOTES.calls.append({})
+        calls().append({})
         return part_up(self, self.size(0)), self.size(0) * mesh.size()
 
     def fsdp_post_all_gather(
@@ -188,7 +173,7 @@ class Scaled(Coded):
 
     def fsdp_pre_all_gather(self, mesh: DeviceMesh) -> tuple[tuple[Tensor, ...], Any]:
         """Send bytes, and one number."""
-        NOTES.calls.append({})
+        calls().append({})
         own, scale = plain(self), 2.0 ** mesh.get_local_rank()
         return ((own * scale).to(torch.int8), own.new_full((1,), scale)), None
 

@@ -20,11 +20,11 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.worlds.rank import Rank
 from reference_models.nets import MLP
 from suites.kit.cases import Stack, as_case, fill
+from suites.kit.own_collectives import Counting, OwnGather
 from suites.kit.programs import layout
 from suites.kit.strategies import training_cases
 from suites.oracle.sharded import Resting
 from suites.parameters.apart import ApartCase
-from suites.parameters.registration import Counting, CountingGather
 
 
 class Stacked(nn.Module):
@@ -138,8 +138,7 @@ def expert_cases(
     dim = draw(st.integers(1, 4).map(lambda dim: -(-dim // whole) * whole))
     net = Stack(dim, ("mlp",), multiplier=draw(st.integers(1, 2)), bias=draw(st.booleans()))
     case = draw(training_cases(exact=True, net=net, world_size=world_size, **fixed))
-    found: ExpertCase = as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says)
-    return found
+    return as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says)
 
 
 def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
@@ -157,8 +156,6 @@ class ShardedExperts(Resting):
         """The net with the rank's own expert."""
         rank, case, subject = self.rank, self.case, self.rank.implementation
         make, result = subject.shard_mesh_info, subject.shard_placement_result
-        assert make is not None
-        assert result is not None
         net = case.build_value(rank.number % case.ep)
         meshes = expert_mesh(rank, case)
         dense, expert = make(rank.mesh()), make(meshes["copies"])
@@ -201,7 +198,7 @@ def stack(net: nn.Module, mesh: DeviceMesh) -> None:
 def calls_of(rank: Rank, case: ExpertCase, setter: str) -> str:
     """Give the root an all-gather or a hook after reduction: whether it was refused, and how often a pass calls it."""
     experts = ShardedExperts(rank, case)
-    counting: Any = CountingGather() if setter == "set_custom_all_gather" else Counting()
+    counting: Any = OwnGather() if setter == "set_custom_all_gather" else Counting()
     try:
         getattr(experts.net, setter)(counting)
     except ValueError:

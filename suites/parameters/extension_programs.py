@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.own_collectives import OwnGather
 from suites.kit.programs import apply, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import cases_of, training_cases
 from suites.oracle.sharded import Resting, State
 from suites.oracle.unsharded import Unsharded
 from suites.parameters import coded
-from suites.parameters.coded import NOTES
-from suites.parameters.registration import CountingGather
+from suites.parameters.coded import CALLS, calls, filled
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class CodedCase(TrainingCase):
 def coded_cases(kind: str = "Parted", low: str | None = None, **fixed: Any) -> st.SearchStrategy[CodedCase]:
     """Training cases with coded weights; exact unless ``exact`` is fixed: what goes through a code keeps every bit."""
     cases = training_cases(**{"exact": True, **fixed})
-    found: st.SearchStrategy[CodedCase] = cases_of(CodedCase, cases, kind=st.just(kind), low=st.just(low))
-    return found
+    return cases_of(CodedCase, cases, kind=st.just(kind), low=st.just(low))
 
 
 def even_cases(kind: str = "Parted", **fixed: Any) -> st.SearchStrategy[CodedCase]:
@@ -72,7 +71,7 @@ class ShardedCoded(Resting):
 
     def made(self) -> Any:
         """The net with coded weights, sharded."""
-        NOTES.begin()
+        CALLS[self.rank.number] = []
         return sharded(self.rank, self.case, self.case.coded())
 
     def do(self, action: str, shown: Collection[str]) -> State:
@@ -82,7 +81,7 @@ class ShardedCoded(Resting):
 
     def see_hooks(self) -> dict[str, bool]:
         """Whether any was called."""
-        return {"ran": bool(NOTES.calls)}
+        return {"ran": bool(calls())}
 
 
 class Patched(ShardedCoded):
@@ -93,7 +92,7 @@ class Patched(ShardedCoded):
 
     def made(self) -> Any:
         """The net with memory, hooks and weights."""
-        NOTES.begin()
+        CALLS[self.rank.number] = []
         with torch.device("meta"):
             net = self.case.net.build().to(self.case.torch_dtype)
             apply(self.rank, self.case, net, reshard_after_forward=self.case.reshard_after_forward)
@@ -109,24 +108,22 @@ class Patched(ShardedCoded):
 def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:
     """Run forward twice without gradients, every group sharded again after each; what the hooks noted, by weight."""
     net = ShardedCoded(rank, replace(case, reshard_after_forward=True))
+    names = {module: name for name, module in net.net.named_modules()}
     seen, freed = when_run(net.net, lambda parameter: parameter.dtype), []
     for _ in range(2):
         net.look("")
-        freed += [NOTES.filled(module) for module in NOTES.inner]
-    names = {module: name for name, module in net.net.named_modules()}
-    filled = [call.pop("filled") for call in NOTES.calls]
-    calls = [{**call, "module": names[call["module"]], "policy": call["policy"].param_dtype} for call in NOTES.calls]
+        freed += [filled(module) for module in names if "handed over" in vars(module)]
     return {
-        "calls": calls,
-        "seen": sorted(set(map(str, seen.values()))),
-        "filled in hooks": filled,
+        "filled in hooks": [call.pop("filled") for call in calls()],
         "filled after": freed,
+        "calls": [{**each, "module": names[each["module"]], "policy": each["policy"].param_dtype} for each in calls()],
+        "seen": sorted(set(map(str, seen.values()))),
     }
 
 
 def gathers(rank: Rank, case: CodedCase) -> list[int]:
     """How many times the root's collective is called, for each of two forwards without gradients."""
-    net, counters = ShardedCoded(rank, replace(case, reshard_after_forward=True)), [CountingGather(), CountingGather()]
+    net, counters = ShardedCoded(rank, replace(case, reshard_after_forward=True)), [OwnGather(), OwnGather()]
     for counting in counters:
         net.net.set_custom_all_gather(counting)
         net.look("")

@@ -15,12 +15,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.collective_trace.torch_names import all_gather
 from harness.vendor import Claimed
 from harness.worlds.rank import Rank
 from suites.kit.cases import SPREAD, TrainingCase
-from suites.kit.programs import ShardedStack, laid_as, layout, loss_of, sharded
-from suites.kit.registered import Facts, bytes_of, facts, sharded_modules, when_run
+from suites.kit.own_collectives import OwnGather
+from suites.kit.programs import ShardedStack, apply, laid_as, layout, loss_of, sharded
+from suites.kit.registered import Facts, bytes_of, facts, played, when_run
 from suites.oracle.layout import own, shard
 from suites.oracle.sharded import Resting, State, played_on
 from suites.passes.autograd_routes import ALONE
@@ -32,33 +32,10 @@ from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
 GRADIENT = (*SPREAD, "size", "local size", "dtype")
 
 
-class Counting:
-    """A hook that counts its calls."""
-
-    calls = 0
-
-    def __call__(self, *_: Any) -> Any:
-        """Count."""
-        self.calls += 1
-
-
-class CountingGather(Counting):
-    """A right all-gather that counts its calls."""
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """An empty tensor."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Gather."""
-        self.calls += 1
-        return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
 def repeated(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """How often each sharded module has gathered after calls that are each made twice, and what is registered."""
     stack, found = ShardedStack(rank, case), {}
-    counters = [CountingGather() for _ in stack.places()]
+    counters = [OwnGather() for _ in stack.places()]
     for place, counter in zip(stack.places(), counters, strict=True):
         stack.net.get_submodule(place).set_custom_all_gather(counter)
     at_once, later = ([f"{verb} {place}" for place in stack.places()] for verb in ("unshard", "begin"))
@@ -76,26 +53,20 @@ def unwaited(case: TrainingCase, step: int) -> tuple[str, ...]:
 # Which object is registered.
 
 
-class Looking(ShardedStack):
-    """A net on one rank, whose parameters and gradients are looked at as objects."""
-
-    def see_same(self) -> dict[str, bool]:
-        """Whether each registered parameter is the one that ``fully_shard`` registered."""
-        return {name: parameter is self.held[name] for name, parameter in self.net.named_parameters()}
-
-    def see_layouts(self) -> dict[str, Any]:
-        """How each gradient lies on the mesh of its parameter."""
-        return {name: layout(p.grad, p.device_mesh, *GRADIENT) for name, p in self.held.items()}
+def gradient_layouts(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """How each gradient lies on the mesh of its parameter."""
+    held = played(rank, case, "forward", "backward").named_parameters()
+    return {name: layout(p.grad, p.device_mesh, *GRADIENT) for name, p in held}
 
 
 def same_objects(rank: Rank, case: TrainingCase) -> dict[str, dict[str, bool]]:
-    """Whether objects are the same after all that leaves parameters sharded."""
-    net = Looking(rank, case)
+    """Whether each registered parameter is the one of the start, after all that leaves parameters sharded."""
+    stack = ShardedStack(rank, case)
     passes = [("forward", "backward"), ("step",), ("drop",)] * 2 + [("look", "reshard")]
     found = {}
     for place, acts in enumerate(passes):
-        net.do_all(acts)
-        found[f"{place}: {acts[-1]}"] = net.see_same()
+        stack.do_all(acts)
+        found[f"{place}: {acts[-1]}"] = {name: p is stack.held[name] for name, p in stack.net.named_parameters()}
     return found
 
 
@@ -116,10 +87,7 @@ def seen_by_hooks(rank: Rank, case: TrainingCase) -> dict[str, Facts]:
     for place, module in places.items():
         module.register_forward_pre_hook(note("before forward, registered first", place))
         module.register_forward_hook(note("after forward, registered first", place))
-    fully_shard = rank.implementation.fully_shard
-    assert fully_shard is not None
-    for module in (*(net[place] for place in case.sharded), net):
-        fully_shard(module, mesh=rank.mesh(), reshard_after_forward=True)
+    apply(rank, case, net, reshard_after_forward=True)
     for place, module in places.items():
         module.register_forward_pre_hook(note("before forward, registered last", place))
     loss_of(rank, case, net).backward()
@@ -136,13 +104,11 @@ def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
 
 def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[str, int]]:
     """Bytes held by the full parameters that layers ran with: before backward, when resharded, and after it."""
-    net = sharded(rank, case)
-    used = when_run(net, weakref.ref)
-    loss = loss_of(rank, case, net)
-    for module in sharded_modules(net, case):
-        module.reshard()
+    stack = ShardedStack(rank, case)
+    used = when_run(stack.net, weakref.ref)
+    stack.do_all(("forward", "reshard"))
     before = bytes_of(used)
-    loss.backward()
+    stack.backward("")
     return {"before backward": before, "after": bytes_of(used)}
 
 
@@ -240,9 +206,8 @@ CONVERTED = Route(converted, net=Sum, actions=ALONE)
 
 def converted_under_policy(rank: Rank, case: DtypeCase, route: Route) -> list[State]:
     """The same under a policy."""
-    policy, dtype = rank.implementation.mixed_precision_policy, getattr(torch, case.computes)
-    assert policy is not None
-    return played_on(Walking(rank, case, route, mp_policy=policy(param_dtype=dtype)))
+    policy = rank.implementation.mixed_precision_policy(param_dtype=getattr(torch, case.computes))
+    return played_on(Walking(rank, case, route, mp_policy=policy))
 
 
 # Sharding layer by layer.
@@ -254,7 +219,6 @@ class BuiltInLayers(Resting):
     def made(self) -> Any:
         """Later layers may lie where earlier ones lay."""
         fully_shard, mesh, layers = self.rank.implementation.fully_shard, self.rank.mesh(), []
-        assert fully_shard is not None
         for full in self.case.build():
             layer = nn.Linear(full.in_features, full.out_features, dtype=full.weight.dtype)
             layer.load_state_dict(full.state_dict())

@@ -11,7 +11,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
 from suites.oracle.expected import expected
-from suites.oracle.judging import follows, follows_or_refuses
+from suites.oracle.judging import follows, follows_or_refuses, sees
 from suites.parameters.experts import DescribedApart, ExpertCase, ShardedExperts, calls_of, expert_cases
 
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
@@ -23,7 +23,7 @@ STACKED = ExpertCase(4, Stack(4, ("mlp",)), exact=True, steps=1, cut=1, stacked=
 @given(case=expert_cases())
 def test_every_parameter_lies_on_the_mesh_that_its_placement_names(trial: Trial, case: ExpertCase) -> None:
     """Each parameter is cut, as its placement says, over the mesh that its placement names, and put together there."""
-    lies_where_it_should(trial, case)
+    sees(trial, ShardedExperts, case, (), layouts=case.layouts)
 
 
 @requirement("parameter-mesh/stacked-layout", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
@@ -31,7 +31,7 @@ def test_every_parameter_lies_on_the_mesh_that_its_placement_names(trial: Trial,
 @given(case=expert_cases(stacked=True))
 def test_stacks_of_experts_lie_on_both_axes(trial: Trial, case: ExpertCase) -> None:
     """A stack of experts cut over ep and then over the ranks of each lies on both axes, and is put together whole."""
-    lies_where_it_should(trial, case)
+    sees(trial, ShardedExperts, case, (), layouts=case.layouts)
 
 
 @requirement("parameter-mesh/training", *OWN, ranks=2)
@@ -59,10 +59,8 @@ def test_each_mesh_reshards_to_groups_of_its_own(trial: Trial, case: ExpertCase)
 @given(case=expert_cases(sharded=()))
 def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: ExpertCase) -> None:
     """unshard of a module makes its parameters of all meshes full, and reshard cuts all of them again."""
-    for acts, holds in {("unshard",): case.own, ("unshard", "reshard"): case.part}.items():
-        for number, got in enumerate(trial.run(ShardedExperts.seen, case, acts, "parameters")):
-            want = {name: holds(number, name, tensor) for name, tensor in case.full().items()}
-            trial.agree(f"rank {number}, after {acts[-1]}", got["parameters"], want)
+    sees(trial, ShardedExperts, case, ("unshard",), parameters=case.owns)
+    sees(trial, ShardedExperts, case, ("unshard", "reshard"), parameters=case.parts)
 
 
 @requirement("parameter-mesh/accumulation", *OWN, Feature.ACCUMULATION, ranks=2)
@@ -91,12 +89,6 @@ def test_an_all_gather_of_ones_own_is_refused_or_used_on_all_meshes(trial: Trial
 def test_a_hook_after_reduction_is_refused_or_called_for_all_meshes(trial: Trial, case: ExpertCase) -> None:
     """On a module whose parameters have several meshes, an all-reduce hook raises ValueError or runs for each mesh."""
     is_refused_or_called_twice(trial, case, "set_all_reduce_hook")
-
-
-def lies_where_it_should(trial: Trial, case: ExpertCase) -> None:
-    """Compare every parameter's layout and numbers with what its placement says."""
-    for number, got in enumerate(trial.run(ShardedExperts.seen, case, (), "layouts")):
-        trial.agree(f"rank {number}", got["layouts"], case.layouts(number))
 
 
 def is_refused_or_called_twice(trial: Trial, case: ExpertCase, setter: str) -> None:

@@ -80,8 +80,7 @@ def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, cas
 @given(case=pass_cases())
 def test_gradients_lie_as_their_parameters_do(trial: Trial, case: TrainingCase) -> None:
     """A gradient has the mesh, placements, global and local size, and dtype of its parameter."""
-    for number, got in enumerate(trial.run(registration.Looking.seen, case, ("forward", "backward"), "layouts")):
-        trial.agree(f"rank {number}", got["layouts"], case.layouts(number, *registration.GRADIENT))
+    finds(trial, registration.gradient_layouts, case, lambda number: case.layouts(number, *registration.GRADIENT))
 
 
 @requirement("registration/hooks-before", SHARDED, ranks=2)

@@ -26,7 +26,7 @@ from suites.kit.strategies import training_cases
 from suites.kit.trees import share
 from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.oracle.judging import finds
+from suites.oracle.judging import sees
 from suites.oracle.sharded import Resting
 from suites.parameters.apart import ApartCase
 from suites.passes.pass_programs import Walking, follows, walk
@@ -147,10 +147,10 @@ def ignored_cases(draw: st.DrawFn) -> IgnoredCase:
     blocks = ("linear", "linear") if tied or linear else ("mlp",)
     net = Stack(draw(st.integers(1, 5)), blocks, draw(st.integers(1, 3)), draw(st.booleans()))  # type: ignore[arg-type]
     case = draw(training_cases(exact=True, dtype="float64", net=net, steps=2))
-    found: IgnoredCase = as_case(IgnoredCase, case, tied=tied)
+    found = as_case(IgnoredCase, case, tied=tied)
     names = found.parameter_names
     ignored = draw(st.sets(st.sampled_from(names), min_size=1, max_size=max(1, len(names) - 1)))
-    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *(["0.weight"] if tied else [])})))  # type: ignore[no-any-return]
+    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *(["0.weight"] if tied else [])})))
 
 
 class Ignoring(Resting):
@@ -247,7 +247,7 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> N
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
     """Sharding replaces every parameter but those ignored, wherever these are used."""
     want = {name: name in case.ignored for name in case.parameter_names}
-    finds(trial, Ignoring.seen, case, {"found": {}, "same": want}, (), "same")
+    sees(trial, Ignoring, case, (), same=want)
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)

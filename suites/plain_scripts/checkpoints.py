@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.reproduce.script import Code, code
-from suites.plain_scripts.filling import Family, Filling, check, check_sizes, dtype_of, modules
+from suites.plain_scripts.filling import Family, Filling, check, check_sizes, dtype_of, modules, shown
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
 
 
@@ -71,8 +71,6 @@ def layers(net: ChainNet) -> list[tuple[int, ...]]:
 
 
 FAMILIES = {
-    **dict.fromkeys(("state-matrix/shards", "state-matrix/replicas-of-shards"), Family(CheckpointCase, moved)),
-    **dict.fromkeys(
-        ("distributed-checkpoint/restores", "distributed-checkpoint/restores-hsdp"), Family(CheckpointCase, restored)
-    ),
+    **shown(Family(CheckpointCase, moved), "state-matrix: shards replicas-of-shards"),
+    **shown(Family(CheckpointCase, restored), "distributed-checkpoint: restores restores-hsdp"),
 }

@@ -16,8 +16,6 @@ MOST = 64
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 }
-
-
 #: The longest expression on one line.
 WIDTH = 100
 
@@ -36,6 +34,12 @@ class Family:
 
     cases: type[Case]
     fill: Callable[[Any], Filling | None]
+
+
+def shown(family: Family, *chapters: str) -> dict[str, Family]:
+    """The same for several requirements: ``"parity: exact general"`` is two of one chapter."""
+    words = [chapter.split(": ") for chapter in chapters]
+    return {f"{chapter}/{name}": family for chapter, names in words for name in names.split()}
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -65,8 +69,5 @@ def modules(net: str, sharded: Iterable[int]) -> Code:
 def sequential(layers: Sequence[Code]) -> Code:
     """A net in Python, on one line if that is short."""
     line = Code(f"nn.Sequential({', '.join(layers)})")
-    return (
-        line
-        if len(line) <= WIDTH
-        else Code("nn.Sequential(\n" + "".join(f"        {each},\n" for each in layers) + "    )")
-    )
+    long = "".join(f"        {each},\n" for each in layers)
+    return line if len(line) <= WIDTH else Code(f"nn.Sequential(\n{long}    )")

@@ -5,7 +5,6 @@ They build the very net of the case, with the numbers of its seed, and train it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -17,10 +16,11 @@ from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.precision import FRACTION, SCALE, PrecisionCase, RoundingCase
 from suites.oracle.expected import expected
 from suites.parameters.empties import EmptyCase
-from suites.plain_scripts.filling import MOST, Family, Filling, check, check_sizes, dtype_of, modules, sequential
+from suites.plain_scripts.filling import MOST, Family, Filling, check, check_sizes, dtype_of, modules, sequential, shown
 
 SHARD, SYNC = "fully_shard", "set_requires_gradient_sync"
 IMPORTS = "datetime, functools, sys, tempfile"
+Form = Literal["sharded", "full", "after forward", "full at the root"]
 
 
 def common(case: TrainingCase) -> dict[str, Any]:
@@ -71,43 +71,32 @@ def largest_bound(case: TrainingCase) -> float:
 
 
 def training(case: TrainingCase, pin_memory: bool | None = None) -> Filling:
-    """Some steps of SGD; with CPU offload unless ``pin_memory`` is None."""
-    values = {**common(case), "allowed": largest_bound(case), **offload(pin_memory)}
+    """Some steps of SGD, in mixed precision if the case is of that; with CPU offload unless ``pin_memory`` is None."""
+    offload = Code("" if pin_memory is None else ", offload_policy=offload")
+    values = {**common(case), "allowed": largest_bound(case), "pin_memory": pin_memory, "offload": offload}
+    policies = () if pin_memory is None else ("CPUOffloadPolicy",)
+    if isinstance(case, PrecisionCase):
+        return Filling("precision.py.j2", (*policies, "MixedPrecisionPolicy", SHARD), {**values, **precision(case)})
     if isinstance(case, EmptyCase):
         check(0 in case.shape and max(case.shape) <= MOST and min(case.shape) >= 0, "a shape without elements")
         empty = code("Add(nn.Parameter(torch.empty({})))", case.shape)
         values |= {"adds": True, "net": sequential([*map(partial(layer, case.net), case.net.blocks), empty])}
-    return Filling("training.py.j2", uses(pin_memory), values)
+    return Filling("training.py.j2", (*policies, SHARD), values)
 
 
-def offload(pin_memory: bool | None) -> dict[str, Any]:
-    """The values for CPU offload, if there is any."""
-    return {"pin_memory": pin_memory, "offload": Code("" if pin_memory is None else ", offload_policy=offload")}
-
-
-def uses(pin_memory: bool | None, *more: str) -> tuple[str, ...]:
-    """The names that are imported from the subject."""
-    return (*([] if pin_memory is None else ["CPUOffloadPolicy"]), *more, SHARD)
-
-
-def precision(case: PrecisionCase, pin_memory: bool | None = None) -> Filling:
-    """Training in mixed precision: the unsharded net computes and reduces in the same dtypes by explicit casts."""
-    values = {
-        **common(case),
+def precision(case: PrecisionCase) -> dict[str, Any]:
+    """The dtypes of mixed precision: the unsharded net computes and reduces in the same ones by explicit casts."""
+    scales = {case.large: SCALE, case.small: 1.0} if isinstance(case, RoundingCase) else {}
+    return {
         "standard": Code(f"copy, {IMPORTS}"),
-        **offload(pin_memory),
         "param_dtype": case.param_dtype and dtype_of(case.param_dtype),
         "reduce_dtype": case.reduce_dtype and dtype_of(case.reduce_dtype),
         "compute": case.compute,
         "reduce": case.reduction,
         "fraction": FRACTION if case.is_low and not case.born else 0.0,
+        **({"born": dtype_of(case.born)} if case.born else {}),
+        **({"scales": [scales.get(rank, 0.0) for rank in range(case.world_size)]} if scales else {}),
     }
-    if case.born:
-        values["born"] = dtype_of(case.born)
-    if isinstance(case, RoundingCase):
-        scales = {case.large: SCALE, case.small: 1.0}
-        values["scales"] = [scales.get(rank, 0.0) for rank in range(case.world_size)]
-    return Filling("precision.py.j2", uses(pin_memory, "MixedPrecisionPolicy"), values)
 
 
 def accumulation(case: AccumulationCase, switch: str = "") -> Filling:
@@ -134,111 +123,84 @@ def gradients_at_once(case: AccumulationCase) -> list[int]:
 
 # Where parameters and entries of state dicts lie.
 
-Form = Literal["sharded", "full", "after forward", "full at the root"]
 
-
-@dataclass(frozen=True)
-class State:
+def state(case: TrainingCase, *acts: str, look: str = "state_dict", form: Form = "sharded") -> Filling:
     """Actions on a sharded net, and then the entries that are compared, with the form that they must have.
 
     ``acts`` are "forward", "forward without gradients", "backward", "state_dict", "load" (the values of another seed),
     "unshard the root", or a method of every sharded module. ``look`` is "state_dict", "parameters" or "outputs".
     """
-
-    acts: tuple[str, ...] = ()
-    look: str = "state_dict"
-    form: Form = "sharded"
-
-    def __call__(self, case: TrainingCase) -> Filling:
-        """The script of one case."""
-        values = common(case)
-        root, block = forms(case, self.form)
-        return Filling("state.py.j2", (SHARD,), {
-            **values,
-            "acts": list(map(Code, self.acts)),
-            "look": self.look,
-            "others_modules": modules("other", case.sharded),
-            "seed": case.seed + ("load" in self.acts),
-            "root_parts": root,
-            "block_parts": block,
-        })  # fmt: skip
+    values = common(case)
+    root, block = parts(case, form)
+    return Filling("state.py.j2", (SHARD,), {
+        **values,
+        "acts": list(map(Code, acts)),
+        "look": look,
+        "others_modules": modules("other", case.sharded),
+        "seed": case.seed + ("load" in acts),
+        "root_parts": root,
+        "block_parts": block,
+    })  # fmt: skip
 
 
-def forms(case: TrainingCase, form: Form) -> tuple[int | None, int | None]:
-    """In how many parts parameters of the root and of sharded blocks are cut; None for plain tensors in full."""
-    if form == "after forward":
-        return after_forward(case)
-    root, block = form == "sharded", form in ("sharded", "full at the root")
+def parts(case: TrainingCase, form: Form) -> tuple[int | None, int | None]:
+    """In how many parts parameters of the root and of sharded blocks are cut; None for plain tensors in full.
+
+    Between forward and backward ``reshard_after_forward`` says it.
+    """
+    setting: Reshard = case.reshard_after_forward
+    if form == "after forward" and type(setting) is int and setting > 1:
+        return setting, setting
+    root = form == "sharded" or (form == "after forward" and setting is True)
+    block = root or form == "full at the root" or (form == "after forward" and setting is None)
     return (case.shards if root else None), (case.shards if block else None)
 
 
-def after_forward(case: TrainingCase) -> tuple[int | None, int | None]:
-    """The same between forward and backward, as ``reshard_after_forward`` says."""
-    setting: Reshard = case.reshard_after_forward
-    if setting is None:
-        return None, case.shards
-    if type(setting) is int and setting > 1:
-        return setting, setting
-    parts = case.shards if setting is True else None
-    return parts, parts
+def states(*acts: str, **asked: Any) -> Family:
+    """Requirements of what there is after these actions."""
+    return Family(TrainingCase, lambda case: state(case, *acts, **asked))
 
 
-PLAIN = Family(TrainingCase, training)
-OFFLOADED = Family(TrainingCase, partial(training, pin_memory=False))
-ROUNDED = Family(RoundingCase, precision)
-QUIET = Family(AccumulationCase, partial(accumulation, switch=SYNC))
-TRAINING = {
-    "parity/exact": PLAIN,
-    "parity/general": PLAIN,
-    "parity/to-group": PLAIN,
-    "hsdp/exact": PLAIN,
-    "hsdp/general": PLAIN,
-    "hsdp/replicas-stay-equal": PLAIN,
-    "reduction/one-rank": PLAIN,
-    "sharding/zero-elements": Family(EmptyCase, training),
-    "offload/exact": OFFLOADED,
-    "offload/hsdp": OFFLOADED,
-    "offload/pinned": Family(TrainingCase, partial(training, pin_memory=True)),
-    "offload/mixed-precision": Family(PrecisionCase, partial(precision, pin_memory=False)),
-    "precision/exact": Family(PrecisionCase, precision),
-    "precision/reduce-dtype": ROUNDED,
-    "precision/hsdp": ROUNDED,
-    "accumulation/quiet": QUIET,
-    "accumulation/quiet-root": QUIET,
-    "accumulation/quiet-block": QUIET,
-    "accumulation/hsdp": QUIET,
-    "accumulation/hsdp-scatters": Family(AccumulationCase, partial(accumulation, switch="set_requires_all_reduce")),
-    "accumulation/loud": Family(AccumulationCase, accumulation),
+LIES = {"look": "parameters"}
+AFTER_FORWARD = {**LIES, "form": "after forward"}
+UNSHARDED = {**LIES, "form": "full at the root"}
+FAMILIES = {
+    **shown(
+        Family(TrainingCase, training),
+        "parity: exact general to-group",
+        "hsdp: exact general replicas-stay-equal",
+        "reduction: one-rank",
+    ),
+    **shown(Family(TrainingCase, partial(training, pin_memory=False)), "offload: exact hsdp"),
+    **shown(Family(TrainingCase, partial(training, pin_memory=True)), "offload: pinned"),
+    **shown(Family(PrecisionCase, partial(training, pin_memory=False)), "offload: mixed-precision"),
+    **shown(Family(PrecisionCase, training), "precision: exact"),
+    **shown(Family(RoundingCase, training), "precision: reduce-dtype hsdp"),
+    **shown(Family(EmptyCase, training), "sharding: zero-elements"),
+    **shown(
+        Family(AccumulationCase, partial(accumulation, switch=SYNC)), "accumulation: quiet quiet-root quiet-block hsdp"
+    ),
+    **shown(
+        Family(AccumulationCase, partial(accumulation, switch="set_requires_all_reduce")), "accumulation: hsdp-scatters"
+    ),
+    **shown(Family(AccumulationCase, accumulation), "accumulation: loud"),
+    **shown(states(**LIES), "hsdp: layout rows"),
+    **shown(states("forward", **AFTER_FORWARD), "reshard: true false default to-group to-one-or-all"),
+    **shown(states("forward without gradients", **AFTER_FORWARD), "reshard: without-gradients"),
+    **shown(states("forward", "backward", **LIES), "reshard: after-backward to-group-after-backward"),
+    **shown(
+        states("set_reshard_after_backward(False)", "forward", "backward", look="parameters", form="full"),
+        "reshard: kept-after-backward",
+    ),
+    **shown(states("forward without gradients", "reshard()", **LIES), "reshard: by-hand"),
+    **shown(states("unshard the root", **UNSHARDED), "reshard: unshard"),
+    **shown(states("unshard()", "reshard()", **LIES), "reshard: undoes-unshard"),
+    **shown(states(), "state-dict: keys values hsdp-values"),
+    **shown(states("state_dict", **LIES), "state-dict: leaves-sharded"),
+    **shown(states("forward"), "state-dict: after-forward"),
+    **shown(states("forward", "state_dict", **LIES), "state-dict: reshards"),
+    **shown(states("unshard()"), "state-dict: after-unshard"),
+    **shown(states("load"), "state-dict: load hsdp-load"),
+    **shown(states("forward", "load"), "state-dict: load-after-forward"),
+    **shown(states("forward", "load", "forward", look="outputs"), "state-dict: forward-after-load"),
 }
-
-FORWARD = State(("forward",), "parameters", "after forward")
-TRAINED = State(("forward", "backward"), "parameters")
-KEPT = State(("set_reshard_after_backward(False)", "forward", "backward"), "parameters", "full")
-STATES = {
-    "hsdp/layout": State(look="parameters"),
-    "hsdp/rows": State(look="parameters"),
-    "reshard/true": FORWARD,
-    "reshard/false": FORWARD,
-    "reshard/default": FORWARD,
-    "reshard/to-group": FORWARD,
-    "reshard/to-one-or-all": FORWARD,
-    "reshard/without-gradients": State(("forward without gradients",), "parameters", "after forward"),
-    "reshard/after-backward": TRAINED,
-    "reshard/to-group-after-backward": TRAINED,
-    "reshard/kept-after-backward": KEPT,
-    "reshard/by-hand": State(("forward without gradients", "reshard()"), "parameters"),
-    "reshard/unshard": State(("unshard the root",), "parameters", "full at the root"),
-    "reshard/undoes-unshard": State(("unshard()", "reshard()"), "parameters"),
-    "state-dict/keys": State(),
-    "state-dict/values": State(),
-    "state-dict/hsdp-values": State(),
-    "state-dict/leaves-sharded": State(("state_dict",), "parameters"),
-    "state-dict/after-forward": State(("forward",)),
-    "state-dict/reshards": State(("forward", "state_dict"), "parameters"),
-    "state-dict/after-unshard": State(("unshard()",)),
-    "state-dict/load": State(("load",)),
-    "state-dict/hsdp-load": State(("load",)),
-    "state-dict/load-after-forward": State(("forward", "load")),
-    "state-dict/forward-after-load": State(("forward", "load", "forward"), "outputs"),
-}
-FAMILIES = {**TRAINING, **{requirement: Family(TrainingCase, state) for requirement, state in STATES.items()}}

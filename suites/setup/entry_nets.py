@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,9 +44,7 @@ def linear(rows: int = 3, columns: int = 2, bias: bool = False) -> nn.Linear:
 
 def sharder(rank: Rank) -> Sharder:
     """``fully_shard`` over all ranks."""
-    fully_shard = rank.implementation.fully_shard
-    assert fully_shard is not None
-    return lambda module, **options: fully_shard(module, **{"mesh": rank.mesh(), **options})
+    return partial(rank.implementation.fully_shard, mesh=rank.mesh())
 
 
 # What is given back.
@@ -56,7 +55,6 @@ def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     net: Any = case.build()
     before = {name: type(module) for name, module in net.named_modules()}
     kind = rank.implementation.module_class
-    assert kind is not None
     listed = [net[place] for place in case.sharded]
     returned = {"list": not listed or sharder(rank)(listed) is listed, "module": sharder(rank)(net) is net}
     part, modules = net[:-1], dict(net.named_modules())
@@ -83,7 +81,6 @@ def names_of(net: nn.Module) -> dict[str, list[str]]:
 def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
     """Which modules of a list become sharded ones, where one lies within another; the list may name the inner first."""
     facts, kind = {}, rank.implementation.module_class
-    assert kind is not None
     for order in ("outer first", "inner first"):
         outer, beside = nn.Sequential(linear(), nn.Sequential(linear(2, 3))), linear(2, 2)
         given = [outer, outer[1], beside] if order == "outer first" else [outer[1], outer, beside]
@@ -93,24 +90,22 @@ def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
     return facts
 
 
-class ListWithForward(nn.ModuleList):
+class InARow(nn.Module):
+    """Modules that run one after the other."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(…, 2)`` to the same."""
+        for module in self.children():
+            x = module(x)
+        return x
+
+
+class ListWithForward(InARow, nn.ModuleList):
     """A list of modules that can run."""
 
-    def forward(self, x: Tensor) -> Any:
-        """One after the other."""
-        for module in self:
-            x = module(x)
-        return x
 
-
-class DictWithForward(nn.ModuleDict):
+class DictWithForward(InARow, nn.ModuleDict):
     """Named modules that can run."""
-
-    def forward(self, x: Tensor) -> Any:
-        """One after the other."""
-        for module in self.values():
-            x = module(x)
-        return x
 
 
 def outputs_of_containers(rank: Rank, case: PlainCase) -> list[Tensor]:
@@ -121,9 +116,8 @@ def outputs_of_containers(rank: Rank, case: PlainCase) -> list[Tensor]:
 
 def ranks_of_the_default_mesh(rank: Rank, case: PlainCase) -> list[Any]:
     """The ranks of the mesh that a parameter lies on where none was given."""
-    fully_shard = rank.implementation.fully_shard
-    assert fully_shard is not None
-    return [parameter.device_mesh.mesh.tolist() for parameter in fully_shard(linear()).parameters()]
+    net = rank.implementation.fully_shard(linear())
+    return [parameter.device_mesh.mesh.tolist() for parameter in net.parameters()]
 
 
 class WithEmpty(Blocks):

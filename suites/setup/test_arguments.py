@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,13 @@ from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import FACTS, apply, data_mesh, tensors
 from suites.kit.strategies import stacks, training_cases, world_sizes
 from suites.oracle.expected import expected
-from suites.oracle.judging import finds, follows
+from suites.oracle.judging import finds, follows, sees
 from suites.oracle.sharded import Resting
+
+TWO_AXES = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
+FROM_GROUP = (Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP)
+DEVICES = ("second device type",)
+
 
 # Where things lie. Cases are built on the CPU, so a target that is the CPU cannot tell.
 
@@ -49,7 +55,7 @@ def lie_on_the_device(trial: Trial, case: CaseOnMesh) -> None:
     finds(trial, devices, case, dict.fromkeys(names, "the mesh's"))
 
 
-@requirement("arguments/moves-to-device", Feature.FULLY_SHARD, limits=("second device type",), source="C1")
+@requirement("arguments/moves-to-device", Feature.FULLY_SHARD, limits=DEVICES, source="C1")
 @example(case=GeneratedCase(1, Net(2, (Block("norms"),))))
 @given(case=generated_cases(world_size=world_sizes()))
 def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case: GeneratedCase) -> None:
@@ -57,14 +63,7 @@ def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case
     lie_on_the_device(trial, case)
 
 
-@requirement(
-    "arguments/moves-the-rest-to-device",
-    Feature.FULLY_SHARD,
-    Feature.TENSOR_PARALLEL,
-    ranks=4,
-    limits=("second device type",),
-    source="C2",
-)
+@requirement("arguments/moves-the-rest-to-device", *TWO_AXES, ranks=4, limits=DEVICES, source="C2")
 @given(case=parallel_cases(even=False, blocks=("buffer",)))
 def test_what_tensor_parallelism_left_on_the_cpu_is_moved(trial: Trial, case: ParallelCase) -> None:
     """After tensor parallelism, fully_shard moves what is still on the CPU, so that all ends on the mesh's device."""
@@ -84,19 +83,11 @@ def shard_across_device_types(rank: Rank, case: ParallelCase) -> None:
     rank.implementation.fully_shard(net, mesh=data_mesh(rank, case))
 
 
-@requirement(
-    "arguments/one-device-type",
-    Feature.FULLY_SHARD,
-    Feature.TENSOR_PARALLEL,
-    ranks=4,
-    limits=("second device type",),
-    source="C3",
-)
+@requirement("arguments/one-device-type", *TWO_AXES, ranks=4, limits=DEVICES, source="C3")
 @given(case=parallel_cases(even=False))
 def test_a_parameter_on_a_mesh_of_another_device_type_is_refused(trial: Trial, case: ParallelCase) -> None:
     """A DTensor parameter whose mesh is of another device type than the given mesh raises ValueError."""
-    match = "mesh of the same type.*cpu"
-    trial.refuses(shard_across_device_types, case, error="ValueError", match=match)
+    trial.refuses(shard_across_device_types, case, error="ValueError", match="mesh of the same type.*cpu")
 
 
 @st.composite
@@ -141,10 +132,7 @@ def group_cases(draw: st.DrawFn, two_axes: bool = False) -> ParallelCase:
         replicas = draw(st.sampled_from([n for n in (2, 1, 4) if ranks % n == 0]))
         sizes = {"replicate": replicas, "shard": ranks // replicas, "copy": copies}
     case = replace(base, mesh=tuple(sizes.values()))
-    found: ParallelCase = as_case(
-        ParallelCase, case, axes=tuple(sizes), shard=("shard",), replicate=("replicate",) * two_axes
-    )
-    return found
+    return as_case(ParallelCase, case, axes=tuple(sizes), shard=("shard",), replicate=("replicate",) * two_axes)
 
 
 #: Two ranks that train with each other, and two others, on the same data.
@@ -172,31 +160,31 @@ class OverGroups(Resting):
 
     def see_meshes(self) -> dict[str, Any]:
         """Which ranks the meshes of parameters and gradients have, and where this rank is among them."""
-        meshes = {name: [getattr(each, "device_mesh", None) for each in (p, p.grad)] for name, p in self.held.items()}
-        return {
-            name: [
-                {"ranks": mesh.mesh.tolist(), "coordinate": list(mesh.get_coordinate() or ())} for mesh in each if mesh
-            ]
-            for name, each in meshes.items()
-        }
+        return {name: [mesh_of(each) for each in (p, p.grad)] for name, p in self.held.items()}
 
 
-def expected_mesh(case: ParallelCase, number: int) -> dict[str, Any]:
-    """The ranks that train together with rank ``number``, and its place among them."""
+def mesh_of(tensor: Any) -> dict[str, Any] | None:
+    """Those of one, if it has any."""
+    mesh = getattr(tensor, "device_mesh", None)
+    return None if mesh is None else {"ranks": mesh.mesh.tolist(), "coordinate": list(mesh.get_coordinate() or ())}
+
+
+def expected_meshes(case: ParallelCase, number: int) -> dict[str, Any]:
+    """Of each parameter and gradient, the ranks that train together with rank ``number``, and its place among them."""
     ranks = torch.arange(case.world_size).reshape(case.mesh)[..., number % case.count("copy")]
-    return {"ranks": ranks.tolist(), "coordinate": (ranks == number).nonzero()[0].tolist()}
+    mesh = {"ranks": ranks.tolist(), "coordinate": (ranks == number).nonzero()[0].tolist()}
+    return {name: [mesh, mesh] for name in case.full()}
 
 
-@requirement("arguments/mesh-from-group", Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP, ranks=2, source="C16")
+@requirement("arguments/mesh-from-group", *FROM_GROUP, ranks=2, source="C16")
 @example(case=TWICE)
 @given(case=group_cases())
 def test_parameters_and_gradients_lie_on_the_ranks_of_the_group(trial: Trial, case: ParallelCase) -> None:
     """Over a mesh made from a process group, parameters and gradients lie on its ranks, in its order."""
-    for number, got in enumerate(trial.run(OverGroups.seen, case, ("forward", "backward"), "meshes")):
-        trial.agree(f"rank {number}", got["meshes"], {name: [expected_mesh(case, number)] * 2 for name in case.full()})
+    sees(trial, OverGroups, case, ("forward", "backward"), meshes=partial(expected_meshes, case))
 
 
-@requirement("arguments/trains-on-mesh-from-group", Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP, ranks=2, source="C16")
+@requirement("arguments/trains-on-mesh-from-group", *FROM_GROUP, ranks=2, source="C16")
 @example(case=TWICE)
 @given(case=group_cases())
 def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: ParallelCase) -> None:
@@ -205,11 +193,7 @@ def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: Par
 
 
 @requirement(
-    "arguments/trains-on-mesh-from-groups",
-    Feature.FULLY_SHARD,
-    Feature.HSDP,
-    Feature.MESH_FROM_GROUP,
-    ranks=4,
+    "arguments/trains-on-mesh-from-groups", Feature.FULLY_SHARD, Feature.HSDP, Feature.MESH_FROM_GROUP, ranks=4
 )
 @example(case=HYBRID)
 @given(case=group_cases(two_axes=True))

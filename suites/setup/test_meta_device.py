@@ -9,6 +9,7 @@ A weight of five rows on two ranks has no memory anywhere until ``to_empty``, an
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,8 +26,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import SPREAD, Stack
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import CONSTANT, apply, data_mesh, layouts, loss_of, parameters, tensors, whole_mesh, write
-from suites.kit.registered import owner
-from suites.kit.strategies import cases_of, costly, training_cases
+from suites.kit.strategies import cases_of, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.oracle.layout import local
@@ -55,8 +55,7 @@ def meta_cases(at_least: int = 1, exact: bool = False) -> st.SearchStrategy[Meta
     """A net of one mesh axis that begins on meta."""
     cases = training_cases(at_least=at_least, exact=exact)
     either = {"default_mesh": st.booleans(), "inside": st.booleans()}
-    found: st.SearchStrategy[MetaCase] = cases_of(MetaCase, cases, axes=st.just(("dp",)), **either)
-    return found
+    return cases_of(MetaCase, cases, axes=st.just(("dp",)), **either)
 
 
 @st.composite
@@ -92,14 +91,14 @@ def materialized(rank: Rank, case: MetaCase) -> nn.Sequential:
     return net
 
 
-def facts_on_meta(rank: Rank, case: MetaCase) -> dict[str, Any]:
-    """What every parameter is after sharding on meta."""
-    return layouts(on_meta(rank, case), whole_mesh(rank, case), *FACTS)
+def lie(trial: Trial, case: MetaCase, make: Callable[[Rank, MetaCase], nn.Module], **other: Any) -> None:
+    """Require of every parameter of the net that is made so how it lies; ``other`` is what is unusual."""
+    finds(trial, partial(facts_of, make=make), case, lambda rank: case.layouts(rank, *FACTS, **other))
 
 
-def facts_on_device(rank: Rank, case: MetaCase) -> dict[str, Any]:
-    """What every parameter is after ``to_empty``."""
-    return layouts(materialized(rank, case), whole_mesh(rank, case), *FACTS)
+def facts_of(rank: Rank, case: MetaCase, make: Callable[[Rank, MetaCase], nn.Module]) -> dict[str, Any]:
+    """What every parameter is."""
+    return layouts(make(rank, case), whole_mesh(rank, case), *FACTS)
 
 
 def left_unwritten(rank: Rank, case: MetaCase) -> dict[str, bool]:
@@ -158,10 +157,9 @@ def forward_too_early(rank: Rank, case: MetaCase) -> None:
 def names_left_on_meta(case: MetaCase) -> list[str]:
     """The parameters on meta of the first group, root first, that has any there."""
     names = [name for name, _ in case.net.build().named_parameters()]
-    left = [name for name in names if owner(name) not in case.given]
-    of_root = [name for name in left if owner(name) not in case.sharded]
-    first = owner(left[0])
-    return of_root or [name for name in left if owner(name) == first]
+    left = [name for name in names if int(name.partition(".")[0]) not in case.given]
+    units = {case.unit_of(name): [each for each in left if case.unit_of(each) == case.unit_of(name)] for name in left}
+    return units.get("root") or next(iter(units.values()))
 
 
 def names_in(message: str, case: MetaCase) -> list[str]:
@@ -180,7 +178,7 @@ UNEVEN = MetaCase(2, Stack(3, ("linear",), multiplier=1), axes=("dp",))
 @given(case=meta_cases())
 def test_parameters_sharded_on_meta_stay_there_as_dtensors(trial: Trial, case: MetaCase) -> None:
     """Parameters sharded on meta stay on meta, as DTensors placed and cut as on a device, with any mesh."""
-    finds(trial, facts_on_meta, case, lambda rank: case.layouts(rank, *FACTS, device="meta"))
+    lie(trial, case, on_meta, device="meta")
 
 
 @requirement("meta/to-empty", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
@@ -188,7 +186,7 @@ def test_parameters_sharded_on_meta_stay_there_as_dtensors(trial: Trial, case: M
 @given(case=meta_cases())
 def test_to_empty_gives_every_shard_memory_on_the_device(trial: Trial, case: MetaCase) -> None:
     """After to_empty every parameter lies on the device, as a DTensor of the same size, placements and rows."""
-    finds(trial, facts_on_device, case, lambda rank: case.layouts(rank, *FACTS))
+    lie(trial, case, materialized)
 
 
 @requirement("meta/reset-parameters", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C13")
@@ -203,8 +201,7 @@ def test_reset_parameters_writes_every_shard(trial: Trial, case: MetaCase) -> No
 @given(case=meta_cases())
 def test_one_step_runs_after_reset_parameters(trial: Trial, case: MetaCase) -> None:
     """Training starts from reset parameters: the loss is finite, and a step moves every element that has a gradient."""
-    want = {"finite": True, "without gradient": [], "stuck": []}
-    finds(trial, step_after_reset, case, want)
+    finds(trial, step_after_reset, case, {"finite": True, "without gradient": [], "stuck": []})
 
 
 @requirement("meta/training", Feature.FULLY_SHARD, Feature.META_DEVICE, ranks=2, source="C13")
@@ -235,14 +232,14 @@ def test_the_refusal_names_the_parameters_that_are_on_meta(trial: Trial, case: M
 @given(case=two_axis_cases(even=False))
 def test_parameters_cut_by_two_axes_on_meta_stay_there(trial: Trial, case: MetaCase) -> None:
     """After tensor parallelism and fully_shard on meta, parameters are DTensors on meta, cut by both axes."""
-    finds(trial, facts_on_meta, case, lambda rank: case.layouts(rank, *FACTS, device="meta"))
+    lie(trial, case, on_meta, device="meta")
 
 
 @requirement("meta/2d-to-empty", *TWO_AXES, ranks=2, source="C14")
 @given(case=two_axis_cases(even=False))
 def test_to_empty_gives_parts_cut_by_two_axes_memory(trial: Trial, case: MetaCase) -> None:
     """After to_empty, parameters cut by tensor parallelism and fully_shard lie on the device, cut as before."""
-    finds(trial, facts_on_device, case, lambda rank: case.layouts(rank, *FACTS))
+    lie(trial, case, materialized)
 
 
 @requirement("meta/2d-reset-parameters", *TWO_AXES, ranks=2, source="C14")
@@ -253,9 +250,8 @@ def test_reset_parameters_writes_parts_cut_by_two_axes(trial: Trial, case: MetaC
 
 
 @requirement("meta/2d-training", *TWO_AXES, ranks=2, source="C14")
-@costly(2)
 @example(case=MetaCase(4, Stack(3, ("mlp",)), (0,), "float32", exact=True, mesh=(2, 2), steps=1))
-@given(case=two_axis_cases(exact=True))
+@given_half(case=two_axis_cases(exact=True))
 def test_a_tensor_parallel_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: MetaCase) -> None:
     """With weights written into its parts, a tensor-parallel net that began on meta trains as the unsharded model."""
     follows(trial, FromMeta.play, expected(case))

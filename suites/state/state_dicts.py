@@ -53,10 +53,7 @@ class OddCase(TrainingCase):
 
 def odd_cases(odd: str, **fixed: Any) -> st.SearchStrategy[OddCase]:
     """Such nets."""
-    found: st.SearchStrategy[OddCase] = cases_of(
-        OddCase, training_cases(reshard_after_forward=None, **fixed), odd=st.just(odd)
-    )
-    return found
+    return cases_of(OddCase, training_cases(reshard_after_forward=None, **fixed), odd=st.just(odd))
 
 
 @st.composite
@@ -143,10 +140,10 @@ class Asked(ShardedStack):
         """What is registered, by sorted names."""
         return described(dict(sorted(self.tensors().items())))
 
-    def see_copied(self) -> list[str]:
-        """Of which parameters and buffers the entry is not their very memory; of empty ones, nothing can be said."""
+    def see_shares(self) -> dict[str, bool]:
+        """Whether the entry of each parameter and buffer is its very memory; of empty ones, nothing can be said."""
         state, held = self.net.state_dict(), self.tensors()
-        return [n for n, t in held.items() if own(t).numel() and own(t).data_ptr() != own(state[n]).data_ptr()]
+        return {n: not own(e).numel() or own(e).data_ptr() == own(held[n]).data_ptr() for n, e in state.items()}
 
     def see_cuts(self) -> dict[str, list[int | None]]:
         """The dim that each parameter's entry is cut along, on each axis of its mesh."""
@@ -161,19 +158,14 @@ class Asked(ShardedStack):
 class Assembled(Asked):
     """A net that began on meta, into which one parameter after the other is loaded by ``assign``.
 
-    ``pin`` is what is said to the policy of CPU offload; without such a policy it is None.
+    The option ``pin`` is what is said to the policy of CPU offload; without such a policy it is None.
     """
-
-    def __init__(self, rank: Rank, case: TrainingCase, pin: bool | None) -> None:
-        self.pin = pin
-        super().__init__(rank, case)
 
     def made(self) -> Any:
         """The net with the values of the other net."""
-        policy, options = self.rank.implementation.cpu_offload_policy, {}
-        if self.pin is not None:
-            assert policy is not None
-            options["offload_policy"] = policy(pin_memory=self.pin)
+        policy = self.rank.implementation.cpu_offload_policy
+        pin = self.options["pin"]
+        options = {} if pin is None else {"offload_policy": policy(pin_memory=pin)}
         with torch.device("meta"):
             net = self.case.net.build().to(self.case.torch_dtype)
         apply(self.rank, self.case, net, **options)
@@ -187,7 +179,7 @@ class Assembled(Asked):
 
 def assembled(rank: Rank, case: TrainingCase, pin: bool | None) -> dict[str, Any]:
     """What such a net gives, what is entered, and where that lies."""
-    return Assembled(rank, case, pin).do("look", ("entries", "devices"))
+    return Assembled(rank, case, pin=pin).do("look", ("entries", "devices"))
 
 
 class Held(Asked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from suites.kit.parallel import ParallelCase, parallel_cases
 from suites.kit.registered import unshard_all
 from suites.kit.strategies import training_cases
 from suites.oracle.expected import expected as unsharded
-from suites.oracle.judging import finds, follows
+from suites.oracle.judging import finds, follows, sees
 from suites.state import state_dicts
 from suites.state.state_dicts import Asked, OddCase, expected, odd_cases, other, placed_cases, plain_cases
 
@@ -60,7 +61,7 @@ def test_asking_for_a_state_dict_leaves_the_model_sharded(trial: Trial, case: Tr
 @given(case=ANY_CASE)
 def test_entries_share_memory_with_the_parameters(trial: Trial, case: TrainingCase) -> None:
     """Every entry that is not empty is the very memory of the sharded parameter or buffer, not a copy."""
-    shares_memory(trial, case)
+    sees(trial, Asked, case, (), shares=dict.fromkeys(case.build().state_dict(), True))
 
 
 @requirement("state-dict/load", *SHARDED, source="A1")
@@ -89,8 +90,7 @@ def test_loading_after_a_forward_that_left_parameters_full_loads_the_shards(tria
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None:
     """A forward after loading gives what the unsharded model gives with the loaded values, padding or not."""
-    for number, got in enumerate(trial.run(Asked.seen, case, ("allocate", "forward", "give", "look"))):
-        trial.agree(f"rank {number}", got["found"], outputs(case, number, batch=1))
+    sees(trial, Asked, case, ("allocate", "forward", "give", "look"), found=partial(outputs, case, batch=1))
 
 
 @requirement("state-dict/after-forward", *SHARDED, ranks=2, source="A2")
@@ -154,7 +154,7 @@ def test_under_tensor_parallelism_a_state_dict_leaves_the_model_sharded(trial: T
 @given(case=parallel_cases(even=False))
 def test_under_tensor_parallelism_entries_share_memory(trial: Trial, case: ParallelCase) -> None:
     """Cut by tensor parallelism too, every entry that is not empty is the memory of the parameter or buffer."""
-    shares_memory(trial, case)
+    sees(trial, Asked, case, (), shares=dict.fromkeys(case.build().state_dict(), True))
 
 
 @requirement("state-dict/2d-load", *TWO_AXES, ranks=2, source="A4")
@@ -206,7 +206,7 @@ def test_a_full_state_dict_of_a_transformer_is_the_unsharded_models(trial: Trial
 def test_what_is_cut_along_its_largest_dim_loads_in_place(trial: Trial, case: OddCase) -> None:
     """Cut along their largest dims, parameters are entered so, and loading writes every value into their own memory."""
     dims = {name: [state_dicts.largest(full)] for name, full in case.full().items()}
-    finds(trial, Asked.seen, case, {"found": {}, "cuts": dims}, (), "cuts")
+    sees(trial, Asked, case, (), cuts=dims)
     enters(trial, case, *LOAD)
     keeps_memory(trial, case)
 
@@ -233,8 +233,7 @@ def test_buffers_are_entered_and_loaded_unless_they_are_not_persistent(trial: Tr
     before, after = (dict(net.named_buffers()) for net in (case.build(), other(case)))
     enters(trial, case)
     enters(trial, case, *LOAD)
-    for number, got in enumerate(trial.run(Asked.seen, case, LOAD, "buffers")):
-        trial.agree(f"rank {number}", got["buffers"], {**after, "passing": before["passing"]})
+    sees(trial, Asked, case, LOAD, buffers={**after, "passing": before["passing"]})
 
 
 @requirement("state-dict/under-checkpoint", *SHARDED, Feature.CHECKPOINT, ranks=2)
@@ -256,14 +255,6 @@ def enters(trial: Trial, case: TrainingCase, *acts: str, looks: tuple[str, ...] 
         if loads:
             wrong = got["found"]["do not fit"]
             trial.holds(not wrong, f"rank {number}: do not fit: {wrong}")
-
-
-def shares_memory(trial: Trial, case: TrainingCase) -> None:
-    """Require that no entry is in other memory."""
-    for number, got in enumerate(trial.run(Asked.seen, case, (), "copied")):
-        trial.holds(
-            not got["copied"], f"rank {number}: entries should be the very memory, but are not: {got['copied']}"
-        )
 
 
 def keeps_memory(trial: Trial, case: TrainingCase) -> None:
