@@ -11,17 +11,15 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import nn
-from torch.distributed.tensor import DTensor
 
 from harness.worlds.rank import Rank
-from suites.communication.played import PASS, RecordedStack
+from suites.communication.played import PASS
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
-from suites.kit.programs import whole
+from suites.kit.programs import ShardedStack
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
-from suites.oracle.sharded import played_on
+from suites.parallelism.norms import spoil
 
 NORMS = ("1.0", "2.0", "3.0", "inf")
 #: A limit below every norm of these nets, and one above.
@@ -35,11 +33,6 @@ class ClipCase(TrainingCase):
     norm: str = "2.0"
     limit: float = 0.25
     foreach: bool | None = None
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """What comes before clipping."""
-        return PASS
 
 
 @dataclass(frozen=True)
@@ -70,41 +63,9 @@ def scaler_cases(draw: st.DrawFn, /, spoilt: bool = False) -> Any:
     return as_case(ScalerCase, case, scale=scale, spoilt=draw(st.sampled_from(holders)) if spoilt else -1)
 
 
-def clip(rank: Rank, case: ClipCase) -> dict[str, Any]:
-    """The total norm before clipping, as both functions give it, and what can be seen before and after."""
-    stack, norm = RecordedStack(rank, case), float(case.norm)
-    before = played_on(stack)
-    grads = [p.grad for p in stack.held.values() if p.grad is not None]
-    alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
-    total = torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, norm, foreach=case.foreach)
-    return {"norms": [whole(alone), whole(total)], "before": before, "after": stack.see_gradients()}
-
-
 def refuse_infinity(rank: Rank, case: ScalerCase) -> None:
     """Clip gradients that are not finite, on one rank."""
-    stack = RecordedStack(rank, case)
+    stack = ShardedStack(rank, case)
     stack.do_all(PASS)
-    spoil(rank, case, stack.net)
+    spoil(stack)
     torch.nn.utils.clip_grad_norm_(stack.held.values(), 1.0, error_if_nonfinite=True)
-
-
-def scaled_step(rank: Rank, case: ScalerCase) -> dict[str, Any]:
-    """The gradients unscaled, the parameters after the step, and the scale after its update."""
-    stack = RecordedStack(rank, case)
-    optimizer = torch.optim.SGD(stack.held.values(), lr=case.learning_rate)
-    scaler = torch.amp.GradScaler(rank.device.type, init_scale=case.scale, growth_interval=1000)
-    scaler.scale(case.loss(stack.run(), 0, rank.number)).backward()
-    spoil(rank, case, stack.net)
-    scaler.unscale_(optimizer)
-    found = stack.see_gradients()
-    scaler.step(optimizer)
-    scaler.update()
-    return {"gradients": found, "parameters": stack.see_parameters(), "scale": float(scaler.get_scale())}
-
-
-def spoil(rank: Rank, case: ScalerCase, net: nn.Module) -> None:
-    """Put infinity into this rank's first gradient, if it is the one."""
-    if rank.number == case.spoilt:
-        first = next(net.parameters()).grad
-        assert isinstance(first, DTensor)
-        first.to_local()[0] = torch.inf

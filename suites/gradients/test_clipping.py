@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from hypothesis import given
-from torch import Tensor
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.gradients.clipping import ClipCase, ScalerCase, clip, clip_cases, refuse_infinity, scaled_step, scaler_cases
-from suites.kit import tolerance
-from suites.oracle.expected import expected
-from suites.oracle.judging import agrees
+from suites.gradients.clipping import ClipCase, ScalerCase, clip_cases, refuse_infinity, scaler_cases
+from suites.parallelism.norms import clips, scales
 
 ONE_AXIS = (Feature.FULLY_SHARD,)
 REPLICATED = (*ONE_AXIS, Feature.HSDP)
-
-
-def clips(trial: Trial, case: ClipCase) -> None:
-    """Compare norms and clipped gradients with those of the unsharded model."""
-    want, found = expected(case), trial.run(clip, case)
-    agrees(trial, [got["before"] for got in found], want)
-    grads: dict[str, Any] = want.wide[-1]["gradients"]
-    total: Tensor = torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in grads.values()]), float(case.norm))
-    factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
-    for number, got in enumerate(found):
-        trial.agree(f"rank {number}, norms", got["norms"], [total, total], tolerance.norms)
-        clipped = want.of_parameters({name: g * factor for name, g in grads.items()}, number)
-        trial.agree(f"rank {number}, after", got["after"], clipped, tolerance.norms)
 
 
 @requirement("clipping/one-axis", *ONE_AXIS, ranks=2)
@@ -58,19 +39,11 @@ def test_infinity_on_one_rank_is_refused_on_all(trial: Trial, case: ScalerCase) 
 @given(case=scaler_cases())
 def test_a_scaled_loss_gives_the_same_step(trial: Trial, case: ScalerCase) -> None:
     """Under a GradScaler gradients and step are those of the unsharded model, and the scale stays."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(scaled_step, case)):
-        [right] = want.trace(number)
-        due = {"gradients": right["gradients"], "parameters": right["parameters"], "scale": case.scale}
-        trial.agree(f"rank {number}", got, due)
+    scales(trial, case)
 
 
 @requirement("clipping/scaler-infinity", *ONE_AXIS, ranks=2)
 @given(case=scaler_cases(spoilt=True))
 def test_infinity_on_one_rank_stops_the_step_on_all(trial: Trial, case: ScalerCase) -> None:
     """When one rank's gradients are not finite, a GradScaler takes no step and halves its scale on every rank."""
-    named: dict[str, Any] = {name: p.detach() for name, p in case.build().named_parameters()}
-    want = expected(case)
-    for number, got in enumerate(trial.run(scaled_step, case)):
-        right = {"gradients": None, "parameters": want.of_parameters(named, number), "scale": case.scale / 2}
-        trial.agree(f"rank {number}", {**got, "gradients": None}, right)
+    scales(trial, case)

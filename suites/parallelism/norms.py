@@ -1,4 +1,4 @@
-"""Clipping and scaling of gradients that lie over several axes: what is drawn, and what runs on ranks.
+"""Clipping and scaling of gradients: what runs on ranks of any mesh, how it is judged, and cases of several axes.
 
 Gradients [3] and [4] on two ranks have the norm 5 on both; clipped to 1 they are [0.6] and [0.8].
 """
@@ -10,28 +10,28 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import nn
 
+from harness.trial import Trial
 from harness.worlds.rank import Rank
+from suites.kit import tolerance
 from suites.kit.parallel import parallel_cases
-from suites.kit.programs import whole
+from suites.kit.programs import ShardedStack, whole
 from suites.oracle.expected import expected
 from suites.oracle.layout import own
-from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase
-
-#: Below the norm of nearly all gradients drawn; those that are below it are left as they are.
-MOST_NORM = 0.5
-#: A power of two, so that scaling by it is exact.
-SCALE = 1024.0
+from suites.oracle.situation import STEP
+from suites.parallelism.tensor_parallel import TensorParallelCase
 
 
 @dataclass(frozen=True)
 class NormCase(TensorParallelCase):
-    """One backward. ``norm`` is the kind of norm; the gradients of rank ``spoilt`` get an infinity, if there is one."""
+    """One backward. ``norm`` is its kind; the gradients of rank ``spoilt`` get an infinity, if there is one."""
 
     norm: str = "2"
+    #: Below the norm of nearly all gradients drawn; those that are below it are left as they are.
+    limit: float = 0.5
     foreach: bool | None = None
-    spoilt: int | None = None
+    scale: float = 1024.0
+    spoilt: int = -1
 
 
 @st.composite
@@ -46,7 +46,7 @@ def norm_cases(draw: st.DrawFn, /, spoilt: bool = False) -> NormCase:
         case,
         norm=draw(st.sampled_from(["2", "1", "3", "inf"])),
         foreach=draw(st.sampled_from([None, True, False])),
-        spoilt=draw(st.sampled_from([None, *range(case.world_size)])) if spoilt else None,
+        spoilt=draw(st.sampled_from([-1, *range(case.world_size)])) if spoilt else -1,
     )
 
 
@@ -55,43 +55,61 @@ def leaves_no_rank_without(case: NormCase) -> bool:
     return all(part.numel() for rank in range(case.world_size) for part in case.parts(rank).values())
 
 
-def clip(rank: Rank, case: NormCase) -> dict[str, Any]:
-    """The total norm that clipping returns, and the gradients after it."""
-    stack = TensorParallel(rank, case)
-    stack.do_all(("forward", "backward"))
-    total = nn.utils.clip_grad_norm_(stack.held.values(), MOST_NORM, float(case.norm), foreach=case.foreach)
-    return {"total": whole(total), "gradients": stack.see_gradients()}
+# On any mesh: cases have the fields of ``NormCase``, or those of them that are used.
 
 
-def clipped(case: NormCase, number: int) -> dict[str, Any]:
-    """What rank ``number`` must see of the unsharded model, clipped."""
-    gradients = expected(case).whole[0]["gradients"]
-    total = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients.values()]), float(case.norm))
-    factor = (MOST_NORM / (total + 1e-6)).clamp(max=1.0)
-    parts = expected(case).of_parameters({name: g * factor for name, g in gradients.items()}, number)
-    return {"total": total, "gradients": parts}
+def clip(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, Any]:
+    """The total norm before clipping, as both functions give it, and gradients before and after."""
+    stack, norm = kind(rank, case), float(case.norm)
+    stack.do_all(STEP[:2])
+    before, grads = stack.see_gradients(), [p.grad for p in stack.held.values() if p.grad is not None]
+    alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
+    total = torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, norm, foreach=case.foreach)
+    return {"norms": [whole(alone), whole(total)], "before": before, "after": stack.see_gradients()}
 
 
-def scaled_step(rank: Rank, case: NormCase) -> dict[str, Any]:
-    """Scale the loss, let a gradient scaler unscale and step; what it left, and the scale afterwards."""
-    stack = TensorParallel(rank, case)
-    (stack.losses()[0] * SCALE).backward()
+def clips(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> None:
+    """Compare norms and clipped gradients, on any mesh, with those of the unsharded model."""
+    want = expected(case)
+    grads: dict[str, Any] = want.whole[0]["gradients"]
+    total = torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in grads.values()]), float(case.norm))
+    factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
+    for number, got in enumerate(trial.run(clip, case, kind)):
+        trial.agree(f"rank {number}, before", got["before"], want.of_parameters(grads, number))
+        trial.agree(f"rank {number}, norms", got["norms"], [total, total], tolerance.norms)
+        clipped = want.of_parameters({name: g * factor for name, g in grads.items()}, number)
+        trial.agree(f"rank {number}, after", got["after"], clipped, tolerance.norms)
+
+
+def scaled_step(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, Any]:
+    """The gradients unscaled, the parameters after the step, and the scale after its update."""
+    stack = kind(rank, case)
     optimizer = torch.optim.SGD(stack.held.values(), lr=case.learning_rate)
-    scaler = torch.amp.GradScaler(rank.device.type, init_scale=SCALE, growth_interval=1000)
-    scaler.scale(torch.zeros((), device=rank.device))
-    if rank.number == case.spoilt:
-        own(next(iter(stack.held.values())).grad).view(-1)[0] = float("inf")
+    scaler = torch.amp.GradScaler(rank.device.type, init_scale=case.scale, growth_interval=1000)
+    scaler.scale(stack.losses()[0]).backward()
+    spoil(stack)
     scaler.unscale_(optimizer)
-    after = stack.see_gradients()
+    found = stack.see_gradients()
     scaler.step(optimizer)
     scaler.update()
-    return {"gradients": after, "parameters": stack.see_parameters(), "scale": scaler.get_scale()}
+    return {"gradients": found, "parameters": stack.see_parameters(), "scale": float(scaler.get_scale())}
 
 
-def stepped(case: NormCase, number: int) -> dict[str, Any]:
-    """What rank ``number`` must see: a step where all is finite, else none and half the scale."""
-    [step] = expected(case).trace(number)
-    ends = {"parameters": step["parameters"], "scale": SCALE}
-    if case.spoilt is not None:
-        ends = {"parameters": case.parts(number), "scale": SCALE / 2}
-    return {"gradients": step["gradients"], **ends}
+def scales(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> None:
+    """Require a step where all is finite, else none, and half the scale; gradients but for spoilt ones are right."""
+    want = expected(case)
+    for number, got in enumerate(trial.run(scaled_step, case, kind)):
+        [right] = want.trace(number)
+        spoilt = case.spoilt >= 0
+        due = {
+            "gradients": got["gradients"] if number == case.spoilt else right["gradients"],
+            "parameters": case.parts(number) if spoilt else right["parameters"],
+            "scale": case.scale / 2 if spoilt else case.scale,
+        }
+        trial.agree(f"rank {number}", got, due)
+
+
+def spoil(stack: ShardedStack) -> None:
+    """Put infinity into this rank's first gradient, if it is the one."""
+    if stack.rank.number == stack.case.spoilt:
+        own(next(iter(stack.held.values())).grad).view(-1)[0] = torch.inf

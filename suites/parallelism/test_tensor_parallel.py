@@ -10,14 +10,13 @@ from hypothesis import example, given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit import tolerance
 from suites.kit.cases import Stack
 from suites.kit.parallel import FLAT, HYBRID, parallel_cases
 from suites.kit.strategies import costly
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
-from suites.parallelism.norms import NormCase, clip, clipped, norm_cases, scaled_step, stepped
+from suites.parallelism.norms import NormCase, clips, norm_cases, scales
 from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase, devices
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
@@ -110,13 +109,11 @@ def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Tria
 @given(case=norm_cases())
 def test_the_norm_of_gradients_over_two_axes_is_that_of_the_whole(trial: Trial, case: NormCase) -> None:
     """clip_grad_norm_ of gradients over dp and tp finds the unsharded model's total norm, and clips as there."""
-    finds(trial, clip, case, lambda number: clipped(case, number), within=tolerance.norms)
+    clips(trial, case, TensorParallel)
 
 
 @requirement("tensor-parallel/scaler", *BOTH, ranks=2)
 @given(case=norm_cases(spoilt=True))
 def test_an_infinity_on_one_rank_of_two_axes_skips_the_step_on_all(trial: Trial, case: NormCase) -> None:
     """A gradient scaler unscales gradients over dp and tp, and on an infinity anywhere, every rank skips the step."""
-    for number, got in enumerate(trial.run(scaled_step, case)):
-        want = stepped(case, number)
-        trial.agree(f"rank {number}", got if number != case.spoilt else {**got, "gradients": want["gradients"]}, want)
+    scales(trial, case, TensorParallel)
