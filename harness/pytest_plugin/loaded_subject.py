@@ -12,7 +12,6 @@ import torch
 
 from harness.data.case import Case
 from harness.data.kinds import ATTACHED
-from harness.pytest_plugin.options import option
 from harness.records.command_lines import launched, pytest_line
 from harness.records.record import Verdict
 from harness.requirements.marker import Requirement
@@ -91,8 +90,3 @@ class LoadedSubject:
 
 
 SUBJECT = pytest.StashKey[LoadedSubject]()
-
-
-def subject_of(config: pytest.Config) -> Subject:
-    """The subject that the options name, not yet loaded."""
-    return Subject(option(config, "implementation"), option(config, "backend"))
