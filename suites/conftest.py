@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pytest_plugin.collection import start_ahead
-from harness.pytest_plugin.options import is_worker
+from harness.pytest_plugin.starting import start_ahead
 from harness.requirement import requirement_of
 from suites.catalogue import RUN_ORDER
 
@@ -16,22 +15,7 @@ _PLACES = {chapter: place for place, chapter in enumerate(RUN_ORDER)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have ranks get ready while tests are collected: of workers those of the first, which has the first test."""
-    if not is_worker(config) or _is_first(config):
-        _start_ahead(config)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have the other workers' ranks get ready, too."""
-    if is_worker(session.config):
-        _start_ahead(session.config)
-
-
-def _is_first(worker: pytest.Config) -> bool:
-    return bool(vars(worker)["workerinput"]["workerid"] == "gw0")
-
-
-def _start_ahead(config: pytest.Config) -> None:
+    """Have ranks get ready while tests are collected."""
     start_ahead(config, [_module(file) for file in _named(config) if file.is_relative_to(_HERE)])
 
 

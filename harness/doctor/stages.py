@@ -18,7 +18,7 @@ from harness.doctor.imports import BACKEND, IMPLEMENTATION, REFUSED, load
 from harness.vendor.api import Backend
 from harness.vendor.load import Subject, load_backend
 from harness.worlds.make import open_world
-from harness.worlds.workers.start import start_ahead
+from harness.worlds.workers.fork_server import start_ahead
 from harness.worlds.workers.supervised_world import shutdown_pool
 
 #: Where the subject is loaded: nothing of it is known yet.

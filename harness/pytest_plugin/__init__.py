@@ -2,9 +2,13 @@
 
 ``options.py``
     ``pytest_addoption``, ``pytest_configure``: options and Hypothesis profiles; ``pytest_sessionstart``: the seed.
+``starting.py``
+    ``pytest_configure``: load the next three files, and torch with them, where tests run. ``start_ahead``: the fork
+    server meanwhile. Of pytest-xdist's workers the first starts alone: what it reports says whether others may.
 ``collection.py``
     ``pytest_generate_tests``: one test per world. ``pytest_collection_modifyitems``: load the subject and its waivers
-    (``loaded_subject.py``), apply ``--level`` and ``--world``. ``pytest_collection_finish``: ``--case``, the header.
+    (``loaded_subject.py``), apply ``--level`` and ``--world``. ``pytest_collection_finish``: ``--case``, and the
+    header (``header.py``).
 ``running.py``
     ``pytest_runtest_setup``: skip what is not claimed or not possible here. ``trial``: the fixture.
     ``pytest_timeout_set_timer``: the time limit. ``pytest_runtest_call``: the verdict, and rerunning a failing case.
@@ -21,8 +25,7 @@
 
 pytest_plugins = (
     "harness.pytest_plugin.options",
-    "harness.pytest_plugin.collection",
-    "harness.pytest_plugin.running",
-    "harness.pytest_plugin.finishing",
+    "harness.pytest_plugin.starting",
     "harness.pytest_plugin.recording",
+    "harness.pytest_plugin.html_columns",
 )

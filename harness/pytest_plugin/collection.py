@@ -13,17 +13,17 @@ import torch
 
 from harness.data.case import Case, from_text
 from harness.data.kinds import ATTACHED, LEVELS
-from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, subject_of
-from harness.pytest_plugin.options import has_workers, is_worker, option
+from harness.pytest_plugin.header import header_of
+from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject
+from harness.pytest_plugin.options import is_worker, option, subject_of
 from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.requirements.finder import left_out
 from harness.requirements.marker import kind_of, requirement_of
 from harness.vendor.api import Backend
-from harness.vendor.load import load_backend, target
+from harness.vendor.load import target
 from harness.waivers.waiver import read_waivers, unmatched
-from harness.worlds.attached.fleet import known
-from harness.worlds.workers import start
+from harness.worlds.workers.fork_server import preload_programs
 
 CASE = pytest.StashKey[Case]()
 WAIVER_FILES = pytest.StashKey[list[Path]]()
@@ -67,6 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         workers = int(vars(config)["workerinput"]["workercount"]) if is_worker(config) else 1
         config.stash[SUBJECT] = subject = LoadedSubject(subject_of(config), waivers, workers, _fallback(config))
     except ValueError as error:
+        items.clear()  # else a worker would offer them to its controller, and be gone when they are wanted
         raise pytest.UsageError(str(error)) from error
     torch.set_num_threads(1)  # computations of the controller are small, and the cores are for the ranks
     config.stash[RECORDER].problems += _unmatched(config, subject, [(id, item.nodeid) for id, item in tests])
@@ -115,6 +116,7 @@ def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item not in out]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Check ``--case``, preload what ranks will run, and begin the record file."""
     config = session.config
@@ -123,12 +125,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     _check_case(session)
     modules = sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)})
-    start.preload_programs([*modules, *subject.subject.modules])
+    preload_programs([*modules, *subject.subject.modules])
     plan = [(item.nodeid, found.id, found.level) for item in session.items if (found := requirement_of(item))]
     left = _left_out(config, [item.path for item in session.items], {id for _, id, _ in plan})
     digests = [file_digest(path) for path in config.stash[WAIVER_FILES]]
     provenance = Provenance(plan_digest(plan), digests, left)
-    config.stash[RECORDER].begin(subject, [nodeid for nodeid, _, _ in plan], provenance)
+    header = header_of(config, subject, [nodeid for nodeid, _, _ in plan], provenance)
+    shared = "" if subject.backend.own_devices else subject.backend.device_type
+    config.stash[RECORDER].begin(header, shared)
 
 
 def _check_case(session: pytest.Session) -> None:
@@ -163,21 +167,3 @@ def _left_out(config: pytest.Config, paths: Sequence[Path], planned: set[str]) -
     if folder is None or not any(path.is_relative_to(folder.resolve()) for path in paths):
         return 0
     return left_out(folder, planned, _levels(config), "processes" if world == ATTACHED else world)
-
-
-def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
-    """Start the fork server early if this process will run tests of ``modules``, for a ``conftest.py`` to call.
-
-    It imports torch and the suites while this process does the same, so the first result comes seconds sooner.
-    """
-    if not modules or config.option.collectonly or has_workers(config):
-        return
-    try:
-        backend, subject = load_backend(option(config, "backend")), subject_of(config).modules
-    except ValueError:
-        return  # collection reports what is wrong with the subject
-    start.preload_programs([*modules, *subject])
-    start.start_ahead(backend)
-    fleet = known()
-    if fleet is not None:
-        fleet.start_ahead(backend)

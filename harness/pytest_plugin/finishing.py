@@ -17,15 +17,6 @@ from harness.trial.trial import Trial
 from harness.trial.verdict import Result, verdict_of
 from harness.waivers.waiver import waived
 
-#: The name under which our pytest-html hooks are registered, if pytest-html is installed.
-HTML = "fsdp-conformance-html"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Add columns to pytest-html's report, if it makes one."""
-    if config.pluginmanager.hasplugin("html"):
-        config.pluginmanager.register(html_columns, HTML)
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
@@ -43,7 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     item.user_properties += properties
     report.user_properties += properties
     _set_outcome(report, record)
-    if item.config.pluginmanager.hasplugin(HTML):
+    if item.config.pluginmanager.hasplugin("html"):
         report.extras = [*getattr(report, "extras", []), *html_columns.extras_of(record)]
     return report
 

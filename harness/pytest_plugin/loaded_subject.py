@@ -13,7 +13,6 @@ import torch
 
 from harness.data.case import Case
 from harness.data.kinds import ATTACHED
-from harness.pytest_plugin.options import option
 from harness.records.command_lines import launched, pytest_line
 from harness.records.record import Verdict
 from harness.requirements.marker import Requirement, kind_of
@@ -121,8 +120,3 @@ SUBJECT = pytest.StashKey[LoadedSubject]()
 def judged(item: pytest.Item, requirement: Requirement) -> LoadedSubject:
     """What a test judges, on the backend that can try it."""
     return item.config.stash[SUBJECT].judging(requirement, kind_of(item))
-
-
-def subject_of(config: pytest.Config) -> Subject:
-    """The subject that the options name, not yet loaded."""
-    return Subject(option(config, "implementation"), option(config, "backend"))

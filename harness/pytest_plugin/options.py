@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -11,8 +10,7 @@ from hypothesis import HealthCheck, Phase, core, settings
 from hypothesis.errors import InvalidArgument
 
 from harness.data.kinds import ATTACHED, KINDS, LEVELS
-from harness.vendor.load import load_backend
-from harness.worlds.attached.fleet import fleet
+from harness.vendor.load import Subject
 
 OPTIONS = {
     "implementation": ("torch", "implementation to judge: torch, reference, an entry point, or module:attribute"),
@@ -40,7 +38,12 @@ def is_worker(config: pytest.Config) -> bool:
 
 def has_workers(config: pytest.Config) -> bool:
     """Whether workers of pytest-xdist run the tests for this process."""
-    return not is_worker(config) and bool(config.getoption("numprocesses", None))
+    return not is_worker(config) and config.getoption("dist", "no") != "no" and not config.option.collectonly
+
+
+def subject_of(config: pytest.Config) -> Subject:
+    """The subject that the options name, not yet loaded."""
+    return Subject(option(config, "implementation"), option(config, "backend"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--case", default=None, help="run only this case, given as JSON, as a record shows it")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options and register the marker; no subject is loaded until a requirement is collected."""
     for name, values in _CHOICES.items():
@@ -67,20 +71,12 @@ def _check_attached(config: pytest.Config) -> None:
     """An attached world needs a launcher, and one process that controls its ranks."""
     if is_worker(config) or has_workers(config):
         raise pytest.UsageError("attached ranks obey one process: run without --numprocesses")
+    from harness.worlds.attached.fleet import fleet  # imports torch
+
     try:
         fleet()
     except ValueError as error:
         raise pytest.UsageError(f"--world attached: {error}") from error
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker per core if ranks run on CPU or on devices of their own; otherwise none: they would share a device."""
-    try:
-        backend = load_backend(option(config, "backend"))
-    except ValueError:
-        return 0  # collection reports what is wrong with it
-    return (os.cpu_count() or 1) if backend.device_type == "cpu" or backend.own_devices else 0
 
 
 # Hypothesis profiles.

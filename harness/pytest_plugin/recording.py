@@ -1,6 +1,8 @@
 """The records of a run: kept by the process that runs the tests, or by the controller of pytest-xdist for its workers.
 
 worker: test ends ─▶ report with its record ─▶ one line of JSON ─▶ controller: record ─▶ record file
+
+The first report of a worker has the header, too, for which the controller would have to import torch and the subject.
 """
 
 from __future__ import annotations
@@ -9,27 +11,20 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
-from dataclasses import asdict
+from collections.abc import Generator
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from msgspec import structs
 
-from harness import __version__
-from harness.data.kinds import WORLDS
 from harness.data.text import one_line, plural
-from harness.pytest_plugin.environment import environment
-from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, subject_of
-from harness.pytest_plugin.options import has_workers, is_worker, option
+from harness.pytest_plugin.options import has_workers, is_worker, option, subject_of
 from harness.pytest_plugin.progress import print_progress, summary_lines
 from harness.records.codec import as_line, decoded, escaped
-from harness.records.provenance import Provenance, sources_digest
-from harness.records.record import SCHEMA, Footer, Header, Record, Verdict
+from harness.records.record import Footer, Header, Record, Verdict
 from harness.records.writer import UNWRITTEN, Journal, writable
-from harness.worlds.base import WorldCannotStart, describe, first_cause
-from harness.worlds.workers import supervised_world
+from harness.worlds.base import WorldCannotStart
 
 #: The keys under which a worker sends its problems, and what the user got wrong.
 _PROBLEMS, _USAGE = "fsdp_conformance_problems", "fsdp_conformance_usage_error"
@@ -42,6 +37,7 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 class Recorder:
     """Writes the record file. ``problems`` keep a run from being green; ``records`` are those of this process.
 
+    ``header`` and ``device``, the type of device that ranks run on, are known once ``begin`` was called.
     It is registered once per session, since a report does not know its session.
     """
 
@@ -49,18 +45,18 @@ class Recorder:
         self.records: list[Record] = []
         self.problems: list[str] = []
         self._config = config
+        self.header: Header | None = None
+        self.device = ""
         self._journal: Journal | None = None
-        self._planned = 0
-        self._plan: list[str] = []  # in a worker, until it is sent
-        self._provenance = Provenance()
+        self._is_sent = False
         self._started = time.time()
         self._start_failures: Counter[str] = Counter()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Before workers start, see whether the record file can be written; without workers, ``begin`` does."""
-        print_progress(self._config, lambda: self._planned)
-        if has_workers(self._config) and not self._config.option.collectonly:
+        print_progress(self._config, lambda: len(self.header.plan) if self.header else 0)
+        if has_workers(self._config):
             self._opened()
 
     def _opened(self) -> Journal:
@@ -71,36 +67,16 @@ class Recorder:
                 raise pytest.UsageError(str(error)) from error
         return self._journal
 
-    def begin(self, subject: LoadedSubject, plan: Sequence[str], provenance: Provenance) -> None:
-        """Begin the record file with the header: subject, environment, and the node id of every planned result.
+    def begin(self, header: Header, device: str) -> None:
+        """Begin the record file with the header; a worker keeps it for its first report.
 
-        A worker keeps plan and provenance for its first report. Raises UsageError if the file cannot be written.
+        Raises UsageError if the file cannot be written.
         """
-        self._planned, self._provenance, config = len(plan), provenance, self._config
-        if is_worker(config):
-            self._plan = list(plan)
-            return
-        self._opened()
-        self._write(
-            Header(
-                schema=SCHEMA,
-                implementation=subject.name,
-                backend=subject.backend.name,
-                worlds=list(WORLDS) if option(config, "world") == "both" else [option(config, "world")],
-                profile=str(settings._current_profile),
-                level=option(config, "level"),
-                plan=list(plan),
-                suite_version=__version__,
-                claims=sorted(map(str, subject.implementation.claims)),
-                not_claimed={str(key): reason for key, reason in subject.implementation.not_claimed.items()},
-                environment=environment(),
-                command=" ".join(["pytest", *map(str, config.invocation_params.args)]),
-                started=_now(),
-                seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
-                sources=sources_digest(),
-                **asdict(provenance),
-            )
-        )
+        command = " ".join(["pytest", *map(str, self._config.invocation_params.args)])
+        self.header, self.device = structs.replace(header, command=command), device
+        if not is_worker(self._config):
+            self._opened()
+            self._write(self.header)
 
     def _write(self, line: Header | Record) -> None:
         """Write a line; if that fails, end the run at once, since no later result would be kept."""
@@ -110,16 +86,15 @@ class Recorder:
             pytest.exit(str(error), returncode=UNWRITTEN)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep the record that a report carries; the first report of a worker has the plan, too."""
+        """Keep the record that a report carries; the first one that comes from a worker has the header, too."""
         record = getattr(report, "fsdp_record", None)
         if record is None:
             return
         self.check_start(record)
         if is_worker(self._config):
             return
-        if getattr(report, "fsdp_plan", None) and SUBJECT not in self._config.stash:
-            self._config.stash[SUBJECT] = subject = LoadedSubject(subject_of(self._config), ())
-            self.begin(subject, report.fsdp_plan, Provenance(**report.fsdp_provenance))
+        if self.header is None:
+            self.begin(report.fsdp_header, report.fsdp_device)
         self.records.append(record)
         self._write(record)
 
@@ -148,22 +123,27 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self, report: Any) -> Generator[None, Any, Any]:
-        """A record is sent as a line of the record file, and with the first one the plan."""
+        """A record is sent as a line of the record file, and with the first one the header."""
         data = yield
         if data is not None and data.get("fsdp_record") is not None:
-            record, problems = writable(report.fsdp_record)
-            self.problems += problems
-            data["fsdp_record"] = as_line(record)
-            data["fsdp_plan"], self._plan = self._plan, []
-            data["fsdp_provenance"] = asdict(self._provenance)
+            data["fsdp_record"] = self._as_line(report.fsdp_record)
+            if self.header is not None and not self._is_sent:
+                data["fsdp_header"], data["fsdp_device"] = self._as_line(self.header), self.device
+                self._is_sent = True
         return escaped(data)
+
+    def _as_line(self, line: Header | Record) -> str:
+        line, problems = writable(line)
+        self.problems += problems
+        return as_line(line)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> Generator[None, Any, Any]:
         """And read back. This runs on a thread for each worker, so it writes nothing."""
         report = yield
-        if report is not None and isinstance(data.get("fsdp_record"), str):
-            report.fsdp_record = decoded(data["fsdp_record"].encode())[0]
+        for name in ("fsdp_record", "fsdp_header"):
+            if report is not None and isinstance(data.get(name), str):
+                setattr(report, name, decoded(data[name].encode())[0])
         return report
 
     @pytest.hookimpl(optionalhook=True)
@@ -178,13 +158,10 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """End idle ranks and write the footer; a run that tried no requirement, or has a problem, fails."""
-        left = supervised_world.shutdown_pool()
-        if first_cause(left) is not None:
-            self.problems.append(f"after the last test, {describe(left)}")
+        """Write the footer; a run that tried no requirement, or has a problem, fails."""
         if is_worker(self._config):
             vars(self._config)["workeroutput"][_PROBLEMS] = escaped(self.problems)
-        if self._journal is None or SUBJECT not in self._config.stash or exitstatus == UNWRITTEN:
+        if self._journal is None or self.header is None or exitstatus == UNWRITTEN:
             return
         if all(record.verdict in (Verdict.NOT_CLAIMED, Verdict.NOT_RUN) for record in self.records):
             self.problems.append("no requirement was tried")
@@ -203,16 +180,15 @@ class Recorder:
     def _end(self, journal: Journal, status: int) -> None:
         counts = Counter({record.nodeid: str(record.verdict) for record in self.records}.values())
         seconds = round(time.time() - self._started, 3)
-        footer = Footer(_now(), seconds, status, list(self.problems), journal.digest, dict(counts))
+        footer = Footer(utc_now(), seconds, status, list(self.problems), journal.digest, dict(counts))
         self.problems += journal.write(footer)
         journal.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Counts by verdict, failing results, problems, and where the records are."""
-        subject = self._config.stash.get(SUBJECT, None)
-        if subject is None:
+        if self.header is None:
             return
-        terminalreporter.section(f"FSDP conformance of {subject.implementation.name} on {subject.backend.name}")
+        terminalreporter.section(f"FSDP conformance of {self.header.implementation} on {self.header.backend}")
         counts = {verdict: sum(r.verdict is verdict for r in self.records) for verdict in Verdict}
         terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
         for line in summary_lines(self.records):
@@ -237,6 +213,6 @@ def send_usage_error(config: pytest.Config, error: pytest.UsageError) -> None:
     vars(config)["workeroutput"][_USAGE] = escaped(str(error))
 
 
-def _now() -> str:
+def utc_now() -> str:
     """The time in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

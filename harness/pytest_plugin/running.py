@@ -12,12 +12,15 @@ import pytest
 from harness.pytest_plugin.collection import CASE
 from harness.pytest_plugin.loaded_subject import judged
 from harness.pytest_plugin.options import option
+from harness.pytest_plugin.recording import RECORDER
 from harness.records.record import Verdict
 from harness.requirements.marker import kind_of, requirement_of
 from harness.trial.rerun import rerun
 from harness.trial.shrinking import Shrinking
 from harness.trial.trial import Trial
 from harness.trial.verdict import Result, verdict_of
+from harness.worlds.base import describe, first_cause
+from harness.worlds.workers import supervised_world
 
 TRIAL = pytest.StashKey[Trial]()
 #: After the call; of a requirement that is not claimed or not possible here, from setup on.
@@ -135,3 +138,10 @@ def _body(item: pytest.Item, case: Any) -> Callable[[Trial], None]:
     if drawn is None:
         return lambda trial: item.obj(**arguments, trial=trial)
     return lambda trial: drawn.inner_test(**arguments, trial=trial, case=case)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End idle ranks; one that does not leave cleanly is a problem of the run."""
+    left = supervised_world.shutdown_pool()
+    if first_cause(left) is not None:
+        session.config.stash[RECORDER].problems.append(f"after the last test, {describe(left)}")

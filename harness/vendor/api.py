@@ -12,11 +12,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch.nn as nn
+from typing import TYPE_CHECKING, Any
 
 from harness.data.kinds import StringEnum
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+else:
+    Module = Any  # importing torch takes seconds, and only a type checker looks at what functions take
 
 
 class Feature(StringEnum):
@@ -62,16 +65,16 @@ class Feature(StringEnum):
 class ParameterOwner:
     """Who owns a managed parameter: the module and attribute first met, then every other pair that shares it."""
 
-    module: nn.Module
+    module: Module
     name: str
-    shared: tuple[tuple[nn.Module, str], ...] = ()
+    shared: tuple[tuple[Module, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class GroupState:
     """What lazy initialisation settled for one sharded module; names are relative to the root (root: ``""``)."""
 
-    module: nn.Module
+    module: Module
     is_root: bool
     module_name: str | None
     parameter_names: frozenset[str]
@@ -86,11 +89,11 @@ class Introspection:
     forward through ``module`` would; ``states(root)`` lists, in the root's own order, what was initialised.
     """
 
-    managed_modules: Callable[[nn.Module], list[nn.Module]]
-    managed_states: Callable[[nn.Module], tuple[list[Any], list[Any]]]
-    parameter_owners: Callable[[nn.Module], list[ParameterOwner]]
-    lazy_init: Callable[[nn.Module], None]
-    states: Callable[[nn.Module], list[GroupState]]
+    managed_modules: Callable[[Module], list[Module]]
+    managed_states: Callable[[Module], tuple[list[Any], list[Any]]]
+    parameter_owners: Callable[[Module], list[ParameterOwner]]
+    lazy_init: Callable[[Module], None]
+    states: Callable[[Module], list[GroupState]]
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,10 @@ class Strategies:
     ``state_dict_type(module)`` reads it back.
     """
 
-    shard: Callable[..., nn.Module]
-    module_policy: Callable[[set[type[nn.Module]]], Callable[[nn.Module], bool]]
-    set_state_dict_type: Callable[[nn.Module, str], None]
-    state_dict_type: Callable[[nn.Module], str]
+    shard: Callable[..., Module]
+    module_policy: Callable[[set[type[Module]]], Callable[[Module], bool]]
+    set_state_dict_type: Callable[[Module, str], None]
+    state_dict_type: Callable[[Module], str]
 
 
 def _of_torch(name: str) -> Callable[..., Any]:

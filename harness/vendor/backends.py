@@ -1,17 +1,10 @@
-"""The built-in backends: gloo on any machine, NCCL where CUDA is, and the choice for this machine."""
+"""The built-in backend of any machine, gloo; it is known without torch."""
 
 from __future__ import annotations
 
 import os
 
-import torch
-
 from harness.vendor.api import Backend
-
-
-def _nccl_ranks() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
 
 gloo = Backend(
     name="gloo",
@@ -20,32 +13,3 @@ gloo = Backend(
     ranks=max(4, os.cpu_count() or 1),
     lacks={"premul_sum": "gloo has no PREMUL_SUM"},
 )
-
-nccl = Backend(
-    name="nccl",
-    device_type="cuda",
-    process_group="nccl",
-    ranks=_nccl_ranks(),
-    thread_ranks=64 if _nccl_ranks() else 0,
-    start_method="spawn",
-)
-
-
-def _automatic() -> Backend:
-    """NCCL on CUDA; any other accelerator by torch's own map from device to process group; gloo on CPU."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if accelerator is None:
-        return gloo
-    if accelerator.type == "cuda":
-        return nccl
-    groups = torch.distributed.Backend.default_device_backend_map
-    return Backend(
-        name=groups.get(accelerator.type, accelerator.type),
-        device_type=accelerator.type,
-        process_group=groups.get(accelerator.type, accelerator.type),
-        ranks=torch.accelerator.device_count(),
-        start_method="spawn",
-    )
-
-
-automatic = _automatic()

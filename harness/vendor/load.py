@@ -28,9 +28,9 @@ BUILT_IN = {
     },
     Backend: {
         "gloo": "harness.vendor.backends:gloo",
-        "nccl": "harness.vendor.backends:nccl",
+        "nccl": "harness.vendor.accelerators:nccl",
         "simulated": "harness.simulated.backend:backend",
-        "auto": "harness.vendor.backends:automatic",
+        "auto": "harness.vendor.accelerators:automatic",
     },
 }
 GROUPS = {Implementation: "fsdp_conformance.implementations", Backend: "fsdp_conformance.backends"}

@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from harness.worlds.system.process_tree import adopt_orphans
 from harness.worlds.system.run_directory import FOLDER_VARIABLE, remove_if_orphaned
 
-#: Set by ``workers/start.py``: only in the fork server does importing this module do anything.
+#: Set by ``workers/fork_server.py``: only in the fork server does importing this module do anything.
 _FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 #: Likewise: the modules that programs and subjects come from, between commas.
 _PROGRAMS = "FSDP_CONFORMANCE_PROGRAMS"

@@ -29,7 +29,7 @@ import torch
 from harness.pytest_plugin.options import register_profiles
 from harness.records.output import replace_file
 from harness.vendor.load import Subject
-from harness.worlds.workers.start import preload_programs
+from harness.worlds.workers.fork_server import preload_programs
 from harness.worlds.workers.supervised_world import shutdown_pool
 from suites.catalogue import chapter_modules
 from tests.mutants import Mutant, all_mutants

@@ -23,7 +23,7 @@ from harness.records.reader import Run, missing, read_run
 from harness.records.record import Verdict
 from harness.records.writer import Journal
 from harness.vendor.backends import gloo
-from harness.worlds.workers.start import FORK_SERVER_FLAG, start_ahead
+from harness.worlds.workers.fork_server import FORK_SERVER_FLAG, start_ahead
 from tests.patience import GUARD
 from tests.pipes import heard, named_pipe
 from tests.plugin.test_plugin import ROOT, SUBJECT, pytest_run

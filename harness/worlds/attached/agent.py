@@ -32,8 +32,8 @@ from harness.worlds.line import Line
 from harness.worlds.processes import flight_recorder
 from harness.worlds.system.process_tree import end_orphans
 from harness.worlds.system.run_directory import folder
+from harness.worlds.workers.fork_server import preload_programs, start_ahead
 from harness.worlds.workers.handle import WorkerHandle, wait_for_files
-from harness.worlds.workers.start import preload_programs, start_ahead
 
 #: Less than the controller waits for the same, see ``team.py``.
 _STACK_SECONDS, _FLIGHT_SECONDS = 4.0, 2.0

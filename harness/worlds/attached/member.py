@@ -21,8 +21,8 @@ from harness.vendor.api import Backend
 from harness.worlds import wire
 from harness.worlds.attached.sealed_line import SealedLine
 from harness.worlds.processes import flight_recorder
+from harness.worlds.workers.fork_server import programs
 from harness.worlds.workers.handle import GARBLED, WorkerHandle
-from harness.worlds.workers.start import programs
 
 #: How long an agent may take to say that it is there. It may be starting its fork server for the world before.
 _PATIENCE = 60.0

@@ -5,6 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-#: As in ``workers/start.py``: only in the fork server does importing this module do anything.
+#: As in ``workers/fork_server.py``: only in the fork server does importing this module do anything.
 if "FSDP_CONFORMANCE_FORK_SERVER" in os.environ:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
