@@ -16,7 +16,6 @@ from tests.mutants.modules.init_chapters import called_otherwise
 from tests.mutants.passes.communication import changed, without
 from tests.mutants.passes.event_chapter import given
 from tests.mutants.passes.memory_chapter import keeps_a_copy
-from tests.mutants.passes.prefetch_chapter import gathers_itself_only
 
 
 def lets_all_end(*_: Any) -> None:
@@ -36,7 +35,7 @@ def waits_if_listed(module: Any, setter: Callable[[list[Any]], None], listed: li
 
 def waits_in_backward(module: Any) -> None:
     """Each module gathers itself only, reduces, and lets that end before the next one."""
-    gathers_itself_only(module)
+    module.set_modules_to_backward_prefetch([module])
     module.register_full_backward_pre_hook(lets_all_end)
     module.register_full_backward_hook(lets_all_end)
 
