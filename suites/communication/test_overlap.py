@@ -5,8 +5,6 @@ Time is measured on devices only; what is required of it is derived in ``kit/ove
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import example
 
 from harness.requirement import requirement
@@ -21,7 +19,7 @@ from suites.communication.overlap import OverlapCase, Times, complaint
 from suites.kit.strategies import given_half
 
 TIMED = (Feature.FULLY_SHARD, Feature.CUSTOM_COLLECTIVES)
-ON_STREAMS: Any = {"ranks": 2, "worlds": ("processes",), "limits": ("streams",)}
+STREAMS = ("streams",)
 SIX = OverlapCase()
 SIX_AHEAD = OverlapCase(ahead=True)
 #: One gather, long enough to stand out by itself.
@@ -36,25 +34,33 @@ def test_what_is_listed_for_backward_is_issued_before_gradients_are_computed(tri
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case), "back", steps.gathers(case, "backward"))
 
 
-@requirement("overlap/forward-ahead", *TIMED, Feature.PREFETCH, **ON_STREAMS)
+@requirement("overlap/forward-ahead", *TIMED, Feature.PREFETCH, ranks=2, worlds=("processes",), limits=STREAMS)
 def test_gathers_ahead_hide_behind_forward(trial: Trial) -> None:
     """Where each block is set to gather the next one ahead, half of the gathers' time or more hides behind forward."""
     hides(trial, programs.forward, SIX_AHEAD, SIX_AHEAD.blocks, alone=1)
 
 
-@requirement("overlap/forward", *TIMED, level="should", **ON_STREAMS)
+@requirement("overlap/forward", *TIMED, level="should", ranks=2, worlds=("processes",), limits=STREAMS)
 def test_gathers_hide_behind_forward(trial: Trial) -> None:
     """Where nothing is said of gathering ahead, half of the gathers' time or more hides behind forward as well."""
     hides(trial, programs.forward, SIX, SIX.blocks, alone=1)
 
 
-@requirement("overlap/backward", *TIMED, level="should", **ON_STREAMS)
+@requirement("overlap/backward", *TIMED, level="should", ranks=2, worlds=("processes",), limits=STREAMS)
 def test_gathers_and_reductions_hide_behind_backward(trial: Trial) -> None:
     """In backward, half of the time of gathers and reductions or more hides behind the computation of gradients."""
     hides(trial, programs.backward, SIX, 2 * SIX.blocks - 1, alone=2)
 
 
-@requirement("overlap/after-step", *TIMED, Feature.OPTIMIZER_EVENT, level="should", **ON_STREAMS)
+@requirement(
+    "overlap/after-step",
+    *TIMED,
+    Feature.OPTIMIZER_EVENT,
+    level="should",
+    ranks=2,
+    worlds=("processes",),
+    limits=STREAMS,
+)
 def test_gathers_wait_for_the_optimizer_alone(trial: Trial) -> None:
     """After set_post_optim_event the next gather hides behind other work that the device was given since the event."""
     hides(trial, programs.after_step, ONE, 1, alone=0)
