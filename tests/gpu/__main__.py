@@ -2,7 +2,7 @@
 
     python -m tests.gpu [--backend nccl] [--only TEXT] [--again] [-o docs/evidence]
 
-Parts that have ended are not run again, unless ``--again``; each may fail by itself. What came of them is written to
+Parts that have ended are not run again, unless ``--again``; each may fail alone. What came of them is written to
 ``gpu.md`` of the folder, with the machine and its versions; records, for the page, go to ``reports/gpu``.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from harness.pytest_plugin.environment import environment
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.only in part.name and part.name not in ended:
             ended[part.name] = run(part)
             print(f"{part.name}: {ended[part.name].end} after {ended[part.name].seconds:.0f} s", flush=True)
-            _done(options.records).write_text(json.dumps([one.as_json() for one in ended.values()], indent=1))
+            _done(options.records).write_text(json.dumps([asdict(one) for one in ended.values()], indent=1))
     (options.output / "gpu.md").write_text(page(every, ended), encoding="utf-8")
     return int(any(one.end != "passed" for one in ended.values()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.vendor.backends import nccl
+from harness.vendor.accelerators import nccl
 
 #: More ranks than devices, where NCCL takes them for ranks of several hosts.
 several = replace(nccl, ranks=max(4, nccl.ranks), imports=("tests.gpu.host_ids",))

@@ -6,15 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tests import ROOT
 
 SHORT = ("suites/training/test_training_parity.py", "suites/communication/test_communication.py")
+#: How long a part may take to end once it is asked to, in seconds.
+GRACE = 20.0
 End = Literal["passed", "failed", "out of time"]
 
 
@@ -37,21 +41,13 @@ class Ended:
     seconds: float
     tail: str
 
-    def as_json(self) -> dict[str, object]:
-        """For the file that says what has been done."""
-        return asdict(self)
-
 
 def parts(backend: str, several: str, forked: str, folder: Path) -> list[Part]:
     """All parts in their order: 25 minutes at most together. ``folder`` is where records go."""
     doctor = Part("doctor", ("-m", "harness.doctor", "--backend", backend, "--json", str(folder / "doctor.json")), 2)
+    on = ("--backend", backend)
     whole = [
-        _suites(
-            f"{name} in {world}",
-            ["suites", "--world", world, "--implementation", name, "--backend", backend],
-            folder,
-            4,
-        )
+        _suites(f"{name} in {world}", ["suites", "--world", world, "--implementation", name, *on], folder, 4)
         for name in ("torch", "reference")
         for world in ("threads", "processes")
     ]
@@ -69,26 +65,27 @@ def _suites(name: str, arguments: Sequence[str], folder: Path, minutes: float) -
 
 
 def run(part: Part) -> Ended:
-    """Run a part to its end or its limit; then it and all that it has started is ended."""
+    """Run a part to its end or its limit."""
     print(f"{part.name}: at most {part.minutes:g} min", flush=True)
     started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, *part.command],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=part.minutes * 60)
-        end: End = "passed" if process.returncode == 0 else "failed"
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        output, _ = process.communicate()
-        end = "out of time"
-    finally:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        command = [sys.executable, *part.command]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+        try:
+            end: End = "passed" if process.wait(part.minutes * 60) == 0 else "failed"
+        except subprocess.TimeoutExpired:
+            end = "out of time"
+        finally:
+            _end(process)
+        output.seek(0)
+        tail = output.read().strip().splitlines()[-12:]
+    return Ended(part.name, end, round(time.monotonic() - started, 1), "\n".join(tail))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what still runs: asked to, so that a run can write its records, then not asked."""
+    for stop in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    return Ended(part.name, end, round(time.monotonic() - started, 1), "\n".join(output.strip().splitlines()[-12:]))
+            os.killpg(process.pid, stop)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)

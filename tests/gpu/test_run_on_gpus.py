@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.vendor.load import load_backend
 from tests.gpu import __main__ as command
+from tests.gpu import parts
 from tests.gpu.parts import Part, run
 
 
@@ -25,16 +27,26 @@ def test_a_part_has_a_verdict_and_is_not_run_again(tmp_path: Path, capfd: pytest
     assert capfd.readouterr().out == ""
 
 
+def test_its_backends_are_there_without_a_gpu() -> None:
+    """They load anywhere, so that a part fails by its device and not by a name."""
+    several, forked = (load_backend(f"tests.gpu.backends:{name}") for name in ("several", "forked"))
+    assert several.ranks >= 4
+    assert {several.process_group, forked.process_group} == {"nccl"}
+    assert (several.start_method, forked.start_method) == ("spawn", "forkserver")
+
+
 @pytest.mark.parametrize(
     ("code", "minutes", "end"),
     [
         ("print('fine')", 1, "passed"),
         ("raise SystemExit('no such device')", 1, "failed"),
-        ("import time; print('begun', flush=True); time.sleep(600)", 0.02, "out of time"),
+        ("import signal; print('begun', flush=True); signal.pause()", 0.02, "out of time"),
+        ("import signal; signal.signal(15, signal.SIG_IGN); signal.pause()", 0.02, "out of time"),
     ],
 )
-def test_a_part_ends_in_its_time(code: str, minutes: float, end: str) -> None:
-    """Whatever it does, and its last lines are kept."""
+def test_a_part_ends_in_its_time(code: str, minutes: float, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it does, asked to end too, and its last lines are kept."""
+    monkeypatch.setattr(parts, "GRACE", 1.0)
     ended = run(Part("part", ("-c", code), minutes))
     assert ended.end == end
     assert sys.executable not in ended.tail
