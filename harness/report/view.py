@@ -7,10 +7,9 @@ together: the table of ``grid.py``, and what differs between the environments; o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-
-from msgspec.structs import replace as replaced
+from operator import attrgetter
 
 from harness.data.text import days_left, moment_text, plural, seconds_text, unique
 from harness.records.reader import Run, miscounted, missing
@@ -143,7 +142,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
         flaky=tuple(_flaky(run.records, cards)),
         causes=_causes(cards),
         idle=_reasons(record for record in run.records if record.verdict is Verdict.NOT_RUN),
-        elsewhere=_reasons(replaced(r, message=f"on {r.backend}") for r in run.records if r.backend and r.was_tried),
+        elsewhere=_reasons((r for r in run.records if r.backend and r.was_tried), lambda r: f"on {r.backend}"),
         missing=tuple(missing(run)),
         problems=(*miscounted(run), *run.damage, *(run.footer.problems if run.footer else ())),
         claims=claims_of(run.header, run.records),
@@ -162,11 +161,11 @@ def _column(view: RunView) -> Column:
     return Column(view.run.records, view.worlds, view.hrefs)
 
 
-def _reasons(records: Iterable[Record]) -> tuple[Reason, ...]:
+def _reasons(records: Iterable[Record], why: Callable[[Record], str] = attrgetter("message")) -> tuple[Reason, ...]:
     """One line a requirement and reason, whatever the number of worlds."""
     lines: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        lines.setdefault((record.requirement, record.message), []).append(record)
+        lines.setdefault((record.requirement, why(record)), []).append(record)
     return tuple(
         Reason(same[0].requirement, same[0].level, ", ".join(unique(r.world for r in same)), message, same[0].features)
         for (_, message), same in lines.items()

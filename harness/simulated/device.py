@@ -88,13 +88,6 @@ def stream_of_group(place: int, device: int) -> torch.Stream:
     return torch.Stream(stream_id=_FIRST_OF_GROUPS + place, device_index=device, device_type=_TYPE)
 
 
-def stream_words(id: int) -> str:
-    """What a stream is, by its number."""
-    if id >= _FIRST_OF_GROUPS:
-        return f"process group {id - _FIRST_OF_GROUPS}"
-    return f"stream {id}" if id else "default stream"
-
-
 def default_stream(device: Any = None) -> torch.Stream:
     """The stream that is current where no other was chosen."""
     return torch.Stream(stream_id=0, device_index=_index(device), device_type=_TYPE)

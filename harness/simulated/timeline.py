@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from harness.simulated.device import stream_words
-
 
 def spans(keeps: bool) -> list[tuple[str, str, float, float]]:
     """Keep what is launched from now on, or hand over what was kept: stream, kernel, begin and end in µs of each."""
@@ -13,5 +11,5 @@ def spans(keeps: bool) -> list[tuple[str, str, float, float]]:
     return [] if keeps else [_span(*line.split("\t")) for line in torch.ops.simulated.take_spans()]
 
 
-def _span(device: str, stream: str, name: str, begin: str, end: str) -> tuple[str, str, float, float]:
-    return f"device {device}, {stream_words(int(stream))}", name, float(begin), float(end)
+def _span(stream: str, name: str, begin: str, end: str) -> tuple[str, str, float, float]:
+    return stream, name, float(begin), float(end)

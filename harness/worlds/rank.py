@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from harness.collective_trace.fault_injection import FailingTrace
 from harness.collective_trace.recorder import Entry, Listen, by_dispatcher
 from harness.vendor.api import Backend, Claimed
+from harness.worlds.workers.device_check import named_function
 
 #: What a device ran: its stream, its kernel, and when it began and ended, in microseconds.
 Launch = tuple[str, str, float, float]
@@ -86,8 +86,7 @@ class Rank:
         if not self.backend.timeline:
             yield found
             return
-        module, _, function = self.backend.timeline.partition(":")
-        timeline = getattr(importlib.import_module(module), function)
+        timeline = named_function(self.backend.timeline)
         timeline(True)
         try:
             yield found

@@ -73,7 +73,7 @@ def test_the_fork_server_starts_before_torch_is_imported(backend: str) -> None:
 @pytest.mark.parametrize("option", ["implementation", "backend"])
 def test_a_misspelt_name_is_refused_before_anything_starts(option: str, workers: tuple[str, ...]) -> None:
     """No process is started, and torch is not imported, for a subject that has no known name."""
-    status, lines = watched("suites", f"--{option}", "nobody", *workers)
+    status, lines = watched("suites", f"--{option}", "nothing", *workers)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert lines == ["end: no torch"]
 

@@ -32,7 +32,6 @@ KNOWN = {
         "importlib.import_module": 1,
     },  # orders of the controller; its backend
     "harness.worlds.workers.device_check": {"importlib.import_module": 1},  # a backend's own, in ranks
-    "harness.worlds.rank": {"importlib.import_module": 1},  # a backend's own, in ranks
     "harness.worlds.preload": {"importlib.import_module": 1},  # modules that the controller names
     "harness.cli": {"importlib.import_module": 1},  # our own commands, by constants
     "harness.doctor.imports": {"importlib.import_module": 5},  # torch and ours, by constants, and what the user names

@@ -145,10 +145,14 @@ def _rank(number: int, lane: Sequence[_Call], start: int, differs: int | None) -
     return RankLane(f"rank {number}", boxes, "\n".join(lines) or "nothing here")
 
 
+def letter_of(name: str) -> str:
+    """The letter, and colour, of a kind of collective; "" for what is none of them."""
+    return next((letter for start, letter in _LETTERS.items() if name.startswith(start)), "")
+
+
 def _letter(event: Collective) -> str:
     name = event.get("op", "")
-    known = next((letter for start, letter in _LETTERS.items() if name.startswith(start)), "")
-    return known or (name[:1].lower() if name[:1].isascii() and name[:1].isalpha() else "?")
+    return letter_of(name) or (name[:1].lower() if name[:1].isascii() and name[:1].isalpha() else "?")
 
 
 def _said(calls: Sequence[Sequence[_Call]], differing: dict[int, int]) -> str:

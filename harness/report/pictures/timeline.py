@@ -1,8 +1,8 @@
 """What devices ran in a failing case, as lanes by stream beside each other, in time.
 
-device 0, default stream    ████ mm        ████ mm
-device 0, group 0                  ██ all_gather
-                            0              20 µs
+the default stream of device 0               ████ mm      ████ mm
+the stream of process group 0 of device 0           ████ all_gather
+                                             0             20 µs
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.data.text import one_line, plural
+from harness.data.text import one_line, plural, unique
 from harness.records.record import Span
+from harness.report.pictures.events import letter_of
 
 #: How many lanes, and how many launches altogether, are drawn.
 MOST_LANES, MOST_BARS = 24, 1200
-#: The colour of a launch, by the start of its name; its words are in the text, too.
-_KINDS = {"all_gather": "G", "reduce_scatter": "S", "all_reduce": "R", "broadcast": "B", "all_to_all": "A"}
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,13 @@ class Timeline:
 
 
 def timeline_of(spans: Sequence[Span]) -> Timeline | None:
-    """The timeline of a result; None where nothing is known of devices."""
+    """The timeline of a result; None if it has no launches."""
     drawn = [(str(s.get("stream", "")), s, *_times(s)) for s in spans[:MOST_BARS]]
     if not drawn:
         return None
     begin = min(found[2] for found in drawn)
     width = max(max(found[3] for found in drawn) - begin, 1e-9)
-    names = sorted({found[0] for found in drawn})
+    names = unique(found[0] for found in drawn)
     lanes = tuple(
         StreamLane(one_line(name, 60), tuple(_bar(*found[1:], begin, width) for found in drawn if found[0] == name))
         for name in names[:MOST_LANES]
@@ -79,6 +78,5 @@ def _times(span: Span) -> tuple[float, float]:
 
 def _bar(span: Span, begin: float, end: float, origin: float, width: float) -> Bar:
     name = one_line(str(span.get("name", "")), 60)
-    kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), "x")
     words = f"{begin - origin:.1f} to {end - origin:.1f} µs: {name}"
-    return Bar(100 * (begin - origin) / width, 100 * (end - begin) / width, kind, words)
+    return Bar(100 * (begin - origin) / width, 100 * (end - begin) / width, letter_of(name) or "x", words)

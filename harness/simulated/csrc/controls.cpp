@@ -37,14 +37,13 @@ void keep_spans(bool keeps) {
   clocks().keep_spans(keeps);
 }
 
-// What has been launched since spans are kept: of each its device, stream, name, begin and end, between tabs.
+// What has been launched since spans are kept: of each its stream, name, begin and end, between tabs.
 std::vector<std::string> take_spans() {
   std::lock_guard<std::mutex> lock(clocks().mutex);
   std::vector<std::string> lines;
   for (const auto& span : clocks().take_spans()) {
     std::ostringstream line;
-    line << static_cast<int>(span.stream.device_index()) << "\t" << span.stream.id() << "\t" << span.name << "\t";
-    line << span.begin << "\t" << span.end;
+    line << words_of(span.stream) << "\t" << span.name << "\t" << span.begin << "\t" << span.end;
     lines.push_back(line.str());
   }
   return lines;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from harness.worlds.base import Fate, Outcome
 
@@ -16,11 +17,16 @@ def no_check() -> Sequence[str]:
     return ()
 
 
-def load_check(name: str) -> Check:
-    """The function that ``Backend.check`` names, as ``module:function``. Raises what importing it raises."""
+def named_function(name: str) -> Callable[..., Any]:
+    """What a backend names as ``module:function``. Raises what importing it raises."""
     module, _, function = name.partition(":")
-    check: Check = getattr(importlib.import_module(module), function) if name else no_check
-    return check
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def load_check(name: str) -> Check:
+    """The function of ``Backend.check``."""
+    return named_function(name) if name else no_check
 
 
 def faulted(outcomes: list[Outcome], found: Sequence[str]) -> list[Outcome]:

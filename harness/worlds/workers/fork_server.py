@@ -1,6 +1,6 @@
 """The fork server that worker processes come from: what it imports, and starting it.
 
-It takes seconds to have torch in memory, so whoever will need it starts it first of all: nothing here imports torch.
+It takes seconds to have torch in memory, so every process that needs it starts it first: nothing here imports torch.
 """
 
 from __future__ import annotations
