@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from harness.data.text import one_line
 from harness.data.type_checks import MOST_DEEP, is_deep, misfit
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,12 @@ class Case:
     def as_json(self) -> dict[str, Any]:
         """The case as a JSON object; ``"case"`` names its class."""
         return {"case": type(self).__name__, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
+
+    def fitted(self) -> Self:
+        """The case, changed as little as can be to ask for nothing that is not claimed; a class says how."""
+        parts = {f.name: part.fitted() for f in fields(self) if isinstance(part := getattr(self, f.name), Case)}
+        changed = {name: part for name, part in parts.items() if part is not getattr(self, name)}
+        return replace(self, **changed) if changed else self
 
 
 def _plain(value: Any) -> Any:

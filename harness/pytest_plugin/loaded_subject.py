@@ -70,8 +70,7 @@ class LoadedSubject:
         """Why this requirement is not claimed; "" if it is."""
         for feature in requirement.features:
             if feature not in self.implementation.claims:
-                why = self.implementation.not_claimed.get(feature, "not mentioned by the implementation")
-                return f"{feature}: {why}"
+                return self.implementation.why_not_claimed(feature)
         return ""
 
     def lacks(self, requirement: Requirement) -> str:
@@ -86,6 +85,8 @@ class LoadedSubject:
             return f"{self.workers} workers would share {kind} devices: run without --numprocesses"
         if lacking := self.lacks(requirement):
             return lacking + (self._elsewhere if isinstance(self._elsewhere, str) else "")
+        if world == "threads" and self.implementation.one_rank_per_process:
+            return f"ranks cannot be threads: {self.implementation.one_rank_per_process}"
         if self.most_ranks(world) < requirement.ranks:
             whose = "the launcher" if world == ATTACHED else f"backend {self.backend.name!r}"
             there = f"{whose} offers {self.most_ranks(world)} here"

@@ -112,7 +112,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         item.stash[TRIAL].close()
     except (Exception, pytest.skip.Exception) as raised:
         error = raised
+    was_known = RESULT in item.stash
     item.stash[RESULT] = result = _result(item, error)
+    if result.verdict is Verdict.NOT_CLAIMED and not was_known:
+        pytest.skip(f"{result.verdict}: {result.message}")
     if error is not None and result.verdict is not Verdict.NOT_CLAIMED:
         raise error
     return None

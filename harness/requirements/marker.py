@@ -10,9 +10,11 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from harness.data.case import Case
 from harness.data.kinds import ATTACHED as ATTACHED
 from harness.data.kinds import LEVELS, WORLDS, Level
-from harness.vendor.api import LIMITS, Feature
+from harness.vendor.api import LIMITS
+from harness.vendor.features import Feature
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -54,7 +56,8 @@ def requirement(
 ) -> Callable[[Test], Test]:
     """Mark a test as a requirement. ``ranks`` is the fewest it makes sense on, ``limits`` what a machine must not lack.
 
-    Comparisons in each of its examples are soft assertions (``Trial.collecting_failures``).
+    Comparisons in each of its examples are soft assertions (``Trial.collecting_failures``), and each of its cases is
+    fitted to what is claimed (``Case.fitted``).
 
     ``source`` names the rows of ``docs/seed-coverage.md`` that it covers, e.g. ``"C8"``.
     """
@@ -67,15 +70,16 @@ def requirement(
 
 
 def _with_soft_assertions(test: Any) -> Any:
-    """The test, or of one that draws cases what Hypothesis calls for each, within ``collecting_failures``."""
+    """The test, or of one that draws cases what Hypothesis calls for each, with both: see ``requirement``."""
     drawn = getattr(test, "hypothesis", None)
     inner = test if drawn is None else drawn.inner_test
 
     @wraps(inner)
     def collecting(*args: Any, trial: Judging, **rest: Any) -> None:
         __tracebackhide__ = True
+        fitted = {name: each.fitted() if isinstance(each, Case) else each for name, each in rest.items()}
         with trial.collecting_failures():
-            inner(*args, trial=trial, **rest)
+            inner(*args, trial=trial, **fitted)
 
     if drawn is None:
         return collecting

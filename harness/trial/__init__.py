@@ -3,7 +3,6 @@
 from harness.trial.combinations import Excluded as Excluded
 from harness.trial.ranks import Sized as Sized
 from harness.trial.ranks import TimeIsUp as TimeIsUp
-from harness.trial.ranks import claims as claims
 from harness.trial.ranks import most_ranks as most_ranks
 from harness.trial.refusals import refused as refused
 from harness.trial.trial import Trial as Trial

@@ -8,6 +8,7 @@ After ``begin(case, 2)`` and ``compare("rank 0", [1.25], [1.0], absolute(0.5))``
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,12 +26,14 @@ class Facts:
     """``differences`` (each with whose it is) and ``curves`` are of the current ``case``.
 
     ``misfit`` is the fewest ranks that a case needed of those left out because the world has too few; 0: none.
+    ``unclaimed`` counts by feature the cases left out because they ask for one that is not claimed.
     """
 
     checks: int = 0
     examples: int = 0
     world_sizes: set[int] = field(default_factory=set)
     misfit: int = 0
+    unclaimed: Counter[str] = field(default_factory=Counter)
     case: Any = None
     worst: Difference = field(default_factory=Difference)
     ratios: dict[str, float] = field(default_factory=dict)

@@ -11,13 +11,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.vendor.api import Feature
+from harness.vendor.api import Implementation
+from harness.vendor.bounds import NotClaimed, claims_all, judge
+from harness.vendor.features import Feature
 from harness.worlds.base import Disturbed, Outcome, Program, SubjectFailure, World, describe, first_cause
+from harness.worlds.rank import Rank
 
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
-_claims: ContextVar[frozenset[Feature]] = ContextVar("claims", default=frozenset(Feature))
 
 
 def most_ranks() -> int:
@@ -25,20 +28,15 @@ def most_ranks() -> int:
     return _most_ranks.get()
 
 
-def claims() -> frozenset[Feature]:
-    """What the implementation claims that the running test is about; for strategies that combine features."""
-    return _claims.get()
-
-
 @contextmanager
-def offering(ranks: int, claimed: frozenset[Feature]) -> Iterator[None]:
-    """In this block, ``most_ranks()`` is ``ranks``, and ``claims()`` is what is claimed."""
-    tokens = _most_ranks.set(ranks), _claims.set(claimed)
+def offering(ranks: int, implementation: Implementation) -> Iterator[None]:
+    """In this block, ``most_ranks()`` is ``ranks``, and this process judges the implementation."""
+    token, before = _most_ranks.set(ranks), judge(implementation)
     try:
         yield
     finally:
-        _most_ranks.reset(tokens[0])
-        _claims.reset(tokens[1])
+        _most_ranks.reset(token)
+        judge(before)
 
 
 class TimeIsUp(Exception):
@@ -51,6 +49,14 @@ class Sized(Protocol):
     @property
     def world_size(self) -> int:
         """How many ranks."""
+
+
+def asking(rank: Rank, case: Any, program: Program, *args: Any) -> Any:
+    """On every rank: what a program returns, in a list; or the feature that it asks for and that is not claimed."""
+    try:
+        return [program(rank, case, *args)]
+    except NotClaimed as asked:
+        return str(asked.feature)
 
 
 class Ranks:
@@ -67,17 +73,21 @@ class Ranks:
         self._active: World | None = None
         self.disturbed: Disturbed | None = None
 
-    def run(self, size: int, program: Program, *args: Any) -> list[Any]:
-        """What ``program(rank, *args)`` returned on each of ``size`` ranks, in rank order.
+    def run(self, size: int, program: Program, case: Any, *args: Any) -> list[Any]:
+        """What ``program(rank, case, *args)`` returned on each of ``size`` ranks, in rank order.
 
-        Raises SubjectFailure if a rank did not return, Disturbed as a world does.
+        Raises SubjectFailure if a rank did not return, NotClaimed if the program asks for what is not claimed,
+        Disturbed as a world does.
         """
         __tracebackhide__ = True
         if size not in self._worlds:
             self._worlds[size] = self._opener(size)
         self._active = world = self._worlds[size]
         try:
-            self.outcomes = world.run(program, *args, deadline=self._deadline)
+            if claims_all():
+                self.outcomes = world.run(program, case, *args, deadline=self._deadline)
+            else:
+                self.outcomes = _unpacked(world.run(asking, case, program, *args, deadline=self._deadline))
         except Disturbed as error:
             self.disturbed, self.outcomes = error, ()
             raise
@@ -106,6 +116,14 @@ class Ranks:
         left = tuple(outcome for world in self._worlds.values() for outcome in world.close())
         self._worlds.clear()
         return left
+
+
+def _unpacked(outcomes: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
+    """The outcomes of the program that was asking. Raises NotClaimed if it asked for what is not claimed."""
+    for outcome in outcomes:
+        if isinstance(outcome.value, str):
+            raise NotClaimed(Feature(outcome.value))
+    return tuple(replace(each, value=each.value[0]) if each.value else each for each in outcomes)
 
 
 def _raise_first_cause(outcomes: tuple[Outcome, ...], when: str = "") -> None:

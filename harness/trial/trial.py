@@ -16,6 +16,8 @@ from harness.trial.ranks import Ranks, Sized, offering
 from harness.trial.refusals import Raised, cause_of, refused
 from harness.trial.shrinking import Shrinking
 from harness.trial.soft_assertions import SoftAssertions
+from harness.vendor.bounds import NotClaimed
+from harness.vendor.features import Feature
 from harness.vendor.load import Subject, load_implementation
 from harness.worlds.base import Program, SubjectFailure, World
 from harness.worlds.make import open_world
@@ -59,9 +61,13 @@ class Trial:
         size = case.world_size if ranks is None else ranks
         self.needs(size)
         self.shrinking.admit(case, self.facts.examples)
+        before = self.facts.examples
         self.facts.begin(case, size)
         try:
             return self.ranks.run(size, program, case, *args)
+        except NotClaimed:
+            self.facts.examples = before
+            raise
         except SubjectFailure as failure:
             self.shrinking.note(case, failure, self.facts.examples)
             raise
@@ -128,14 +134,26 @@ class Trial:
 
     @contextmanager
     def collecting_failures(self) -> Iterator[None]:
-        """For one example, soft assertions: the first failure is raised at the end, or before ranks run again."""
+        """For one example, soft assertions: the first failure is raised at the end, or before ranks run again.
+
+        An example that asks for what is not claimed is rejected.
+        """
         __tracebackhide__ = True
-        with self.combinations.noting_the_end(), self._assertions.collecting():
-            yield
+        try:
+            with self.combinations.noting_the_end(), self._assertions.collecting():
+                yield
+        except NotClaimed as asked:
+            self.facts.unclaimed[str(asked.feature)] += 1
+            reject()
 
     def offering(self) -> AbstractContextManager[None]:
         """Let strategies draw world sizes up to what this world has, and features that are claimed."""
-        return offering(self.most_ranks, load_implementation(self.subject.implementation).claims)
+        return offering(self.most_ranks, load_implementation(self.subject.implementation))
+
+    def why_not_claimed(self) -> str:
+        """The features that cases were left out for, each with the implementation's reason not to claim it."""
+        implementation = load_implementation(self.subject.implementation)
+        return "; ".join(implementation.why_not_claimed(Feature(name)) for name in sorted(self.facts.unclaimed))
 
     def time_is_up(self, reason: str) -> None:
         """From another thread: end the run in progress; if there is none, interrupt the controller."""

@@ -14,51 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.data.kinds import StringEnum
+from harness.vendor.features import Feature
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
 else:
-    Module = Any  # importing torch takes seconds, and only a type checker looks at what functions take
-
-
-class Feature(StringEnum):
-    """One thing an implementation can claim. The value is the stable name that records and pages show."""
-
-    FULLY_SHARD = "fully_shard"
-    RESHARD_TO_GROUP = "reshard_after_forward=int"
-    SHARD_PLACEMENT = "shard_placement_fn"
-    MIXED_PRECISION = "mixed precision"
-    CPU_OFFLOAD = "CPU offload"
-    IGNORED_PARAMS = "ignored_params"
-    HSDP = "HSDP"
-    TENSOR_PARALLEL = "tensor parallel"
-    META_DEVICE = "meta device"
-    MESH_FROM_GROUP = "DeviceMesh.from_group"
-    STATE_DICT = "state dict"
-    REPLICATE = "replicate"
-    REPLICATE_FSDP = "replicate as FSDPModule"
-    CHECKPOINT = "checkpoint"
-    WRAP_POLICY = "wrap policies and sharding strategies"
-    EXTENSIONS = "all-gather extensions"
-    PARAMETER_MESH = "ShardPlacementResult"
-    SPMD_MESH = "dp_mesh_dims"
-    FORWARD_METHOD = "register_fsdp_forward_method"
-    SHARED_CONTEXT = "share_comm_ctx"
-    ACCUMULATION = "gradient accumulation"
-    PREFETCH = "explicit prefetch"
-    DIVIDE_FACTOR = "gradient divide factor"
-    FORCE_SUM = "forced sum reduction"
-    ALL_REDUCE_HOOK = "all-reduce hook"
-    CUSTOM_COLLECTIVES = "custom collectives"
-    GROUP_MEMORY = "memory from the process group"
-    UNUSED_PARAMETERS = "reduction of unused parameters"
-    INPUT_BUFFERS = "reduce-scatter input buffers"
-    SEPARATE_GROUP = "separate reduce-scatter group"
-    PARTIAL_GROUPS = "module lists run in part"
-    RESET = "reset after an exception"
-    OPTIMIZER_EVENT = "event after the optimizer"
-    INTROSPECTION = "introspection"
+    Module = Tensor = Any  # importing torch takes seconds, and only a type checker looks at what functions take
 
 
 @dataclass(frozen=True)
@@ -122,6 +84,11 @@ def _of_torch(name: str) -> Callable[..., Any]:
     return call
 
 
+def full_tensor(tensor: Any, _: Any) -> Any:
+    """A DTensor put together by its ranks; anything else as it is."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 @dataclass(frozen=True)
 class StateDicts:
     """How the state of a module and its optimizer, keyed by parameters' names, is asked for and loaded.
@@ -142,6 +109,13 @@ class Implementation:
 
     ``replicate`` may keep plain parameters, as DDP does; ``replicate_fsdp`` gives DTensors and ``FSDPModule``s.
     ``shard_mesh_info(mesh)`` makes what ``shard_placement_result(placement, mesh_info)`` takes for a mesh of one axis.
+
+    ``whole(tensor, parameter)`` gives all of a sharded parameter, of its gradient, or of what an optimizer keeps of it,
+    as a plain tensor on every rank; all ranks call it, with the same tensors in the same order. Where rows need not lie
+    as torch lays them out, since ``Feature.ROW_LAYOUT`` is not claimed, training is compared on whole tensors alone. By
+    default DTensors are asked for their ``full_tensor()``; None means that ranks' parts are to be laid end to end.
+    ``sums_gradients`` says that gradients are sums over ranks, and not averages. ``one_rank_per_process`` is the reason
+    why ranks cannot be threads of one process, if they cannot: the thread world is then not run.
 
     ``not_claimed`` gives the reason for each feature left out; a feature that is neither claimed nor explained
     is reported with the reason "not mentioned". ``load_implementation`` refuses a claim whose function is missing.
@@ -166,7 +140,14 @@ class Implementation:
     data_parallel_mesh_dims: Callable[..., Any] | None = None
     introspection: Introspection | None = None
     state_dicts: StateDicts = StateDicts()
+    whole: Callable[[Any, Any], Tensor] | None = field(default=full_tensor)
+    sums_gradients: bool = False
+    one_rank_per_process: str = ""
     not_claimed: Mapping[Feature, str] = field(default_factory=dict)
+
+    def why_not_claimed(self, feature: Feature) -> str:
+        """The feature, and the reason why it is not claimed."""
+        return f"{feature}: {self.not_claimed.get(feature, 'not mentioned by the implementation')}"
 
 
 class Claimed(Implementation):
@@ -243,45 +224,3 @@ LIMITS = {
     "allocator statistics": "torch.accelerator's counts of a device's memory",
     "streams": "collectives that run beside compute",
 }
-
-#: The attribute of ``Implementation`` without which a claim is empty.
-NEEDS: Mapping[Feature, str] = {
-    **dict.fromkeys(Feature, "fully_shard"),
-    Feature.MIXED_PRECISION: "mixed_precision_policy",
-    Feature.CPU_OFFLOAD: "cpu_offload_policy",
-    Feature.REPLICATE: "replicate",
-    Feature.REPLICATE_FSDP: "replicate_fsdp",
-    Feature.CHECKPOINT: "checkpoint",
-    Feature.WRAP_POLICY: "strategies",
-    Feature.PARAMETER_MESH: "shard_placement_result",
-    Feature.SPMD_MESH: "data_parallel_mesh_dims",
-    Feature.FORWARD_METHOD: "register_forward_method",
-    Feature.SHARED_CONTEXT: "share_comm_ctx",
-    Feature.INTROSPECTION: "introspection",
-}
-
-#: The method of ``Implementation.module_class`` without which a claim is empty.
-NEEDS_METHOD: Mapping[Feature, str] = {
-    Feature.ACCUMULATION: "set_requires_gradient_sync",
-    Feature.PREFETCH: "set_modules_to_forward_prefetch",
-    Feature.DIVIDE_FACTOR: "set_gradient_divide_factor",
-    Feature.FORCE_SUM: "set_force_sum_reduction_for_comms",
-    Feature.ALL_REDUCE_HOOK: "set_all_reduce_hook",
-    Feature.CUSTOM_COLLECTIVES: "set_custom_all_gather",
-    Feature.GROUP_MEMORY: "set_allocate_memory_from_process_group_for_comm",
-    Feature.UNUSED_PARAMETERS: "set_reduce_scatter_unused_params",
-    Feature.INPUT_BUFFERS: "set_reduce_scatter_max_input_buffers",
-    Feature.SEPARATE_GROUP: "set_separate_reduce_scatter_group",
-    Feature.RESET: "reset_iter_state",
-    Feature.OPTIMIZER_EVENT: "set_post_optim_event",
-}
-
-
-def lacking(implementation: Implementation, feature: Feature) -> str | None:
-    """What ``implementation`` would have to have for ``feature``, as ``Implementation.x``; None if it is there."""
-    method = NEEDS_METHOD.get(feature)
-    if method is not None and not hasattr(implementation.module_class, method):
-        return f"Implementation.module_class.{method}"
-    if getattr(implementation, NEEDS[feature]) is None:
-        return f"Implementation.{NEEDS[feature]}"
-    return None

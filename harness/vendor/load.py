@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from harness.data.text import one_line
 from harness.data.type_checks import misfit
-from harness.vendor.api import Backend, Feature, Implementation, lacking
+from harness.vendor.api import Backend, Implementation
+from harness.vendor.features import Feature, lacking
 
 Value = TypeVar("Value", Implementation, Backend)
 

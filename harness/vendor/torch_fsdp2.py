@@ -13,7 +13,8 @@ from torch.distributed._composable.replicate import replicate
 from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_fsdp
 from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_init, _fsdp_param_group
 
-from harness.vendor.api import Feature, GroupState, Implementation, Introspection, ParameterOwner, lacking
+from harness.vendor.api import GroupState, Implementation, Introspection, ParameterOwner
+from harness.vendor.features import Feature, lacking
 
 
 def _managed_modules(module: nn.Module) -> list[nn.Module]:

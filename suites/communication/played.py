@@ -19,6 +19,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.programs import ShardedStack
 from suites.oracle.sharded import State, played_on
+from suites.oracle.situation import at
 
 PASS = ("forward", "backward")
 
@@ -39,7 +40,7 @@ class ActionsCase(TrainingCase):
         """The net with what is frozen."""
         net = super().build()
         for name in self.frozen:
-            net.get_parameter(name).requires_grad_(False)
+            at(net, name).requires_grad_(False)
         return net
 
 

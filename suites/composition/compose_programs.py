@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from harness.trial import Trial
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.composition.compose import PASS, Act, ComposedCase, chosen
 from suites.kit.cases import SPREAD
@@ -21,6 +22,7 @@ from suites.kit.programs import data_mesh, gradients, introspection, layouts, lo
 from suites.kit.registered import fact
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
+from suites.oracle.layout import is_dtensor
 from suites.oracle.sharded import Resting, State
 
 
@@ -90,6 +92,7 @@ class Composed(Resting):
 
     def see_classes(self) -> dict[str, bool]:
         """Whether the modules to which something was applied are of the class that they gain."""
+        asks_for(Feature.MODULE_CLASS)
         kind = self.rank.implementation.module_class
         return {act.place: isinstance(self.net.get_submodule(act.place), kind) for act in self.case.acts}
 
@@ -156,5 +159,6 @@ def communicated(rank: Rank, case: ComposedCase) -> list[dict[str, int]]:
 
 def form(tensor: Tensor) -> str:
     """Whether a tensor is cut, or whole on every rank: a plain tensor, or a DTensor with nothing but copies."""
-    cut = isinstance(tensor, DTensor) and not all(placement.is_replicate() for placement in tensor.placements)
+    asks_for(Feature.DTENSORS)
+    cut = is_dtensor(tensor) and not all(placement.is_replicate() for placement in getattr(tensor, "placements", ()))
     return "cut" if cut else "whole"

@@ -10,7 +10,7 @@ from harness.vendor import Feature
 from suites.gradients.clipping import ClipCase, ScalerCase, clip_cases, refuse_infinity, scaler_cases
 from suites.parallelism.norms import clips, scales
 
-ONE_AXIS = (Feature.FULLY_SHARD,)
+ONE_AXIS = (Feature.FULLY_SHARD, Feature.DTENSORS)
 REPLICATED = (*ONE_AXIS, Feature.HSDP)
 
 

@@ -25,7 +25,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import costly, training_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import agrees, follows
+from suites.oracle.judging import agrees, compare, follows
 
 SHARDED = Feature.FULLY_SHARD
 FACTOR = (SHARDED, Feature.DIVIDE_FACTOR)
@@ -123,8 +123,8 @@ def test_one_rank_keeps_its_gradients(trial: Trial, case: TrainingCase) -> None:
 def test_the_mean_of_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
     """Gradients in float16 whose sum over ranks float16 cannot hold have the mean that it can."""
     want = expected(case)
-    for number, trace in enumerate(trial.run(play, case)):
-        trial.agree(f"rank {number}", trace[-1]["gradients"], want.on_rank(-1, number)["gradients"])
+    gots = [trace[-1]["gradients"] for trace in trial.run(play, case)]
+    compare(trial, case, gots, [want.on_rank(-1, number)["gradients"] for number in range(len(gots))])
 
 
 @requirement("reduction/hook", *HOOK, ranks=2)

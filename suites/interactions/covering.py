@@ -17,8 +17,9 @@ from itertools import chain, combinations, product
 
 from hypothesis import strategies as st
 
-from harness.trial import claims, most_ranks
+from harness.trial import most_ranks
 from harness.vendor import Feature
+from harness.vendor.bounds import claims
 from suites.scenarios.dimensions import DIMENSIONS, conflict, judged_apart
 from suites.scenarios.scenario import Scenario, with_values
 

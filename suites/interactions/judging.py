@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
-from harness.trial import Trial, claims
+from harness.trial import Trial
+from harness.vendor.bounds import claims
 from harness.vendor.load import load_backend
 from harness.worlds.base import SubjectFailure
 from suites.interactions.covering import covering

@@ -8,8 +8,8 @@ and the baseline build the same net. ``exact`` draws integers: then every sum is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,11 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from reference_models.nets import MLP
 from suites.kit.stepping import OwnSGD
+from suites.oracle.layout import even
 from suites.oracle.situation import Situation
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Block = Literal["mlp", "linear", "nested", "buffer"]
 C = TypeVar("C")
@@ -38,6 +42,10 @@ class Stack(Case):
     blocks: tuple[Block, ...]
     multiplier: int = 2
     bias: bool = True
+
+    def fitted(self) -> Self:
+        """With rows that ranks divide, where other rows are not claimed."""
+        return replace(self, dim=even(self.dim))
 
     def build(self) -> nn.Sequential:
         """The net, on the current default device, initialised as its modules please."""

@@ -9,9 +9,9 @@ Imports no ``torch.distributed``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ from harness.data.case import Case
 from reference_models import nets
 from suites.kit.cases import draw, mixed
 from suites.kit.trees import at, share
+from suites.oracle.layout import even
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 VOCABULARY = 5
 LENGTH = 3
@@ -108,6 +112,10 @@ class Net(Case):
     shared: tuple[tuple[str, str], ...] = ()
     frozen: tuple[str, ...] = ()
     plain: bool = False
+
+    def fitted(self) -> Self:
+        """With rows that ranks divide, where other rows are not claimed."""
+        return replace(self, dim=even(self.dim))
 
     def make(self) -> nn.Module:
         """The net, on the default device."""

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from harness.vendor import Introspection
+from harness.vendor import Feature, Introspection
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import LAYOUT, CaseOnMesh, NetCase, TrainingCase
 from suites.oracle.facts import placement_words
-from suites.oracle.layout import local, own
+from suites.oracle.layout import is_dtensor, own, put_together, seen
 from suites.oracle.sharded import Sharded
 from suites.oracle.situation import Step, Trace
 
@@ -141,6 +142,7 @@ def tensors(net: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def write(rank: Rank, case: TrainingCase, net: nn.Module) -> None:
     """Write the case's weights into this rank's part of every parameter, and its buffers."""
+    asks_for(Feature.ROW_LAYOUT)
     mine = tensors(net)
     for name, parameter in case.full().items():
         mine[name].copy_(case.part(rank.number, name, parameter))
@@ -149,13 +151,13 @@ def write(rank: Rank, case: TrainingCase, net: nn.Module) -> None:
 
 
 def parameters(net: nn.Module) -> dict[str, Tensor]:
-    """Every parameter's local tensor, by name."""
-    return {name: local(parameter) for name, parameter in net.named_parameters()}
+    """What is compared of every parameter, by name."""
+    return {name: seen(parameter) for name, parameter in net.named_parameters()}
 
 
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
-    """Every parameter's local gradient, by name; None where there is none."""
-    return {name: None if p.grad is None else local(p.grad) for name, p in net.named_parameters()}
+    """The same of its gradient; None where there is none."""
+    return {name: None if p.grad is None else seen(p.grad, p) for name, p in net.named_parameters()}
 
 
 def introspection(rank: Rank) -> Introspection:
@@ -165,11 +167,11 @@ def introspection(rank: Rank) -> Introspection:
 
 #: What can be said of a parameter and the mesh that it should lie on; a device is "the mesh's", or of another type.
 FACTS: dict[str, Callable[[Any, DeviceMesh], Any]] = {
-    "type": lambda p, _: "DTensor" if isinstance(p, DTensor) else type(p).__name__,
-    "on the mesh": lambda p, mesh: isinstance(p, DTensor) and p.device_mesh == mesh,
+    "type": lambda p, _: "DTensor" if is_dtensor(p) else type(p).__name__,
+    "on the mesh": lambda p, mesh: is_dtensor(p) and p.device_mesh == mesh,
     "placements": lambda p, _: [placement_words(placement) for placement in getattr(p, "placements", ())],
-    "local": lambda p, _: local(p),
-    "full": lambda p, _: whole(p),
+    "local": lambda p, _: seen(p),
+    "full": lambda p, _: put_together(p),
     "size": lambda p, _: list(p.size()),
     "stride": lambda p, _: list(p.stride()),
     "local size": lambda p, _: list(own(p).size()),
@@ -185,12 +187,9 @@ def layouts(net: nn.Module, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:
 
 def layout(tensor: Tensor, mesh: DeviceMesh, *facts: str) -> dict[str, Any]:
     """Those of one."""
+    asks_for(Feature.DTENSORS)
+    asks_for(Feature.ROW_LAYOUT)
     return {fact: FACTS[fact](tensor, mesh) for fact in facts or LAYOUT}
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A DTensor put together by its ranks; anything else as it is."""
-    return tensor.full_tensor().detach().clone() if isinstance(tensor, DTensor) else local(tensor)
 
 
 def laid_as(parameter: Any, part: Tensor) -> DTensor:

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import NetCase, Reshard, TrainingCase
-from suites.kit.programs import ShardedStack, apply, loss_of, sharded, whole
+from suites.kit.programs import ShardedStack, apply, loss_of, sharded
 from suites.kit.strategies import stacks, training_cases, world_sizes
-from suites.oracle.layout import local, shard
+from suites.oracle.layout import is_dtensor, local, put_together, shard
 
 Facts = dict[str, dict[str, Any]]
 
@@ -91,9 +92,11 @@ def fact(tensor: Tensor) -> dict[str, Any]:
 
 def kind(tensor: Tensor | None) -> str:
     """``"a DTensor"``, ``"a plain tensor"`` or ``"nothing"``."""
+    asks_for(Feature.DTENSORS)
+    asks_for(Feature.PLAIN_FORWARD)
     if tensor is None:
         return "nothing"
-    return "a DTensor" if isinstance(tensor, DTensor) else "a plain tensor"
+    return "a DTensor" if is_dtensor(tensor) else "a plain tensor"
 
 
 def played(rank: Rank, case: TrainingCase, *acts: str) -> Any:
@@ -116,7 +119,7 @@ def after(rank: Rank, case: TrainingCase, *acts: str) -> Facts:
 def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
     """Of every parameter that is registered after a forward, whether it is a DTensor, and what ranks put together."""
     net = played(rank, case, "forward")
-    return {name: {"is": kind(p), "full": whole(p)} for name, p in net.named_parameters()}
+    return {name: {"is": kind(p), "full": put_together(p)} for name, p in net.named_parameters()}
 
 
 def gradients_after_backward(rank: Rank, case: TrainingCase) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from harness.trial import most_ranks
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
 from suites.kit.cases import C, Stack, TrainingCase, as_case
 
 #: How many Linears each block has.
@@ -27,7 +29,11 @@ MOST = 4
 
 @st.composite
 def world_sizes(draw: st.DrawFn, at_least: int = 1, multiple_of: int = 1, power_of_two: bool = False) -> int:
-    """How many ranks: from ``at_least`` to what the world has, at most ``MOST``."""
+    """How many ranks: from ``at_least`` to what the world has, at most ``MOST``.
+
+    Rows are fitted to powers of two where uneven ones are not claimed (``layout.even``).
+    """
+    power_of_two = power_of_two or Feature.UNEVEN_ROWS not in claims()
     top = max(at_least, min(MOST, most_ranks()))
     sizes = [n for n in range(at_least, top + 1) if n % multiple_of == 0 and (not power_of_two or n & (n - 1) == 0)]
     return draw(st.sampled_from(sizes))

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from harness.worlds.rank import Rank
@@ -26,6 +25,7 @@ from suites.generated.net_cases import GeneratedCase, group_of
 from suites.generated.net_programs import ShardedNet, spread_net
 from suites.lifetimes.event_machine import Event
 from suites.lifetimes.event_plan import label
+from suites.oracle.layout import is_dtensor
 from suites.oracle.sharded import State
 
 Entries = list[dict[str, Any]]
@@ -91,7 +91,7 @@ class Watch:
 
     def _is_full(self, parameter: Tensor, name: str, group: str) -> bool:
         """Whether what is registered is all of the parameter, in memory of its own size; if so, its memory is seen."""
-        if isinstance(parameter, DTensor) or tuple(parameter.shape) != self._full[name]:
+        if is_dtensor(parameter) or tuple(parameter.shape) != self._full[name]:
             return False
         storage = parameter.untyped_storage()
         self._seen[weakref.ref(storage)] = group

@@ -27,6 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.data.comparison import Allowance, exact
+from harness.vendor.bounds import averages
+from suites.oracle.facts import compared
 from suites.oracle.situation import Situation, Step, Trace
 from suites.oracle.unsharded import State, Unsharded, played_with_sizes
 
@@ -94,8 +96,8 @@ class Expected:
         return {name: self.part(rank, name, full) for name, full in tensors.items()}
 
     def part(self, rank: int, name: str, full: Tensor | None) -> Tensor | None:
-        """A rank's part of one; a count, which has no dims, is everyone's."""
-        part: Tensor | None = full if full is None or full.dim() == 0 else self.case.part(rank, name, full)
+        """What is compared of one on a rank; a count, which has no dims, is the same on all."""
+        part: Tensor | None = full if full is None or full.dim() == 0 else self.case.seen(rank, name, full)
         return part
 
     of_gradients = of_parameters
@@ -132,7 +134,7 @@ class Expected:
         """What one does."""
         dtype = self.dtypes[name]
         found: State = self.case.facts(name, full, trains)
-        return {**found, "dtype": dtype, "gradient": dtype if has_gradient else None}
+        return compared({**found, "dtype": dtype, "gradient": dtype if has_gradient else None})
 
     def of_dtypes(self, _: Any, __: int) -> State:
         """The dtype of every parameter and buffer, which training does not change."""
@@ -206,7 +208,11 @@ def _most(tensor: Tensor) -> float:
     return float(tensor.double().abs().max()) if tensor.numel() else 0.0
 
 
-@lru_cache(maxsize=64)
 def expected(case: Situation) -> Expected:
     """The same for the same case: both worlds ask."""
+    return _expected(case, averages())
+
+
+@lru_cache(maxsize=64)
+def _expected(case: Situation, averages: bool) -> Expected:
     return Expected(case)

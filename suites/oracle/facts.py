@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
+
+#: What is compared of any; all is of DTensors whose rows lie as torch lays them out.
+_OF_ANY = ("requires_grad", "dtype", "gradient")
 
 
 def facts(parameter: Any) -> dict[str, Any]:
     """What a sharded parameter says of itself, and in which dtypes it and its gradient are."""
-    if not isinstance(parameter, DTensor):
-        return {"type": type(parameter).__name__}
-    return {
-        "shape": list(parameter.shape),
-        "stride": list(parameter.stride()),
-        "placements": [placement_words(each) for each in parameter.placements],
-        "mesh": list(parameter.device_mesh.mesh.shape),
-        "requires_grad": parameter.requires_grad,
-        "dtype": str(parameter.dtype),
-        "gradient": None if parameter.grad is None else str(parameter.grad.dtype),
+    lies = {
+        "shape": lambda: list(parameter.shape),
+        "stride": lambda: list(parameter.stride()),
+        "placements": lambda: [placement_words(each) for each in parameter.placements],
+        "mesh": lambda: list(parameter.device_mesh.mesh.shape),
+        "requires_grad": lambda: parameter.requires_grad,
+        "dtype": lambda: str(parameter.dtype),
+        "gradient": lambda: None if parameter.grad is None else str(parameter.grad.dtype),
     }
+    return {name: fact() for name, fact in compared(lies).items()}
 
 
-def placement_words(placement: Placement) -> str:
+def compared(facts: dict[str, Any]) -> dict[str, Any]:
+    """Those facts that are compared of what is judged."""
+    if claims() >= {Feature.DTENSORS, Feature.ROW_LAYOUT}:
+        return facts
+    return {name: fact for name, fact in facts.items() if name in _OF_ANY}
+
+
+def placement_words(placement: Any) -> str:
     """``"Shard(0)"`` for whatever cuts dim 0, strided or not; ``"Replicate()"``; else what it calls itself."""
     if placement.is_replicate():
         return "Replicate()"

@@ -11,6 +11,7 @@ from harness.trial.refusals import as_data
 from harness.worlds.base import Program
 from harness.worlds.rank import Rank
 from suites.oracle.expected import Expected, expected
+from suites.oracle.layout import put_end_to_end
 from suites.oracle.sharded import Sharded
 from suites.oracle.unsharded import State
 
@@ -26,15 +27,29 @@ def follows(trial: Trial, program: Program, want: Expected, *given: Any) -> None
 def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
     """Compare what ranks have shown action by action, so that the first that goes wrong is named."""
     for place, action in enumerate(want.case.actions):
-        for number, trace in enumerate(traces):
-            due: dict[str, Any] = want.on_rank(place, number)
-            got = {name: trace[place][name] for name in due}
-            if "registered" in due:  # of some parameters that is open
-                got["registered"] = {
-                    name: {fact: got["registered"].get(name, {}).get(fact) for fact in facts}
-                    for name, facts in due["registered"].items()
-                }
-            trial.agree(f"rank {number}, after action {place + 1}, {action}", got, due, want.within)
+        dues = [want.on_rank(place, number) for number in range(len(traces))]
+        gots = [_shown(trace[place], due) for trace, due in zip(traces, dues, strict=True)]
+        compare(trial, want.case, gots, dues, want.within, f", after action {place + 1}, {action}")
+
+
+def compare(
+    trial: Trial, case: Any, gots: list[Any], dues: list[Any], within: Allowance = exact, when: str = ""
+) -> None:
+    """Compare what each rank has shown with what is due."""
+    gots = put_end_to_end(gots, dues, getattr(case, "shards", case.world_size))
+    for number, (got, due) in enumerate(zip(gots, dues, strict=True)):
+        trial.agree(f"rank {number}{when}", got, due, within)
+
+
+def _shown(got: State, due: State) -> State:
+    """What is expected of what was seen: of some parameters it is open how they are registered."""
+    shown = {name: got[name] for name in due}
+    if "registered" in due:
+        shown["registered"] = {
+            name: {fact: got["registered"].get(name, {}).get(fact) for fact in facts}
+            for name, facts in due["registered"].items()
+        }
+    return shown
 
 
 def follows_or_refuses(trial: Trial, kind: type[Sharded], want: Expected, error: tuple[str, ...], match: str) -> None:
@@ -71,5 +86,5 @@ def sees(trial: Trial, kind: type[Sharded], case: Any, acts: Sequence[str], **wa
 
 def finds(trial: Trial, program: Program, case: Any, want: Any, *args: Any, within: Allowance = exact) -> None:
     """Run a program, and compare what each rank finds with ``want``, or with what it gives for the rank's number."""
-    for number, got in enumerate(trial.run(program, case, *args)):
-        trial.agree(f"rank {number}", got, want(number) if callable(want) else want, within)
+    gots = trial.run(program, case, *args)
+    compare(trial, case, gots, [want(number) if callable(want) else want for number in range(len(gots))], within)

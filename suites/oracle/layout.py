@@ -7,8 +7,13 @@ Five rows on four ranks, in chunks of ceil(5 / 4) = 2::
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for, claims, whole
 
 
 def shard(full: Tensor, size: int, index: int, dim: int = 0) -> Tensor:
@@ -19,8 +24,13 @@ def shard(full: Tensor, size: int, index: int, dim: int = 0) -> Tensor:
     return full.narrow(dim, start, min(step, rows - start))
 
 
+def even(rows: int) -> int:
+    """So many rows; or where uneven ones are not claimed the next number that one, two and four ranks divide."""
+    return rows if Feature.UNEVEN_ROWS in claims() else -(-rows // 4) * 4
+
+
 def own(tensor: Tensor) -> Tensor:
-    """The very memory."""
+    """The very memory of a rank's part."""
     to_local = getattr(tensor, "to_local", None)
     with torch.no_grad():
         part: Tensor = tensor if to_local is None else to_local()
@@ -28,5 +38,64 @@ def own(tensor: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """A copy."""
+    """A copy of a rank's part, which is looked at only where it must be the rows that torch would give it."""
+    asks_for(Feature.ROW_LAYOUT)
     return own(tensor).detach().clone()
+
+
+def seen(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
+    """A copy of what is compared: the rank's part; or all of it, where rows need not lie as torch lays them out.
+
+    ``parameter`` is what the tensor is the gradient or the optimizer's state of, if it is no parameter itself.
+    """
+    return own(tensor).detach().clone() if lies_in_rows() else put_together(tensor, parameter)
+
+
+def put_together(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
+    """A copy of all of a sharded tensor, which its ranks put together; of any other as it is."""
+    return own(whole(tensor, tensor if parameter is None else parameter)).detach().clone()
+
+
+def put_end_to_end(gots: list[Any], dues: list[Any], shards: int) -> list[Any]:
+    """What ranks have shown, with parts of a whole tensor that is due replaced by all of them, one after the other.
+
+    Each ``shards`` neighbours hold one copy. On two ranks that hold [1, 2, 3] and [4] of [[1, 2], [3, 4]], both get
+    that; what is not a part of it stays as it is.
+    """
+    if lies_in_rows():
+        return gots
+    groups = [range(first, min(first + shards, len(gots))) for first in range(0, len(gots), shards)]
+    return [each for group in groups for each in _joined([gots[n] for n in group], [dues[n] for n in group])]
+
+
+def _joined(gots: list[Any], dues: list[Any]) -> list[Any]:
+    due = dues[0]
+    if isinstance(due, Tensor):
+        return _whole_of_parts(gots, due)
+    if isinstance(due, dict) and all(isinstance(got, dict) for got in gots):
+        keys = list(dict.fromkeys([*due, *(key for got in gots for key in got)]))
+        columns = {key: _joined([got.get(key) for got in gots], [one.get(key) for one in dues]) for key in keys}
+        return [{key: columns[key][n] for key in keys if key in due or key in got} for n, got in enumerate(gots)]
+    if isinstance(due, list) and all(isinstance(got, list) and len(got) == len(due) for got in gots):
+        items = [_joined([got[n] for got in gots], [one[n] for one in dues]) for n in range(len(due))]
+        return [[item[n] for item in items] for n in range(len(gots))]
+    return gots
+
+
+def _whole_of_parts(parts: list[Any], due: Tensor) -> list[Any]:
+    held = [part for part in parts if isinstance(part, Tensor)]
+    if all(part.shape == due.shape for part in held) and len(held) == len(parts):
+        return parts
+    if not held or sum(part.numel() for part in held) != due.numel():
+        return parts
+    return [torch.cat([part.flatten() for part in held]).view(due.shape)] * len(parts)
+
+
+def lies_in_rows() -> bool:
+    """Whether each rank must hold the rows that torch would give it."""
+    return Feature.ROW_LAYOUT in claims()
+
+
+def is_dtensor(tensor: object) -> bool:
+    """Whether a tensor says how it is sharded, of whatever class it is."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "placements")

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for, asks_for_method
 from harness.worlds.rank import Rank
 from suites.oracle.facts import facts
-from suites.oracle.layout import local
+from suites.oracle.layout import is_dtensor, seen
 from suites.oracle.situation import UNDER_WAY, Trained, interrupted, kept, taken, tensors_in, vary
 
 State = dict[str, Any]
@@ -99,16 +100,16 @@ class Sharded(Trained):
 
     def see_parameters(self) -> State:
         """This rank's parts of all parameters."""
-        return {name: local(p) for name, p in self.looked_up().items()}
+        return {name: seen(p) for name, p in self.looked_up().items()}
 
     def see_gradients(self) -> State:
         """Those of gradients, None where there is none."""
-        return {name: None if p.grad is None else local(p.grad) for name, p in self.looked_up().items()}
+        return {name: None if p.grad is None else seen(p.grad, p) for name, p in self.looked_up().items()}
 
     def see_optimizer(self) -> State:
         """Those of what the optimizer keeps."""
         found = kept(self.optimizer, self.held)
-        return {name: {key: local(value) for key, value in each.items()} for name, each in found.items()}
+        return {name: {key: seen(one, self.held[name]) for key, one in each.items()} for name, each in found.items()}
 
     def see_facts(self) -> State:
         """What sharded parameters say of themselves."""
@@ -116,7 +117,7 @@ class Sharded(Trained):
 
     def see_buffers(self) -> State:
         """This rank's buffers."""
-        return {name: local(buffer) for name, buffer in self.net.named_buffers()}
+        return {name: buffer.detach().clone() for name, buffer in self.net.named_buffers()}
 
     def see_dtypes(self) -> State:
         """The dtype of every parameter and buffer."""
@@ -124,11 +125,12 @@ class Sharded(Trained):
 
     def see_registered(self) -> State:
         """How each parameter is registered, whether it trains, and if it is whole what it is."""
+        asks_for(Feature.PLAIN_FORWARD)
         return {
             name: {
-                "form": "sharded" if isinstance(p, DTensor) else "whole",
+                "form": "sharded" if is_dtensor(p) else "whole",
                 "trains": p.requires_grad,
-                "value": None if isinstance(p, DTensor) else local(p),
+                "value": None if is_dtensor(p) else p.detach().clone(),
             }
             for name, p in self.net.named_parameters()
         }
@@ -192,6 +194,9 @@ class Sharded(Trained):
 
     def tell(self, setter: str, value: Any, where: str = "") -> None:
         """Call a setter of a module, and of those below unless it is the "root" alone."""
+        asks_for_method(setter)
+        if where == "root":
+            asks_for(Feature.RECURSE)
         alone = {"recurse": False} if where == "root" else {}
         getattr(self.net.get_submodule("" if alone else where), setter)(value, **alone)
 
@@ -203,17 +208,20 @@ class Sharded(Trained):
 
     def clip(self, most: str) -> State:
         """Clip gradients; their norm."""
+        asks_for(Feature.DTENSORS)  # else torch would take the norm of this rank's parts
         norm: Any = torch.nn.utils.clip_grad_norm_(self.held.values(), float(most))
-        return {"norm": norm.full_tensor() if isinstance(norm, DTensor) else norm}
+        return {"norm": norm.full_tensor() if hasattr(norm, "full_tensor") else norm}
 
     # Gathering and freeing.
 
     def unshard(self, module: str) -> None:
         """Unshard explicitly."""
+        asks_for(Feature.UNSHARD)
         self.net.get_submodule(module).unshard()
 
     def begin(self, module: str) -> None:
         """Unshard explicitly, and wait later."""
+        asks_for(Feature.UNSHARD)
         self.handles.append(self.net.get_submodule(module).unshard(async_op=True))
 
     def wait(self, _: str) -> None:
@@ -224,17 +232,18 @@ class Sharded(Trained):
 
     def reshard(self, _: str) -> None:
         """Reshard everything explicitly."""
+        asks_for(Feature.UNSHARD)
         for module in self.net.modules():
             if hasattr(module, "reshard"):
                 module.reshard()
 
     def keep(self, after: str) -> None:
         """Free nothing after forward, or after backward."""
-        getattr(self.net, f"set_reshard_after_{after}")(False)
+        self.tell(f"set_reshard_after_{after}", False)
 
     def free(self, after: str) -> None:
         """Free all after forward, or after backward."""
-        getattr(self.net, f"set_reshard_after_{after}")(True)
+        self.tell(f"set_reshard_after_{after}", True)
 
     # State.
 
@@ -246,7 +255,7 @@ class Sharded(Trained):
         if self.optimizer.state:
             optimizer = states.get_optimizer_state_dict(self.net, self.optimizer, options=given)
         self.saved = tree_map_only(Tensor, lambda each: each.detach().clone(), (net, optimizer))
-        return {form: {name: local(value) for name, value in net.items()}}
+        return {form: {name: seen(value) for name, value in net.items()}}
 
     def load(self, form: str) -> None:
         """Give the net what was kept."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from operator import attrgetter
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from harness.data.case import Case
-from suites.oracle.layout import shard
+from suites.oracle.layout import lies_in_rows, shard
 
 #: One training step.
 STEP = ("forward", "backward", "step", "drop")
@@ -134,6 +133,14 @@ class Situation(Case):
         """What a rank holds of a parameter of this name, of its gradient, or of what an optimizer keeps of it."""
         return shard(full, self.shards, rank % self.shards)
 
+    def seen(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What is compared of it: the part; or the whole, where rows need not lie as torch lays them out."""
+        return self.part(rank, name, full) if lies_in_rows() else self.whole_of(rank, name, full)
+
+    def whole_of(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """The whole of it, as ranks put it together; another where ranks have values of their own."""
+        return full
+
 
 class Step(TypedDict):
     """One training step: the rank's loss, or losses of micro-batches; its parts of gradients and updated parameters."""
@@ -229,12 +236,12 @@ class Trained:
     def freeze(self, place: str) -> None:
         """A parameter, or what is in a module, trains no more."""
         for net in self.nets():
-            attrgetter(place)(net).requires_grad_(False)
+            at(net, place).requires_grad_(False)
 
     def thaw(self, place: str) -> None:
         """A parameter, or all that is in a module, trains."""
         for net in self.nets():
-            attrgetter(place)(net).requires_grad_(True)
+            at(net, place).requires_grad_(True)
 
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""
@@ -244,6 +251,12 @@ class Trained:
         """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""
         keys = ("lr", "weight_decay", "momentum", "note")
         return [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+
+
+def at(net: nn.Module, place: str) -> Any:
+    """The parameter of a name, as ``named_parameters`` gives it; else the module."""
+    named = dict(net.named_parameters(remove_duplicate=False))
+    return named[place] if place in named else net.get_submodule(place)
 
 
 def vary(optimizer: torch.optim.Optimizer) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.vendor.bounds import averages
 from suites.oracle.situation import UNDER_WAY, Situation, Trained, interrupted, kept, taken, tensors_in
 
 State = dict[str, Any]
@@ -168,7 +169,7 @@ class Unsharded(Trained):
 
     def parts(self, name: str, gradients: list[Tensor | None]) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
-        parameter, divisor = self.named[name], self.case.divisor_of(name)
+        parameter, divisor = self.named[name], self.case.divisor_of(name) if averages() else 1.0
         parts = [gradient.to(self.reduced_in) / divisor for gradient in gradients if gradient is not None]
         wanted = self.case.zeros_for_unused and parameter.requires_grad
         return [torch.zeros_like(parameter)] if wanted and not parts else parts

@@ -11,13 +11,17 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from harness.data.comparison import exact
 from harness.trial import Trial
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit import tolerance
 from suites.kit.parallel import parallel_cases
-from suites.kit.programs import ShardedStack, whole
+from suites.kit.programs import ShardedStack
 from suites.oracle.expected import expected
-from suites.oracle.layout import own
+from suites.oracle.judging import compare
+from suites.oracle.layout import own, put_together
 from suites.oracle.situation import STEP
 from suites.parallelism.tensor_parallel import TensorParallelCase
 
@@ -65,7 +69,7 @@ def clip(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, Any]:
     before, grads = stack.see_gradients(), [p.grad for p in stack.held.values() if p.grad is not None]
     alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
     total = torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, norm, foreach=case.foreach)
-    return {"norms": [whole(alone), whole(total)], "before": before, "after": stack.see_gradients()}
+    return {"norms": [put_together(alone), put_together(total)], "before": before, "after": stack.see_gradients()}
 
 
 def clips(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> None:
@@ -74,11 +78,12 @@ def clips(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> N
     grads: dict[str, Any] = want.whole[0]["gradients"]
     total = torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in grads.values()]), float(case.norm))
     factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
-    for number, got in enumerate(trial.run(clip, case, kind)):
-        trial.agree(f"rank {number}, before", got["before"], want.of_parameters(grads, number))
-        trial.agree(f"rank {number}, norms", got["norms"], [total, total], tolerance.norms)
-        clipped = want.of_parameters({name: g * factor for name, g in grads.items()}, number)
-        trial.agree(f"rank {number}, after", got["after"], clipped, tolerance.norms)
+    gots = trial.run(clip, case, kind)
+    for look, scale, within in (("before", 1.0, exact), ("after", factor, tolerance.norms)):
+        scaled = {name: g * scale for name, g in grads.items()}
+        dues = [want.of_parameters(scaled, number) for number in range(len(gots))]
+        compare(trial, case, [got[look] for got in gots], dues, within, f", {look}")
+    compare(trial, case, [got["norms"] for got in gots], [[total, total]] * len(gots), tolerance.norms, ", norms")
 
 
 def scaled_step(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, Any]:
@@ -97,19 +102,23 @@ def scaled_step(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, An
 
 def scales(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> None:
     """Require a step where all is finite, else none, and half the scale; gradients but for spoilt ones are right."""
-    want = expected(case)
-    for number, got in enumerate(trial.run(scaled_step, case, kind)):
+    want, is_spoilt = expected(case), case.spoilt >= 0
+    gots, dues = trial.run(scaled_step, case, kind), []
+    for number, got in enumerate(gots):
         [right] = want.trace(number)
-        spoilt = case.spoilt >= 0
-        due = {
-            "gradients": got["gradients"] if number == case.spoilt else right["gradients"],
-            "parameters": case.parts(number) if spoilt else right["parameters"],
-            "scale": case.scale / 2 if spoilt else case.scale,
-        }
-        trial.agree(f"rank {number}", got, due)
+        dues.append(
+            {
+                "gradients": got["gradients"] if number == case.spoilt else right["gradients"],
+                "parameters": want.of_parameters(case.full(), number) if is_spoilt else right["parameters"],
+                "scale": case.scale / 2 if is_spoilt else case.scale,
+            }
+        )
+    compare(trial, case, gots, dues)
 
 
 def spoil(stack: ShardedStack) -> None:
     """Put infinity into this rank's first gradient, if it is the one."""
+    if stack.case.spoilt >= 0:
+        asks_for(Feature.ROW_LAYOUT)
     if stack.rank.number == stack.case.spoilt:
         own(next(iter(stack.held.values())).grad).view(-1)[0] = torch.inf

@@ -58,16 +58,16 @@ class ApartCase(TrainingCase):
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What a net gives for a rank's batch; that with all values is run with the rank's own."""
         inputs = self.inputs(batch, rank).to(device, dtype)
-        own = {name: self.own(rank, name, net.get_parameter(name)) for name in vars(net).get("apart", ())}
+        own = {name: self.whole_of(rank, name, net.get_parameter(name)) for name in vars(net).get("apart", ())}
         return functional_call(net, own, (inputs,)) if own else net(inputs)
 
-    def own(self, rank: int, name: str, full: Tensor) -> Tensor:
+    def whole_of(self, rank: int, name: str, full: Tensor) -> Tensor:
         """The value of a parameter that a rank has, whole."""
         return full[rank % self.values] if self.is_apart(name) else full
 
     def owns(self, rank: int) -> dict[str, Tensor]:
         """The same of all parameters."""
-        return {name: self.own(rank, name, full) for name, full in self.full().items()}
+        return {name: self.whole_of(rank, name, full) for name, full in self.full().items()}
 
     def divisor_of(self, name: str) -> float:
         """As many as have the same value."""
@@ -76,4 +76,4 @@ class ApartCase(TrainingCase):
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of its value."""
         copies = self.values if self.is_apart(name) else 1
-        return shard(self.own(rank, name, full), self.world_size // copies, rank // copies, self.cut_of(name))
+        return shard(self.whole_of(rank, name, full), self.world_size // copies, rank // copies, self.cut_of(name))

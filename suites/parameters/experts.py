@@ -110,7 +110,9 @@ class ExpertCase(ApartCase):
         found = super().layouts(rank, *facts, **other)
         for name, facts_of in found.items():
             full = facts_of["full"]
-            facts_of["full"] = full.flatten(0, 1) if self.stacked and is_expert(name) else self.own(rank, name, full)
+            facts_of["full"] = (
+                full.flatten(0, 1) if self.stacked and is_expert(name) else self.whole_of(rank, name, full)
+            )
         return found
 
 

@@ -15,7 +15,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.vendor import Claimed
+from harness.vendor import Claimed, Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import SPREAD, TrainingCase
 from suites.kit.own_collectives import OwnGather
@@ -142,6 +143,7 @@ def replaced(implementation: Claimed, case: HowCase, net: Any, **options: Any) -
             parameter.mul_(2).sub_(1)
     shard_by_plan(implementation, case, net, **options)
     mesh = options["mesh"]
+    asks_for(Feature.ROW_LAYOUT)
     mine = {name: shard(whole, mesh.size(), mesh.get_local_rank()).clone() for name, whole in full.items()}
     new = {name: laid_as(parameter, mine[name]) for name, parameter in net.named_parameters()}
     if case.how != "setattr":

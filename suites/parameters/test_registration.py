@@ -68,7 +68,7 @@ def test_resharding_between_forward_and_backward_changes_no_result(trial: Trial,
 # Objects and memory.
 
 
-@requirement("registration/same-objects", SHARDED, ranks=2)
+@requirement("registration/same-objects", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
 @given(case=pass_cases())
 def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, case: TrainingCase) -> None:
     """The registered sharded parameters are the same objects after every forward, backward and optimizer step."""
@@ -76,7 +76,7 @@ def test_sharded_parameters_are_the_same_objects_in_every_step(trial: Trial, cas
         trial.agree(f"rank {number}", got, {when: dict.fromkeys(case.parameter_names, True) for when in got})
 
 
-@requirement("registration/gradient-layouts", SHARDED, ranks=2)
+@requirement("registration/gradient-layouts", SHARDED, Feature.DTENSORS, ranks=2)
 @given(case=pass_cases())
 def test_gradients_lie_as_their_parameters_do(trial: Trial, case: TrainingCase) -> None:
     """A gradient has the mesh, placements, global and local size, and dtype of its parameter."""
@@ -93,7 +93,7 @@ def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
         trial.agree(f"rank {number}", got, dict.fromkeys(moments, full))
 
 
-@requirement("registration/leaves", SHARDED, ranks=2)
+@requirement("registration/leaves", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
 @given(case=pass_cases())
 def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: TrainingCase) -> None:
     """What a layer runs with are nn.Parameters, leaves of autograd, that need gradients as the original ones did."""
@@ -125,28 +125,28 @@ def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, cas
     follows(trial, case, registration.REPLACED)
 
 
-@requirement("registration/converted-first", SHARDED, ranks=2)
+@requirement("registration/converted-first", SHARDED, Feature.CONVERSION, ranks=2)
 @given(case=dtype_cases("first"))
 def test_a_net_may_be_converted_before_the_first_forward(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) of a sharded net, parameters and gradients have that dtype, and training is as unsharded."""
     follows(trial, case, registration.CONVERTED)
 
 
-@requirement("registration/converted-and-back", SHARDED, ranks=2)
+@requirement("registration/converted-and-back", SHARDED, Feature.CONVERSION, ranks=2)
 @given(case=dtype_cases("and back"))
 def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype and back, and trains on as the unsharded does."""
     follows(trial, case, registration.CONVERTED)
 
 
-@requirement("registration/converted-for-good", SHARDED, level="should", ranks=2)
+@requirement("registration/converted-for-good", SHARDED, Feature.CONVERSION, level="should", ranks=2)
 @given(case=dtype_cases("for good"))
 def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype, and trains on in that as the unsharded does."""
     follows(trial, case, registration.CONVERTED)
 
 
-@requirement("registration/converted-under-policy", SHARDED, Feature.MIXED_PRECISION, ranks=2)
+@requirement("registration/converted-under-policy", SHARDED, Feature.CONVERSION, Feature.MIXED_PRECISION, ranks=2)
 @given(case=cases_of(DtypeCase, dtype_cases("first"), computes=DTYPES))
 def test_a_conversion_before_the_first_forward_keeps_the_policy(trial: Trial, case: DtypeCase) -> None:
     """After to(dtype) before the first forward, the net computes in the policy's dtype; gradients have the new one."""

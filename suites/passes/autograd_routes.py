@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
-from suites.oracle.layout import local
+from suites.oracle.layout import local, own
 from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -75,14 +75,14 @@ def hooked(p: Pass) -> Found:
 
     def note(name: str, parameter: Tensor) -> None:
         assert parameter.grad is not None
-        seen.setdefault(name, []).append(local(parameter.grad))
+        seen.setdefault(name, []).append(own(parameter.grad).clone())
 
     named = list(p.net.named_parameters())
     handles = [q.register_post_accumulate_grad_hook(lambda q, name=n: note(name, q)) for n, q in named]
     p.loss(p.net(p.inputs())).backward()
     for handle in handles:
         handle.remove()
-    grads = {name: local(parameter.grad) for name, parameter in p.net.named_parameters() if parameter.grad is not None}
+    grads = {name: own(q.grad).clone() for name, q in p.net.named_parameters() if q.grad is not None}
     yield {
         "calls": {name: len(seen.get(name, [])) for name, _ in named},
         "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},

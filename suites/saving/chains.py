@@ -237,7 +237,7 @@ class CheckpointCase(CaseOnMesh, Situation):
         whole = set(dict(net.named_buffers()))
 
         def part(name: str, full: Tensor) -> Tensor:
-            return (full if name in whole else self.part(rank, name, full)).to(dtype)
+            return (full if name in whole else self.seen(rank, name, full)).to(dtype)
 
         kept = {
             name: {key: value if key == "step" else part(name, value) for key, value in entries.items()}

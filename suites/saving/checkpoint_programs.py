@@ -18,11 +18,12 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_files
 from torch.distributed.checkpoint.state_dict_saver import save as write_files
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
-from suites.oracle.layout import local, own
+from suites.oracle.layout import is_dtensor, own, seen
 from suites.oracle.sharded import Sharded
 from suites.saving.chains import Chain, CheckpointCase, Layout
 
@@ -52,7 +53,7 @@ class OnRank(Sharded):
 
     def facts(self) -> Facts:
         """This rank's part of every entry of the state dict, what it keeps for the optimizer, and the rate of that."""
-        net = {name: local(value) for name, value in self.net.state_dict().items()}
+        net = {name: seen(value) for name, value in self.net.state_dict().items()}
         return {"net": net, "optimizer": self.see_optimizer(), "rate": self.optimizer.param_groups[0]["lr"]}
 
     def state(self, options: StateDictOptions | None = None) -> Facts:
@@ -143,6 +144,7 @@ def cut_over_tp(net: Chain, mesh: DeviceMesh) -> None:
 
 def like(parameter: nn.Parameter, values: Tensor) -> Tensor:
     """A new tensor that lies on ranks as the parameter does, with this rank's ``values``."""
+    asks_for(Feature.ROW_LAYOUT)
     made = torch.zeros_like(parameter.detach())
     own(made).copy_(values)
     return made
@@ -151,7 +153,7 @@ def like(parameter: nn.Parameter, values: Tensor) -> Tensor:
 def lie(state: Facts) -> Facts:
     """How each entry lies on ranks: on which, with which placements and global size; None for what is no DTensor."""
     return {
-        name: (value.device_mesh.mesh.tolist(), value.placements, value.size()) if isinstance(value, DTensor) else None
+        name: (value.device_mesh.mesh.tolist(), value.placements, value.size()) if is_dtensor(value) else None
         for name, value in state.items()
     }
 

@@ -11,8 +11,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions
 
 from harness.worlds.rank import Rank
 from suites.composition.compose_programs import applied
-from suites.kit.programs import whole
-from suites.oracle.layout import local
+from suites.oracle.layout import local, put_together
 from suites.oracle.sharded import FORMS, TO_LOAD, Sharded
 from suites.saving.chains import RATE, CheckpointCase, make_optimizer
 from suites.saving.checkpoint_programs import Facts, OnRank, Other, lie
@@ -36,7 +35,7 @@ class Units(Sharded):
     def see_named(self) -> Facts:
         """What the optimizer keeps, put together by all ranks; and whose of it does not lie as its parameter."""
         state = self.rank.implementation.state_dicts.get_optimizer_state_dict(self.net, self.optimizer)
-        return {**described(state, whole), "strays": strays(self.net, state)}
+        return {**described(state, put_together), "strays": strays(self.net, state)}
 
 
 def strays(net: nn.Module, state: Any) -> list[str]:

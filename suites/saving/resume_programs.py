@@ -19,7 +19,7 @@ from harness.trial import Trial
 from harness.worlds.base import Program
 from harness.worlds.rank import Rank
 from suites.oracle.expected import Expected
-from suites.oracle.layout import local, own
+from suites.oracle.layout import seen
 from suites.oracle.sharded import State
 from suites.oracle.situation import STEP
 from suites.saving import checkpoint_programs as programs
@@ -84,7 +84,7 @@ def load_the_net_alone(rank: Rank, case: CheckpointCase, path: str) -> dict[str,
     asked = {name: state[name] for name in names[turn:] + names[:turn]}
     read_files({"net": asked}, storage_reader=FileSystemReader(f"{path}/0"))
     states.set_model_state_dict(net, asked)
-    return {name: local(value) for name, value in net.state_dict().items()}
+    return {name: seen(value) for name, value in net.state_dict().items()}
 
 
 class Patient(FileSystemWriter):
@@ -133,7 +133,7 @@ def through_bytes(rank: Rank, case: CheckpointCase) -> Facts:
     back = torch.load(file, weights_only=True)
     return {
         "lies as before": lie(back) == lie(state),
-        "net": {name: own(value).clone() for name, value in back.items()},
+        "net": {name: seen(value) for name, value in back.items()},
     }
 
 

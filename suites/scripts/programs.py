@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
 from suites.generated.net_programs import spread_net
-from suites.oracle.layout import local
+from suites.oracle.layout import is_dtensor, seen
 from suites.oracle.sharded import Sharded, State
 
 FULL = StateDictOptions(full_state_dict=True)
@@ -50,7 +50,7 @@ class ShardedScript(Sharded):
                 net,
                 tree_map_only(Tensor, self.whole if form == "full" else copied, self.optimizer.state_dict()),
             )
-        return {form: {name: local(value) for name, value in net.items()} for form, (net, _) in self.saved.items()}
+        return {form: {name: seen(value) for name, value in net.items()} for form, (net, _) in self.saved.items()}
 
     def load(self, form: str) -> None:
         """Give the net its state back.
@@ -66,7 +66,7 @@ class ShardedScript(Sharded):
 
     def whole(self, value: Tensor) -> Tensor:
         """A copy of an optimizer's tensor, put together by all ranks."""
-        if not isinstance(value, DTensor):
+        if not is_dtensor(value):
             return copied(value)
         return DTensor.full_tensor(value.to(self.rank.device))  # type: ignore[arg-type]
 
@@ -96,6 +96,6 @@ def copied(value: Tensor) -> Tensor:
 
 def laid_out_as(parameter: DTensor, value: Tensor) -> Tensor:
     """A copy of an optimizer's tensor, cut as its parameter is if it is whole."""
-    if isinstance(value, DTensor):
+    if is_dtensor(value):
         return copied(value)
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)

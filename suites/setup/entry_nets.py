@@ -14,9 +14,11 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.data.case import Case
 from harness.trial.refusals import as_data
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.programs import whole
+from suites.oracle.layout import even, put_together
 from suites.passes.passes import Blocks
 
 
@@ -35,7 +37,8 @@ TWO = PlainCase()
 
 
 def linear(rows: int = 3, columns: int = 2, bias: bool = False) -> nn.Linear:
-    """A layer whose weights count from 1: [[1, 2], [3, 4], [5, 6]]."""
+    """A layer whose weights count from 1: [[1, 2], [3, 4], [5, 6]]; with 4 for 3 where two ranks cannot share 3."""
+    rows, columns = (even(n) if n % 2 else n for n in (rows, columns))
     layer = nn.Linear(columns, rows, bias=bias)
     with torch.no_grad():
         layer.weight.copy_(torch.arange(1.0, 1 + rows * columns).view(rows, columns))
@@ -54,6 +57,7 @@ def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What comes back for a list of modules and for a module; and then classes, names, and what a slice is."""
     net: Any = case.build()
     before = {name: type(module) for name, module in net.named_modules()}
+    asks_for(Feature.MODULE_CLASS)
     kind = rank.implementation.module_class
     listed = [net[place] for place in case.sharded]
     returned = {"list": not listed or sharder(rank)(listed) is listed, "module": sharder(rank)(net) is net}
@@ -80,6 +84,7 @@ def names_of(net: nn.Module) -> dict[str, list[str]]:
 
 def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
     """Which modules of a list become sharded ones, where one lies within another; the list may name the inner first."""
+    asks_for(Feature.MODULE_CLASS)
     facts, kind = {}, rank.implementation.module_class
     for order in ("outer first", "inner first"):
         outer, beside = nn.Sequential(linear(), nn.Sequential(linear(2, 3))), linear(2, 2)
@@ -117,6 +122,7 @@ def outputs_of_containers(rank: Rank, case: PlainCase) -> list[Tensor]:
 def ranks_of_the_default_mesh(rank: Rank, case: PlainCase) -> list[Any]:
     """The ranks of the mesh that a parameter lies on where none was given."""
     net = rank.implementation.fully_shard(linear())
+    asks_for(Feature.DTENSORS)
     return [parameter.device_mesh.mesh.tolist() for parameter in net.parameters()]
 
 
@@ -218,8 +224,8 @@ def keep_or_refuse(rank: Rank, case: PlainCase) -> dict[str, Any]:
 
 def passed(net: nn.Module, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The parameters of a net, its outputs for ones, and gradients of their sum: all whole."""
-    full = [whole(parameter) for parameter in net.parameters()]
+    full = [put_together(parameter) for parameter in net.parameters()]
     outputs = net(torch.ones(1, 2, device=device))
     outputs.sum().backward()
-    gradients = [whole(p.grad).contiguous() for p in net.parameters() if p.grad is not None]
+    gradients = [put_together(p.grad).contiguous() for p in net.parameters() if p.grad is not None]
     return {"parameters": full, "outputs": outputs.detach().double(), "gradients": gradients}

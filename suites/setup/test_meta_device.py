@@ -25,11 +25,21 @@ from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import SPREAD, Stack
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
-from suites.kit.programs import CONSTANT, apply, data_mesh, layouts, loss_of, parameters, tensors, whole_mesh, write
+from suites.kit.programs import (
+    CONSTANT,
+    apply,
+    data_mesh,
+    gradients,
+    layouts,
+    loss_of,
+    parameters,
+    tensors,
+    whole_mesh,
+    write,
+)
 from suites.kit.strategies import cases_of, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
-from suites.oracle.layout import local
 from suites.oracle.sharded import Resting
 
 #: What is required of a parameter, on meta and on the device.
@@ -125,8 +135,8 @@ def step_after_reset(rank: Rank, case: MetaCase) -> dict[str, Any]:
     before = parameters(net)
     loss = loss_of(rank, case, net)
     loss.backward()
-    found = {name: p.grad for name, p in net.named_parameters()}
-    large = {name: local(gradient).abs() > TINY for name, gradient in found.items() if gradient is not None}
+    found = gradients(net)
+    large = {name: gradient.abs() > TINY for name, gradient in found.items() if gradient is not None}
     optimizer.step()
     after = parameters(net)
     return {

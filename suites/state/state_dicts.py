@@ -20,10 +20,10 @@ from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import ShardedNet
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
-from suites.kit.programs import ShardedStack, apply, laid_as, whole
+from suites.kit.programs import ShardedStack, apply, laid_as
 from suites.kit.registered import Facts, described
 from suites.kit.strategies import cases_of, plans, stacks, training_cases, world_sizes
-from suites.oracle.layout import local, own, shard
+from suites.oracle.layout import own, put_together, seen, shard
 
 #: Nets without buffers: where those lie is not a matter of offload.
 plain_cases = stacks(buffers=False).flatmap(lambda net: training_cases(exact=True, net=net, dtype="float64"))
@@ -192,14 +192,14 @@ class Held(Asked):
 
     def see_parameters(self) -> dict[str, Any]:
         """This rank's part of what is entered of parameters."""
-        return {name: local(self.state[name]) for name in self.held}
+        return {name: seen(self.state[name], self.held[name]) for name in self.held}
 
 
 def full_on_rank_zero(rank: Rank, case: GeneratedCase) -> dict[str, Any]:
     """Every entry of the state dict put together by all ranks: what this rank keeps if rank 0's CPU alone has it."""
     found: dict[str, Any] = {}
     for name, value in ShardedNet(rank, case).net.state_dict().items():
-        full = whole(value)
+        full = put_together(value)
         if rank.number == 0:
             found[name] = entry(full.cpu())
     return found

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from harness.vendor import Feature, Implementation
+from harness.vendor import CORE, Feature, Implementation
 from tests.conforming.making import disclaiming, reference, torch, variant
 from tests.conforming.noticing import noticed
 
@@ -75,7 +75,7 @@ def _with_own_errors(base: Implementation) -> Implementation:
 
 def _of_few_words() -> Implementation:
     """The reference under an unusual name, which claims little. Right: claims are optional."""
-    kept = {Feature.FULLY_SHARD, Feature.STATE_DICT, Feature.HSDP, Feature.ACCUMULATION}
+    kept = CORE | {Feature.HSDP, Feature.ACCUMULATION}
     reasons = {feature: f"«{feature}» <b>nicht</b> hier | 尚未支持 & \n" * 3 for feature in set(Feature) - kept}
     shy = disclaiming(reference, reasons)
     return replace(shy, name="Шардер-分片 🧩 <i>|\\ " * 15, version="0.0.0-α+" + "x" * 200)

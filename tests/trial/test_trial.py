@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.case import Case
-from harness.trial import Trial, claims, most_ranks
+from harness.trial import Trial, most_ranks
 from harness.trial.shrinking import Shrinking
 from harness.vendor import Feature
+from harness.vendor.bounds import claims
 from harness.vendor.load import Subject
 from harness.worlds.base import Fate, Outcome, SubjectFailure, World
 from harness.worlds.rank import Rank

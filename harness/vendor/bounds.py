@@ -1,0 +1,148 @@
+"""The bounds of what is asked of an implementation: its claims.
+
+A program that shards a list of modules, on ranks whose implementation claims no lists, ends with ``NotClaimed`` on all
+of them; its case is then left out, as one for too many ranks is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from harness.vendor.api import Implementation, full_tensor
+from harness.vendor.features import NEEDS_METHOD, Feature
+
+Bounded = TypeVar("Bounded", bound=Implementation)
+#: What this process judges; None where nothing bounds what is asked.
+_judged: Implementation | None = None
+#: What programs ask for only where it is claimed, whatever their requirement is about.
+_ASKED_FOR = {
+    Feature.UNEVEN_ROWS,
+    Feature.ROW_LAYOUT,
+    Feature.DTENSORS,
+    Feature.PLAIN_FORWARD,
+    Feature.MODULE_LISTS,
+    Feature.MODULE_CLASS,
+    Feature.INPUT_CASTING,
+    Feature.OUTPUT_DTYPE,
+    Feature.UNSHARD,
+    Feature.UNSHARD_IN_BACKWARD,
+    Feature.LAST_BACKWARD,
+    Feature.RECURSE,
+}
+#: Methods that come with others.
+_ALIKE = {"reshard": "unshard", "set_reshard_after_forward": "unshard", "set_reshard_after_backward": "unshard"}
+
+
+class NotClaimed(BaseException):
+    """A program has asked for a feature that is not claimed. No ``Exception``: who expects one lets this pass."""
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(f"asks for what is not claimed: {feature}")
+        self.feature = feature
+
+
+def judge(implementation: Implementation | None) -> Implementation | None:
+    """Let this process judge an implementation from now on; what it judged before."""
+    global _judged
+    before, _judged = _judged, implementation
+    return before
+
+
+def claims() -> frozenset[Feature]:
+    """What is claimed by the implementation that is judged."""
+    return frozenset(Feature) if _judged is None else _judged.claims
+
+
+def claims_all() -> bool:
+    """Whether nothing that programs ask for is missing."""
+    return claims() >= _ASKED_FOR
+
+
+def asks_for(feature: Feature) -> None:
+    """Raise NotClaimed unless the feature is claimed."""
+    if feature not in claims():
+        raise NotClaimed(feature)
+
+
+def asks_for_method(name: str) -> None:
+    """Raise NotClaimed unless the feature is claimed that a method of sharded modules is about."""
+    wanted = _ALIKE.get(name, name)
+    for feature in (feature for feature, method in NEEDS_METHOD.items() if method == wanted):
+        asks_for(feature)
+
+
+def whole(tensor: Any, parameter: Any) -> Any:
+    """All of a sharded tensor, as the implementation that is judged puts it together; collective.
+
+    The rank's part, where parts are to be laid end to end.
+    ``parameter`` is itself, or the parameter that it is the gradient or the optimizer's state of.
+    """
+    make = full_tensor if _judged is None else _judged.whole
+    return tensor if make is None else make(tensor, parameter)
+
+
+def averages() -> bool:
+    """Whether gradients are averages over ranks, and not sums."""
+    return _judged is None or not _judged.sums_gradients
+
+
+def judged(implementation: Bounded, ranks: int) -> Bounded:
+    """The same, judged from now on in this process by programs on so many ranks.
+
+    Its functions raise NotClaimed where they are given what goes beyond its claims.
+    """
+    judge(implementation)
+    if implementation.claims >= _ASKED_FOR:
+        return implementation
+    shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
+    return replace(
+        implementation,
+        fully_shard=shard and _bounded_sharding(shard, ranks, WeakSet()),
+        mixed_precision_policy=policy and partial(_policy, policy),
+    )
+
+
+def _bounded_sharding(shard: Callable[..., Any], ranks: int, done: WeakSet[Any]) -> Callable[..., Any]:
+    """``fully_shard`` with a look at what it is given; ``done`` are the modules that it has sharded."""
+
+    @wraps(shard)
+    def bounded(module: Any, **options: Any) -> Any:
+        if isinstance(module, (list, tuple)):
+            asks_for(Feature.MODULE_LISTS)
+        modules = module if isinstance(module, (list, tuple)) else [module]
+        if _has_uneven_rows(modules, done, ranks, **options):
+            asks_for(Feature.UNEVEN_ROWS)
+        done.update(modules)
+        return shard(module, **options)
+
+    return bounded
+
+
+def _has_uneven_rows(
+    modules: Iterable[Any], done: WeakSet[Any], ranks: int, mesh: Any = None, shard_placement_fn: Any = None, **_: Any
+) -> bool:
+    """Whether ranks do not divide the rows of a parameter that is still whole; other dims are never cut unevenly."""
+    if shard_placement_fn is not None:
+        return False
+    parts = ranks if mesh is None else mesh.size(mesh.ndim - 1)
+    return any(p.dim() and p.size(0) % parts for module in modules for p in _whole_parameters(module, done))
+
+
+def _whole_parameters(module: Any, done: WeakSet[Any]) -> Iterator[Any]:
+    """Those of a module that are not sharded yet, nor over any other axis."""
+    if module not in done:
+        yield from (p for p in module.parameters(recurse=False) if not hasattr(p, "to_local"))
+        for child in module.children():
+            yield from _whole_parameters(child, done)
+
+
+def _policy(make: Callable[..., Any], **dtypes: Any) -> Any:
+    if dtypes.get("output_dtype") is not None:
+        asks_for(Feature.OUTPUT_DTYPE)
+    if dtypes.get("param_dtype") is not None and dtypes.get("cast_forward_inputs", True):
+        asks_for(Feature.INPUT_CASTING)
+    return make(**dtypes)

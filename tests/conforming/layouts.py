@@ -1,0 +1,80 @@
+"""Implementations whose parameters lie otherwise than torch's, or that take fewer kinds of nets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import Shard
+
+from harness.vendor import Feature, Implementation
+from tests.conforming.making import disclaiming, reference
+from tests.conforming.making import torch as torchs
+from tests.conforming.noticing import noticed
+
+
+def _last_dim(parameter: Any) -> Shard | None:
+    """The last dim, if all ranks have the same of it."""
+    size = dist.get_world_size()
+    if isinstance(parameter, Tensor) and parameter.dim() > 1 and parameter.size(-1) % size == 0:
+        noticed("cuts the last dim")
+        return Shard(parameter.dim() - 1)
+    return None
+
+
+def _cuts_columns(base: Implementation) -> Implementation:
+    """Cuts the last dim where ranks divide it. Right: which rank holds what is the implementation's business."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert base.fully_shard is not None
+        return base.fully_shard(module, **{"shard_placement_fn": _last_dim, **options})
+
+    made = replace(base, name="cuts columns", fully_shard=fully_shard)
+    return disclaiming(made, {Feature.ROW_LAYOUT: "whatever dim the ranks divide is cut"})
+
+
+def _takes_even_rows(base: Implementation) -> Implementation:
+    """Refuses rows that ranks do not divide. Right: it does not claim to take them."""
+
+    def fully_shard(module: Any, mesh: Any = None, **options: Any) -> Any:
+        assert base.fully_shard is not None
+        ranks = dist.get_world_size() if mesh is None else mesh.size(mesh.ndim - 1)
+        parts = module if isinstance(module, (list, tuple)) else [module]
+        for parameter in (p for part in parts for p in part.parameters() if not hasattr(p, "to_local")):
+            if parameter.dim() and parameter.size(0) % ranks and "shard_placement_fn" not in options:
+                raise NotImplementedError(f"Uneven sharding of {tuple(parameter.shape)} over {ranks} ranks")
+        noticed("takes even rows alone")
+        return base.fully_shard(module, mesh=mesh, **options)
+
+    made = replace(base, name="takes even rows alone", fully_shard=fully_shard)
+    return disclaiming(made, {Feature.UNEVEN_ROWS: "memory must be aligned"})
+
+
+def _averages(module: Any, mesh: Any = None, **_: Any) -> Any:
+    """Keeps parameters whole, and averages each gradient as soon as it is there. Right: it claims no sharded ones."""
+    group = None if mesh is None else mesh.get_group()
+
+    def average(parameter: nn.Parameter) -> None:
+        noticed("keeps replicas")
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=group)
+
+    done: set[nn.Parameter] = vars(module).setdefault("averaged", set())
+    for inner in module.modules():
+        done |= vars(inner).get("averaged", set())
+    for parameter in module.parameters():
+        if parameter not in done and parameter.requires_grad:
+            done.add(parameter)
+            parameter.register_post_accumulate_grad_hook(average)
+    return module
+
+
+cuts_columns = _cuts_columns(torchs)
+takes_even_rows = _takes_even_rows(reference)
+keeps_replicas = Implementation(
+    name="keeps replicas",
+    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.RECURSE}),
+    fully_shard=_averages,
+)
