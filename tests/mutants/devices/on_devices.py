@@ -18,6 +18,12 @@ from tests.mutants.passes.event_chapter import given
 from tests.mutants.passes.memory_chapter import keeps_a_copy
 
 
+def waits_for_an_older_event(module: Any) -> None:
+    """What is gathered first waits for what there was when the net was sharded, not for the event after a step."""
+    old = torch.get_device_module().current_stream().record_event()
+    instead("set_post_optim_event", lambda module, setter, event: setter(old))(module)
+
+
 def lets_all_end(*_: Any) -> None:
     """The host waits for the device, so that nothing runs beside what it gives to it then."""
     torch.accelerator.synchronize()
@@ -134,6 +140,7 @@ divides_by_no_factor = without("reduction/divide-factor-alone", "set_gradient_di
 gathers_none_ahead = mutant("overlap/forward-ahead", after=instead("set_modules_to_forward_prefetch", waits_if_listed))
 hides_no_forward = mutant("overlap/forward", after=waits_after_forward)
 hides_no_backward = mutant("overlap/backward", after=waits_in_backward)
+takes_an_older_event = mutant("overlap/waits-for-step", after=waits_for_an_older_event)
 ignores_the_event = without("overlap/after-step", "set_post_optim_event")
 
 #: The allocator and a clock, which thread ranks would share.
