@@ -50,6 +50,11 @@ class ParallelCase(TrainingCase):
         """Those that shard or replicate, in the order of the mesh."""
         return tuple(axis for axis in self.axes if axis in (*self.shard, *self.replicate))
 
+    @property
+    def tp_axes(self) -> tuple[str, ...]:
+        """Those over which ranks share each layer: one, none, or several that cut the same dim."""
+        return tuple(axis for axis in self.axes if axis not in self.data_axes)
+
     def count(self, *axes: str) -> int:
         """How many places there are on these axes together."""
         sizes = dict(zip(self.axes, self.mesh or (self.world_size,), strict=True))
@@ -89,14 +94,14 @@ class ParallelCase(TrainingCase):
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of a parameter."""
         dim = self.cut_by_tp(name)
-        left = full if dim is None else shard(full, self.count("tp"), self.place(rank, "tp"), dim)
+        left = full if dim is None else shard(full, self.count(*self.tp_axes), self.place(rank, *self.tp_axes), dim)
         return shard(left, self.shards, self.place(rank, *self.shard), self.cut_by_data(name))
 
     def placements(self, name: str) -> list[str]:
         """The placements of a parameter in words."""
         cuts = dict.fromkeys(self.shard, self.cut_by_data(name))
         if (dim := self.cut_by_tp(name)) is not None:
-            cuts["tp"] = dim
+            cuts.update(dict.fromkeys(self.tp_axes, dim))
         return [f"Shard({cuts[axis]})" if axis in cuts else "Replicate()" for axis in self.axes]
 
 

@@ -94,7 +94,7 @@ def distributed(rank: Rank, case: SpmdCase) -> SpmdNet:
         for name, parameter in list(module.named_parameters(recurse=False)):
             dim = case.cut_by_tp(f"{prefix}.{name}")
             cut: Placement = Replicate() if dim is None else Shard(dim)
-            placed = [cut if axis == "tp" else Replicate() for axis in case.axes]
+            placed = [cut if axis in case.tp_axes else Replicate() for axis in case.axes]
             whole = distribute_tensor(parameter.detach(), mesh, placed, src_data_rank=None)
             setattr(module, name, nn.Parameter(whole))
     return net

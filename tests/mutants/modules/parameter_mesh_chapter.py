@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import called_otherwise, mutant, right, sums
@@ -32,6 +33,16 @@ def over_one_mesh(module: Any, **options: Any) -> Any:
 def turned_stacks(parameter: DTensor) -> Tensor:
     """Holds the rows of every expert in a stack the other way round."""
     return rebuilt(parameter, parameter.to_local().flip(1)) if parameter.dim() == 3 else parameter
+
+
+def strided_by_one(parameter: DTensor) -> Tensor:
+    """Of several axes that cut a dim besides the data axis, counts the last alone."""
+    last = parameter.device_mesh.size(-1)
+    placed = [
+        _StridedShard(each.dim, split_factor=last) if isinstance(each, _StridedShard) else each
+        for each in parameter.placements
+    ]
+    return rebuilt(parameter, parameter.to_local(), placements=placed)
 
 
 def scaled_after(factor: Callable[[DTensor], float]) -> Callable[[nn.Module], None]:
@@ -109,6 +120,7 @@ forgets_the_hook = mutant("parameter-mesh/own-hook", does_nothing("set_all_reduc
 exchanges_names = called_otherwise("spmd-mesh/layout", with_names(exchanged))
 exchanges_hybrid_names = called_otherwise("spmd-mesh/layout-hybrid", with_names(exchanged))
 named_tp_backwards = mutant("spmd-mesh/layout-tp", remakes(backwards))
+counts_one_cut = mutant("spmd-mesh/layout-tp", remakes(strided_by_one))
 two_names_backwards = mutant("spmd-mesh/two-names", remakes(backwards))
 sums_over_names = mutant("spmd-mesh/training", sums)
 named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", never_meet)
