@@ -38,7 +38,8 @@ HYBRID: list[Mesh] = [
 class ParallelCase(TrainingCase):
     """MLPs on a ``mesh`` of named ``axes``: those in ``shard`` cut parameters, those in ``replicate`` copy them.
 
-    Ranks that differ on other axes alone see one batch; over ``tp``, if there is such an axis, they share each layer.
+    Ranks that differ on other axes alone see one batch; if ``tp`` is among these, they share each layer over all of
+    them.
     """
 
     axes: tuple[str, ...] = ("dp", "tp")
@@ -52,8 +53,8 @@ class ParallelCase(TrainingCase):
 
     @property
     def tp_axes(self) -> tuple[str, ...]:
-        """Those over which ranks share each layer: one, none, or several that cut the same dim."""
-        return tuple(axis for axis in self.axes if axis not in self.data_axes)
+        """Those over which ranks share each layer, all cutting the same dim."""
+        return tuple(axis for axis in self.axes if axis not in self.data_axes) if "tp" in self.axes else ()
 
     def count(self, *axes: str) -> int:
         """How many places there are on these axes together."""
@@ -85,7 +86,7 @@ class ParallelCase(TrainingCase):
     def cut_by_tp(self, name: str) -> int | None:
         """The dim that tensor parallelism cuts; None where every tp rank holds the whole."""
         layer = ".".join(name.split(".")[-2:])
-        return {"in_proj.weight": 0, "in_proj.bias": 0, "out_proj.weight": 1}.get(layer) if "tp" in self.axes else None
+        return {"in_proj.weight": 0, "in_proj.bias": 0, "out_proj.weight": 1}.get(layer) if self.tp_axes else None
 
     def cut_by_data(self, name: str) -> int:
         """The dim that the axes that shard cut."""

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from harness.vendor.torch_fsdp2 import _groups, _state
 from tests.mutants.hooking import instead
@@ -60,6 +61,13 @@ def leaves_buffers_of_parallel_nets(module: Any, **options: Any) -> Any:
     """The same where tensor parallelism was there before."""
     is_parallel = any(isinstance(parameter, DTensor) for parameter in module.parameters())
     return (leaves_buffers if is_parallel else right.fully_shard)(module, **options)
+
+
+def brings_inputs_back(module: Any) -> None:
+    """A module computes with inputs on the CPU, wherever its parameters are."""
+    module.register_forward_pre_hook(
+        lambda module, args, kwargs: tree_map_only(Tensor, Tensor.cpu, (args, kwargs)), with_kwargs=True
+    )
 
 
 def leaves_what_is_elsewhere(module: Any, **options: Any) -> Any:
@@ -128,6 +136,7 @@ def without_policy(options: dict[str, Any]) -> dict[str, Any]:
 
 leaves_all_buffers = called_otherwise("arguments/moves-to-device", leaves_buffers)
 leaves_some_buffers = called_otherwise("arguments/moves-the-rest-to-device", leaves_buffers_of_parallel_nets)
+leaves_inputs = mutant("arguments/inputs-to-device", after=brings_inputs_back)
 takes_other_devices = called_otherwise("arguments/one-device-type", leaves_what_is_elsewhere)
 moves_in_silence = given("offload/refuses-other-devices", brings_it_back)
 returns_early = given("offload/pinned", returns_before_gradients)
