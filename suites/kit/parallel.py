@@ -14,6 +14,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.trial import most_ranks
@@ -164,3 +166,14 @@ def cut_over_tp(rank: Rank, case: CaseOnMesh, net: nn.Sequential) -> nn.Sequenti
         plan = {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()}
         parallelize_module(block, whole_mesh(rank, case)["tp"], plan)
     return net
+
+
+def lay_on(mesh: DeviceMesh, case: ParallelCase, net: nn.Module) -> None:
+    """Make every parameter a DTensor on a mesh of some axes, cut over those that share layers, whole on the others."""
+    for prefix, module in net.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            dim = case.cut_by_tp(f"{prefix}.{name}")
+            cut = Replicate() if dim is None else Shard(dim)
+            placed = [cut if axis in case.tp_axes else Replicate() for axis in mesh.mesh_dim_names or ()]
+            whole = distribute_tensor(parameter.detach(), mesh, placed, src_data_rank=None)
+            setattr(module, name, nn.Parameter(whole))

@@ -12,12 +12,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import called_otherwise, mutant, right, sums
 from tests.mutants.modules.extensions_chapter import stale_instead_of_groups
-from tests.mutants.modules.init_chapters import rebuilt, remakes
+from tests.mutants.modules.init_chapters import rebuilt, remakes, strided_by_one
 from tests.mutants.modules.reshard_chapter import does_not_reshard_by_hand
 from tests.mutants.numbers.parallel_chapter import backwards
 from tests.mutants.numbers.replicas import never_meet
@@ -33,16 +32,6 @@ def over_one_mesh(module: Any, **options: Any) -> Any:
 def turned_stacks(parameter: DTensor) -> Tensor:
     """Holds the rows of every expert in a stack the other way round."""
     return rebuilt(parameter, parameter.to_local().flip(1)) if parameter.dim() == 3 else parameter
-
-
-def strided_by_one(parameter: DTensor) -> Tensor:
-    """Of several axes that cut a dim besides the data axis, counts the last alone."""
-    last = parameter.device_mesh.size(-1)
-    placed = [
-        _StridedShard(each.dim, split_factor=last) if isinstance(each, _StridedShard) else each
-        for each in parameter.placements
-    ]
-    return rebuilt(parameter, parameter.to_local(), placements=placed)
 
 
 def scaled_after(factor: Callable[[DTensor], float]) -> Callable[[nn.Module], None]:
