@@ -120,7 +120,7 @@ def backward(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
     return bench.measured(lambda: losses.pop().backward(), lambda: losses.append(bench.net(bench.batch).sum()))
 
 
-def losses_after_steps(rank: Rank, case: TrainingCase) -> list[Tensor]:
+def losses_after_steps(rank: Rank, case: TrainingCase) -> list[dict[str, Tensor]]:
     """The loss of each step, where the root is given an event after a step that comes late, and no host waits."""
     net = sharded(rank, case)
     optimizer, late = case.optimizer(net.parameters()), Work(rank.device, FEWEST, LATE)
@@ -132,7 +132,7 @@ def losses_after_steps(rank: Rank, case: TrainingCase) -> list[Tensor]:
         optimizer.step()
         net.set_post_optim_event(torch.get_device_module(rank.device).current_stream().record_event())
         optimizer.zero_grad()
-    return [loss.detach() for loss in losses]
+    return [{"loss": loss.detach()} for loss in losses]
 
 
 def after_step(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
