@@ -98,7 +98,7 @@ def _apply(
     roots = _roots(module)
     names = _names(roots)
     check_free(roots, function)
-    modules = managed_modules(roots, ignored)
+    modules = managed_modules(roots)
     owned = managed_parameters(modules, ignored)
     _check_devices(owned, data)
     if data.spmd is not None:

@@ -18,12 +18,16 @@ from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
 from suites.communication.overlap import LONGER, OverlapCase
-from suites.communication.overlap_delays import Clock, DelayedGather, DelayedReduction, Work, work_of
+from suites.communication.overlap_delays import FEWEST, Clock, DelayedGather, DelayedReduction, Work, work_of
 from suites.communication.played import mark
+from suites.kit.cases import TrainingCase
+from suites.kit.programs import sharded
 
 Act = Callable[[], Any]
 #: Passes of each kind before any is measured, and how many are.
 WARM, REPEATS = 2, 5
+#: How many sums come before a step that is to come late.
+LATE = 100
 
 
 class Slow(nn.Module):
@@ -114,6 +118,21 @@ def backward(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
     bench = Bench(rank, case)
     losses: list[Tensor] = []
     return bench.measured(lambda: losses.pop().backward(), lambda: losses.append(bench.net(bench.batch).sum()))
+
+
+def losses_after_steps(rank: Rank, case: TrainingCase) -> list[dict[str, Tensor]]:
+    """The loss of each step, where the root is given an event after a step that comes late, and no host waits."""
+    net = sharded(rank, case)
+    optimizer, late = case.optimizer(net.parameters()), Work(rank.device, FEWEST, LATE)
+    losses = []
+    for step, batch in enumerate([case.inputs(step, rank.number).to(rank.device) for step in range(case.steps)]):
+        losses.append(case.loss(net(batch), step, rank.number))
+        losses[-1].backward()
+        late()
+        optimizer.step()
+        net.set_post_optim_event(torch.get_device_module(rank.device).current_stream().record_event())
+        optimizer.zero_grad()
+    return [{"loss": loss.detach()} for loss in losses]
 
 
 def after_step(rank: Rank, case: OverlapCase) -> dict[str, float | int]:

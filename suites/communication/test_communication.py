@@ -206,10 +206,15 @@ def test_a_group_of_their_own_changes_no_result(trial: Trial, case: ActionsCase)
     follows(trial, play, expected(case))
 
 
+WITH_MEMORY = "allocate_memory_from_process_group_for_comm True in each"
+FLOATS = replace(TINY, acts=(f"set {WITH_MEMORY}", *TINY.actions))
+
+
 #: The thread world's process group is no backend's, and has no memory to ask for.
 @requirement("communication/group-memory", SHARDED, Feature.GROUP_MEMORY, ranks=2, worlds=("processes",))
-@example(case=replace(TINY, acts=("set allocate_memory_from_process_group_for_comm True in each", *TINY.actions)))
-@given_half(case=set_on_all("allocate_memory_from_process_group_for_comm True in each"))
+@example(case=FLOATS)
+@example(case=replace(FLOATS, dtype="float64"))
+@given_half(case=set_on_all(WITH_MEMORY))
 def test_memory_of_the_group_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """With buffers of the process group, or ordinary ones where it has none, training is the unsharded model's."""
     follows(trial, play, expected(case))

@@ -16,7 +16,10 @@ from suites.communication import overlap_programs as programs
 from suites.communication.ladder import LadderCase, ladders
 from suites.communication.ladder_programs import comes_in_order
 from suites.communication.overlap import OverlapCase, Times, complaint
-from suites.kit.strategies import given_half
+from suites.kit.cases import TrainingCase
+from suites.kit.strategies import given_half, training_cases
+from suites.oracle.expected import expected
+from suites.oracle.judging import finds
 
 TIMED = (Feature.FULLY_SHARD, Feature.CUSTOM_COLLECTIVES)
 STREAMS = ("streams",)
@@ -64,6 +67,15 @@ def test_gathers_and_reductions_hide_behind_backward(trial: Trial) -> None:
 def test_gathers_wait_for_the_optimizer_alone(trial: Trial) -> None:
     """After set_post_optim_event the next gather hides behind other work that the device was given since the event."""
     hides(trial, programs.after_step, ONE, 1, alone=0)
+
+
+@requirement("overlap/waits-for-step", Feature.FULLY_SHARD, Feature.OPTIMIZER_EVENT, ranks=2, limits=STREAMS)
+@given_half(case=training_cases(steps=3))
+def test_gathers_wait_for_the_event_after_the_optimizer(trial: Trial, case: TrainingCase) -> None:
+    """After set_post_optim_event the next forward computes with what was written before the event."""
+    want = expected(case)
+    losses = [[{"loss": step["loss"]} for step in want.trace(rank)] for rank in range(case.world_size)]
+    finds(trial, programs.losses_after_steps, case, losses.__getitem__, within=want.within)
 
 
 def hides(trial: Trial, program: Program, case: OverlapCase, least: int, alone: int) -> None:

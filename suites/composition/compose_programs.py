@@ -119,15 +119,16 @@ def returns(rank: Rank, case: ComposedCase) -> list[bool]:
 
 
 def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, Any]]:
-    """After training, for each type of state dict: the type as read back, and what the state dict holds.
+    """After training, before any type is set and for each: the type as read back, and what the state dict holds.
 
     What the full one holds is loaded after all numbers were lost.
     """
     net, strategies = Composed(rank, case), rank.implementation.strategies
     net.do_all(case.actions)
     found = {}
-    for asked in ("sharded", "full", "sharded again"):
-        strategies.set_state_dict_type(net.net, asked.partition(" ")[0])
+    for asked in ("not set", "sharded", "full", "sharded again"):
+        if asked != "not set":
+            strategies.set_state_dict_type(net.net, asked.partition(" ")[0])
         found[asked] = {"type": strategies.state_dict_type(net.net), "state": net.see_state()}
         if asked == "full":
             kept = copy.deepcopy(net.net.state_dict())

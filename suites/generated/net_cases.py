@@ -34,10 +34,10 @@ class Group(Case):
 class GeneratedCase(CaseOnMesh, Situation):
     """Training of any net. ``groups`` are the calls of ``fully_shard`` in their order, the root's last.
 
-    ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim`` where ranks
-    divide it, else by rows. ``routes`` says for each step which branches run on each rank, the last for all steps
-    that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those it prefetches. With
-    ``zeros_for_unused`` ranks may take branches of their own.
+    ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim``, counted from
+    the end if it is negative, where ranks divide it, else by rows. ``routes`` says for each step which branches run on
+    each rank, the last for all steps that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those
+    it prefetches. With ``zeros_for_unused`` ranks may take branches of their own.
     """
 
     world_size: int
@@ -135,8 +135,8 @@ class GeneratedCase(CaseOnMesh, Situation):
         return OwnSGD(named.values(), self.learning_rate)
 
     def cut_dim(self, full: Tensor) -> int:
-        """The dim along which a parameter is cut."""
-        fits = full.dim() > self.dim and full.size(self.dim) % self.shards == 0
+        """The dim along which a parameter is cut, as ``shard_placement_fn`` gives it."""
+        fits = -full.dim() <= self.dim < full.dim() and full.size(self.dim) % self.shards == 0
         return self.dim if fits else 0
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:

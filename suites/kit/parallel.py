@@ -14,6 +14,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from harness.trial import most_ranks
@@ -38,7 +40,8 @@ HYBRID: list[Mesh] = [
 class ParallelCase(TrainingCase):
     """MLPs on a ``mesh`` of named ``axes``: those in ``shard`` cut parameters, those in ``replicate`` copy them.
 
-    Ranks that differ on other axes alone see one batch; over ``tp``, if there is such an axis, they share each layer.
+    Ranks that differ on other axes alone see one batch; if ``tp`` is among these, they share each layer over all of
+    them.
     """
 
     axes: tuple[str, ...] = ("dp", "tp")
@@ -49,6 +52,11 @@ class ParallelCase(TrainingCase):
     def data_axes(self) -> tuple[str, ...]:
         """Those that shard or replicate, in the order of the mesh."""
         return tuple(axis for axis in self.axes if axis in (*self.shard, *self.replicate))
+
+    @property
+    def tp_axes(self) -> tuple[str, ...]:
+        """Those over which ranks share each layer, all cutting the same dim."""
+        return tuple(axis for axis in self.axes if axis not in self.data_axes) if "tp" in self.axes else ()
 
     def count(self, *axes: str) -> int:
         """How many places there are on these axes together."""
@@ -80,7 +88,7 @@ class ParallelCase(TrainingCase):
     def cut_by_tp(self, name: str) -> int | None:
         """The dim that tensor parallelism cuts; None where every tp rank holds the whole."""
         layer = ".".join(name.split(".")[-2:])
-        return {"in_proj.weight": 0, "in_proj.bias": 0, "out_proj.weight": 1}.get(layer) if "tp" in self.axes else None
+        return {"in_proj.weight": 0, "in_proj.bias": 0, "out_proj.weight": 1}.get(layer) if self.tp_axes else None
 
     def cut_by_data(self, name: str) -> int:
         """The dim that the axes that shard cut."""
@@ -89,14 +97,14 @@ class ParallelCase(TrainingCase):
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """What a rank holds of a parameter."""
         dim = self.cut_by_tp(name)
-        left = full if dim is None else shard(full, self.count("tp"), self.place(rank, "tp"), dim)
+        left = full if dim is None else shard(full, self.count(*self.tp_axes), self.place(rank, *self.tp_axes), dim)
         return shard(left, self.shards, self.place(rank, *self.shard), self.cut_by_data(name))
 
     def placements(self, name: str) -> list[str]:
         """The placements of a parameter in words."""
         cuts = dict.fromkeys(self.shard, self.cut_by_data(name))
         if (dim := self.cut_by_tp(name)) is not None:
-            cuts["tp"] = dim
+            cuts.update(dict.fromkeys(self.tp_axes, dim))
         return [f"Shard({cuts[axis]})" if axis in cuts else "Replicate()" for axis in self.axes]
 
 
@@ -158,3 +166,14 @@ def cut_over_tp(rank: Rank, case: CaseOnMesh, net: nn.Sequential) -> nn.Sequenti
         plan = {"in_proj": ColwiseParallel(), "out_proj": RowwiseParallel()}
         parallelize_module(block, whole_mesh(rank, case)["tp"], plan)
     return net
+
+
+def lay_on(mesh: DeviceMesh, case: ParallelCase, net: nn.Module) -> None:
+    """Make every parameter a DTensor on a mesh of some axes, cut over those that share layers, whole on the others."""
+    for prefix, module in net.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            dim = case.cut_by_tp(f"{prefix}.{name}")
+            cut = Replicate() if dim is None else Shard(dim)
+            placed = [cut if axis in case.tp_axes else Replicate() for axis in mesh.mesh_dim_names or ()]
+            whole = distribute_tensor(parameter.detach(), mesh, placed, src_data_rank=None)
+            setattr(module, name, nn.Parameter(whole))

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from harness.worlds.rank import Rank
-from suites.kit.parallel import Mesh, ParallelCase
+from suites.kit.parallel import Mesh, ParallelCase, lay_on
 from suites.kit.programs import ShardedStack, apply, whole_mesh
 from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
@@ -90,13 +90,7 @@ def distributed(rank: Rank, case: SpmdCase) -> SpmdNet:
     net.mesh = mesh
     for block in net if mesh.ndim > 1 else []:
         compute_locally(block, mesh)
-    for prefix, module in net.named_modules():
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            dim = case.cut_by_tp(f"{prefix}.{name}")
-            cut: Placement = Replicate() if dim is None else Shard(dim)
-            placed = [cut if axis == "tp" else Replicate() for axis in case.axes]
-            whole = distribute_tensor(parameter.detach(), mesh, placed, src_data_rank=None)
-            setattr(module, name, nn.Parameter(whole))
+    lay_on(mesh, case, net)
     return net
 
 

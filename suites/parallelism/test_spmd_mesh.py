@@ -34,6 +34,8 @@ FIXED = SpmdCase(world_size=2, net=Stack(2, ("mlp",), 1))
 #: Tried before any drawn case: rows that ranks do not divide, in the dtype that may be averaged on the way.
 RICH = replace(FIXED, net=Stack(3, ("mlp",), 2), exact=True, steps=1)
 REPLICAS = replace(FIXED, shard=(), replicate=("dp",))
+#: Two axes besides dp cut the same dim, so that along dp rows are strided by four.
+CUT_TWICE = replace(FIXED, world_size=8, net=Stack(3, ("mlp",), 4), axes=("dp", "tp", "ep"), mesh=(2, 2, 2))
 AXES = ("replicate", "shard")
 
 
@@ -53,6 +55,7 @@ def test_of_two_named_axes_one_cuts_and_one_replicates(trial: Trial, case: SpmdC
 
 @requirement("spmd-mesh/layout-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
 @example(case=replace(RICH, world_size=4, axes=("dp", "tp"), mesh=(2, 2)))
+@example(case=CUT_TWICE)
 @given(case=cases(meshes=WITH_TP))
 def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, case: SpmdCase) -> None:
     """A parameter cut over tp stays so, its parts are cut over an axis named to shard, and put together it is whole."""

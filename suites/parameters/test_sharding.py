@@ -18,7 +18,7 @@ from suites.generated.net_programs import spread_net
 from suites.generated.net_strategies import generated_cases, shared_nets
 from suites.kit.cases import SPREAD, CaseOnMesh, Stack
 from suites.kit.nets import Block, Net
-from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
+from suites.kit.parallel import ParallelCase, cut_over_tp, lay_on, parallel_cases
 from suites.kit.programs import apply, data_mesh, layouts, train, whole_mesh
 from suites.kit.strategies import costly, world_sizes
 from suites.oracle.judging import finds, trains
@@ -28,6 +28,8 @@ from suites.parameters.empties import EmptyCase, empty_cases
 #: Two ranks each way, which do not divide the rows of one MLP; and the least that has something to put together.
 UNEVEN = ParallelCase(4, Stack(5, ("mlp",), multiplier=1), mesh=(2, 2))
 SMALL = replace(UNEVEN, net=Stack(1, ("mlp",), multiplier=2, bias=False))
+#: Two axes besides dp cut the same dim, so that along dp rows are strided by four.
+CUT_TWICE = replace(SMALL, world_size=8, net=replace(SMALL.net, multiplier=8), mesh=(2, 2, 2), axes=("dp", "ep", "tp"))
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,13 @@ def on_one_axis(rank: Rank, case: CopiedCase, *facts: str) -> dict[str, Any]:
 
 
 def on_two_axes(rank: Rank, case: ParallelCase, *facts: str) -> dict[str, Any]:
-    """How it lies on the mesh of both axes after tensor parallelism over tp, and ``fully_shard`` over dp."""
-    return layouts(apply(rank, case, cut_over_tp(rank, case, case.build())), whole_mesh(rank, case), *facts)
+    """How it lies on the mesh of all axes after tensor parallelism over tp or two axes, and ``fully_shard`` over dp."""
+    net, mesh = case.build(), whole_mesh(rank, case)
+    if len(case.tp_axes) > 1:
+        lay_on(mesh[case.tp_axes], case, net)
+    else:
+        cut_over_tp(rank, case, net)
+    return layouts(apply(rank, case, net), mesh, *facts)
 
 
 def lies(trial: Trial, case: CaseOnMesh, *facts: str) -> None:
@@ -157,6 +164,7 @@ def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, cas
 
 @requirement("sharding/2d-full", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=SMALL)
+@example(case=CUT_TWICE)
 @given(case=parallel_cases())
 def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: Trial, case: ParallelCase) -> None:
     """full_tensor() of a parameter sharded over dp and tp equals the original bit for bit, rows in their order."""

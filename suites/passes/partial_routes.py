@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
 from suites.passes.autograd_routes import ALONE, DETACHED, Cut, detached_chunks
 from suites.passes.pass_routes import TWO
-from suites.passes.passes import Found, Pass, Route
+from suites.passes.passes import Blocks, Found, Pass, Route
 
 
 class Tied(Cut):
@@ -29,6 +29,27 @@ class Tied(Cut):
         assert isinstance(head, nn.Linear)
         assert isinstance(tied, nn.Linear)
         head.weight = tied.weight
+
+
+class Beside(Blocks):
+    """Forward runs all blocks but the first, whose weight the last has."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        first, *others = self.blocks
+        assert isinstance(first, nn.Linear)
+        others[-1].weight = first.weight
+        self.trunk = nn.Sequential(*others)
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return self.trunk(x)
+
+
+def shard_beside(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Shard the blocks that share as one list, the first of them outside what is sharded as the root."""
+    implementation.fully_shard([net.blocks[0], net.blocks[-1]], **options)
+    implementation.fully_shard(net.trunk, **options)
 
 
 def shard_in_list(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -69,6 +90,7 @@ def kept_full(p: Pass) -> Found:
 
 CHUNKS = replace(DETACHED, spread=shard_in_list)
 CHUNKS_TIED = replace(CHUNKS, net=Tied)
+BESIDE_TIED = Route(net=Beside, spread=shard_beside)
 CHUNKS_CHECKPOINTED = replace(CHUNKS, recomputed=1)
 ACCUMULATED = replace(CHUNKS, body=accumulated, actions=ALONE)
 KEPT_FULL = replace(CHUNKS, body=kept_full, actions=ALONE)

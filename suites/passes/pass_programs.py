@@ -27,7 +27,7 @@ class Walking(Resting):
         for block in list(net.blocks)[: route.recomputed]:
             subject.checkpoint(block)
         if route.dim:
-            self.options["shard_placement_fn"] = lambda parameter: Shard(route.dim % parameter.dim())
+            self.options["shard_placement_fn"] = lambda parameter: Shard(route.dim)
         route.spread(subject, self.case.case, net, **self.options)
         return net
 

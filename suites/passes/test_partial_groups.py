@@ -32,8 +32,9 @@ def test_a_module_of_a_list_may_run_alone_by_chunks(trial: Trial, case: Training
 @requirement("partial-groups/tied", *PARTIAL, ranks=2)
 @given(case=pass_cases(blocks=3, batch=4))
 def test_modules_of_a_list_may_share_a_weight_and_run_apart(trial: Trial, case: TrainingCase) -> None:
-    """A listed module that runs alone may share its weight with one that ran in forward: their gradients add up."""
+    """Listed modules may share a weight where one runs alone, or never, being outside the root: gradients add up."""
     follows(trial, case, routes.CHUNKS_TIED)
+    follows(trial, case, routes.BESIDE_TIED)
 
 
 @requirement("partial-groups/checkpointed", *PARTIAL, Feature.CHECKPOINT, ranks=2)

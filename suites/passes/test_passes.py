@@ -153,5 +153,5 @@ def test_a_plain_module_cannot_share_a_context(trial: Trial) -> None:
 @requirement("passes/last-dim", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
 @given(case=pass_cases(dim=4))
 def test_parameters_cut_along_their_last_dim_train_as_others(trial: Trial, case: TrainingCase) -> None:
-    """With every parameter sharded along its last dim, training gives the unsharded model's results."""
+    """With every parameter sharded along its last dim, Shard(-1), training gives the unsharded model's results."""
     follows(trial, case, routes.LAST_DIM)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -29,6 +30,7 @@ from suites.kit.strategies import stacks, training_cases, world_sizes
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
 from suites.oracle.sharded import Resting
+from suites.setup.entry_nets import PlainCase
 
 TWO_AXES = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
 FROM_GROUP = (Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP)
@@ -68,6 +70,34 @@ def test_parameters_and_buffers_end_on_the_device_of_the_mesh(trial: Trial, case
 def test_what_tensor_parallelism_left_on_the_cpu_is_moved(trial: Trial, case: ParallelCase) -> None:
     """After tensor parallelism, fully_shard moves what is still on the CPU, so that all ends on the mesh's device."""
     lie_on_the_device(trial, case)
+
+
+class Looking(nn.Module):
+    """A module that looks where its inputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor, **more: Any) -> Any:
+        """The same; ``found`` has the device types of all tensors in the inputs."""
+        self.found = tree_map_only(Tensor, lambda tensor: tensor.device.type, (x, more))
+        return x
+
+
+def inputs_of_the_root(rank: Rank, case: PlainCase) -> Any:
+    """Where the root finds inputs that were on the CPU."""
+    net = rank.implementation.fully_shard(Looking(), mesh=rank.mesh())
+    one = torch.ones(1, 2)
+    net(one, nested={"list": [one, 1]}, pair=(one, one))
+    return tree_map_only(str, lambda kind: "the mesh's" if kind == rank.device.type else kind, net.found)
+
+
+@requirement("arguments/inputs-to-device", Feature.FULLY_SHARD, level="should", limits=DEVICES)
+def test_inputs_of_the_root_are_moved(trial: Trial) -> None:
+    """Inputs of the root that are on the CPU, in lists, tuples and dicts too, are moved to the device of the mesh."""
+    there = "the mesh's"
+    finds(trial, inputs_of_the_root, PlainCase(1), (there, {"nested": {"list": [there, 1]}, "pair": (there, there)}))
 
 
 # Meshes that are refused.

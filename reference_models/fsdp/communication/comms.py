@@ -55,10 +55,7 @@ class FromGroup:
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A tensor to communicate from or into."""
-        try:
-            backend = self._group._get_backend(device)
-        except (AttributeError, RuntimeError):  # no group, or one that is no c10d backend
-            return torch.empty(*size, dtype=dtype, device=device)
+        backend = self._group._get_backend(device)
         if not backend.supports_tensor_alloc(device):
             return torch.empty(*size, dtype=dtype, device=device)
         made: Tensor = backend.allocate_tensor(prod(size), dtype=dtype, device=device)

@@ -74,8 +74,11 @@ class DataMesh:
     @property
     def shard_mesh(self) -> DeviceMesh:
         """The shard axis alone."""
+        if self.mesh.ndim == 1:
+            return self.mesh
         names = self.mesh.mesh_dim_names
-        return self.mesh if self.mesh.ndim == 1 or names is None else self.mesh[names[-1]]
+        assert names is not None, "a mesh of two axes without names is refused"
+        return self.mesh[names[-1]]
 
     def placements(self, shard: Placement) -> tuple[Placement, ...]:
         """How a sharded parameter lies on the user's mesh."""

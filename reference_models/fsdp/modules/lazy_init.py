@@ -83,9 +83,9 @@ def _name_everything(root: ModuleState) -> None:
         state.name = ", ".join(names[module] for module in in_order)
         for group in state.groups:
             for parameter in group.parameters:
-                owner = next(owner for owner in parameter.owners if owner.module in names)
-                prefix = names[owner.module]
-                parameter.name = f"{prefix}.{owner.name}" if prefix else owner.name
+                inside = [owner for owner in parameter.owners if owner.module in names]  # a list may reach beyond
+                if inside:
+                    parameter.name = f"{names[inside[0].module]}.{inside[0].name}".removeprefix(".")
 
 
 def _refuse_shared_between_groups(root: ModuleState) -> None:

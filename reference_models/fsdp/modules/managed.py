@@ -19,11 +19,8 @@ from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.parameters.param import Owner
 
 
-def managed_modules(roots: Sequence[nn.Module], ignored: frozenset[nn.Parameter] = frozenset()) -> list[nn.Module]:
-    """All modules of the trees below ``roots``, each once, but for subtrees that are sharded or replicated already.
-
-    A module whose whole tree holds nothing but ignored parameters is left out too.
-    """
+def managed_modules(roots: Sequence[nn.Module]) -> list[nn.Module]:
+    """All modules of the trees below ``roots``, each once, but for subtrees that are sharded or replicated already."""
     found: dict[nn.Module, None] = {}
 
     def visit(module: nn.Module) -> None:
@@ -36,13 +33,7 @@ def managed_modules(roots: Sequence[nn.Module], ignored: frozenset[nn.Parameter]
 
     for root in roots:
         visit(root)
-    return [module for module in found if not (ignored and _is_ignored(module, ignored))]
-
-
-def _is_ignored(module: nn.Module, ignored: frozenset[nn.Parameter]) -> bool:
-    tree = list(module.modules())
-    parameters = [p for m in tree for p in m.parameters(recurse=False)]
-    return bool(parameters) and all(p in ignored for p in parameters) and not any(list(m.buffers(False)) for m in tree)
+    return list(found)
 
 
 def managed_parameters(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from harness.vendor.torch_fsdp2 import _groups, _state
 from tests.mutants.hooking import instead
@@ -16,6 +17,12 @@ from tests.mutants.modules.init_chapters import called_otherwise
 from tests.mutants.passes.communication import changed, without
 from tests.mutants.passes.event_chapter import given
 from tests.mutants.passes.memory_chapter import keeps_a_copy
+
+
+def waits_for_an_older_event(module: Any) -> None:
+    """What is gathered first waits for what there was when the net was sharded, not for the event after a step."""
+    old = torch.get_device_module().current_stream().record_event()
+    instead("set_post_optim_event", lambda module, setter, event: setter(old))(module)
 
 
 def lets_all_end(*_: Any) -> None:
@@ -54,6 +61,13 @@ def leaves_buffers_of_parallel_nets(module: Any, **options: Any) -> Any:
     """The same where tensor parallelism was there before."""
     is_parallel = any(isinstance(parameter, DTensor) for parameter in module.parameters())
     return (leaves_buffers if is_parallel else right.fully_shard)(module, **options)
+
+
+def brings_inputs_back(module: Any) -> None:
+    """A module computes with inputs on the CPU, wherever its parameters are."""
+    module.register_forward_pre_hook(
+        lambda module, args, kwargs: tree_map_only(Tensor, Tensor.cpu, (args, kwargs)), with_kwargs=True
+    )
 
 
 def leaves_what_is_elsewhere(module: Any, **options: Any) -> Any:
@@ -122,6 +136,7 @@ def without_policy(options: dict[str, Any]) -> dict[str, Any]:
 
 leaves_all_buffers = called_otherwise("arguments/moves-to-device", leaves_buffers)
 leaves_some_buffers = called_otherwise("arguments/moves-the-rest-to-device", leaves_buffers_of_parallel_nets)
+leaves_inputs = mutant("arguments/inputs-to-device", after=brings_inputs_back)
 takes_other_devices = called_otherwise("arguments/one-device-type", leaves_what_is_elsewhere)
 moves_in_silence = given("offload/refuses-other-devices", brings_it_back)
 returns_early = given("offload/pinned", returns_before_gradients)
@@ -134,6 +149,7 @@ divides_by_no_factor = without("reduction/divide-factor-alone", "set_gradient_di
 gathers_none_ahead = mutant("overlap/forward-ahead", after=instead("set_modules_to_forward_prefetch", waits_if_listed))
 hides_no_forward = mutant("overlap/forward", after=waits_after_forward)
 hides_no_backward = mutant("overlap/backward", after=waits_in_backward)
+takes_an_older_event = mutant("overlap/waits-for-step", after=waits_for_an_older_event)
 ignores_the_event = without("overlap/after-step", "set_post_optim_event")
 
 #: The allocator and a clock, which thread ranks would share.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.mutants import END_TO_END
 from tests.mutants.making import adopt, called_otherwise, mutant, right, sums
@@ -66,6 +67,16 @@ def rows_of_the_next_rank(parameter: DTensor) -> Tensor:
 def says_replicated(parameter: DTensor) -> Tensor:
     """Forgets that tensor parallelism cut it too."""
     return rebuilt(parameter, parameter.to_local(), placements=(parameter.placements[0], Replicate()))
+
+
+def strided_by_one(parameter: DTensor) -> Tensor:
+    """Of several axes that cut a dim besides the data axis, counts the last alone."""
+    last = parameter.device_mesh.size(-1)
+    placed = [
+        _StridedShard(each.dim, split_factor=last) if isinstance(each, _StridedShard) else each
+        for each in parameter.placements
+    ]
+    return rebuilt(parameter, parameter.to_local(), placements=placed)
 
 
 def says_plainly_sharded(parameter: DTensor) -> Tensor:
@@ -145,6 +156,7 @@ pads_the_size_in_two_axes = mutant("sharding/2d-size-and-stride", remakes(only_i
 undoes_tensor_parallelism = called_otherwise("sharding/2d-mesh", gathers_tensor_parallel)
 says_tp_replicates = mutant("sharding/2d-placements", remakes(only_in_two_axes(says_replicated)))
 says_dp_cut_first = mutant("sharding/2d-full", remakes(only_in_two_axes(says_plainly_sharded)))
+strides_by_one_axis = mutant("sharding/2d-full", remakes(strided_by_one))
 says_dp_cut_first_when_uneven = mutant(
     "sharding/2d-full-uneven", remakes(only_in_two_axes(only_if_uneven(says_plainly_sharded)))
 )

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import called_otherwise, mutant, right, sums
 from tests.mutants.modules.extensions_chapter import stale_instead_of_groups
-from tests.mutants.modules.init_chapters import rebuilt, remakes
+from tests.mutants.modules.init_chapters import rebuilt, remakes, strided_by_one
 from tests.mutants.modules.reshard_chapter import does_not_reshard_by_hand
 from tests.mutants.numbers.parallel_chapter import backwards
 from tests.mutants.numbers.replicas import never_meet
@@ -109,6 +109,7 @@ forgets_the_hook = mutant("parameter-mesh/own-hook", does_nothing("set_all_reduc
 exchanges_names = called_otherwise("spmd-mesh/layout", with_names(exchanged))
 exchanges_hybrid_names = called_otherwise("spmd-mesh/layout-hybrid", with_names(exchanged))
 named_tp_backwards = mutant("spmd-mesh/layout-tp", remakes(backwards))
+counts_one_cut = mutant("spmd-mesh/layout-tp", remakes(strided_by_one))
 two_names_backwards = mutant("spmd-mesh/two-names", remakes(backwards))
 sums_over_names = mutant("spmd-mesh/training", sums)
 named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", never_meet)

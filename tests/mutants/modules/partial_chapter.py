@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from harness.vendor.torch_fsdp2 import _groups, _state
 from tests.mutants.hooking import instead, is_root, outputs, second_call_is_halved, when_alone
 from tests.mutants.making import called_otherwise, mutant, right
 from tests.mutants.modules.reshard_chapter import cannot_stay_full
@@ -28,6 +29,21 @@ def one_by_one(modules: list[Any], **options: Any) -> Any:
     for module in modules:
         right.fully_shard(module, **options)
     return modules
+
+
+def looks_for_first_owners(module: Any) -> None:
+    """Below a root, parameters are named by the module that was first met with them, which must be there."""
+
+    def look(module: Any, _: Any) -> None:
+        inside = set(module.modules())
+        for each in filter(
+            lambda each: isinstance(each, right.module_class), inside if _state(module)._is_root else ()
+        ):
+            for held in (held for group in _groups(_state(each)) for held in group.fsdp_params):
+                if held._module_info.module not in inside:
+                    raise KeyError(held._module_info.module)
+
+    module.register_forward_pre_hook(look)
 
 
 def without_output_dtype(modules: list[Any], **options: Any) -> Any:
@@ -65,6 +81,7 @@ def doubles_what_is_kept(module: Any) -> None:
 
 keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless_alone))
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
+names_by_first_owners = mutant("partial-groups/tied", looks_for_first_owners)
 checkpoints_count_twice = replace(right, name="partial-groups/checkpointed", checkpoint=checkpoint_twice_as_much)
 kept_counts_twice = mutant("partial-groups/accumulation", doubles_what_is_kept)
 lists_cannot_be_kept = mutant("partial-groups/stays-full", cannot_stay_full)
@@ -73,5 +90,5 @@ forgets_output_dtype = called_otherwise("partial-groups/output-dtype", lists(wit
 
 #: What is in a list beside what it is in is sharded twice.
 ALSO_KILLED_BY = {"shards_lists_apart": ("entry/nested-in-a-list",)}
-#: A weight that two groups share is refused.
-RAISES = ("shards_lists_apart",)
+#: A weight that two groups share is refused; one whose first owner is elsewhere has no name.
+RAISES = ("shards_lists_apart", "names_by_first_owners")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from harness.vendor import Implementation
-from tests.mutants.making import changed, gathered, gathering, mutant, reduced, reducing, right, sums
+from tests.mutants.making import Gather, changed, gathered, gathering, mutant, reduced, reducing, right, sums
 
 
 def without(requirement: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
@@ -73,6 +73,19 @@ def forgets_to_fill(module: Any, enable: bool = True) -> None:
     sums(module)
 
 
+class InFloats(Gather):
+    """Gathers into memory of the default dtype, whatever is gathered."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor."""
+        return torch.empty(*size, device=device)
+
+
+def asks_for_floats(module: Any, enable: bool = True) -> None:
+    """Memory of the group is float32 only."""
+    module.set_custom_all_gather(InFloats())
+
+
 def reshards_if_it_is_told(module: Any, reshard: Any, recurse: bool = True) -> None:
     """What is no bool is neither refused nor done."""
     if isinstance(reshard, bool):
@@ -113,6 +126,9 @@ sums_in_a_group_apart = without("communication/group-apart-trains", "set_separat
 sums_in_memory_of_the_group = without(
     "communication/group-memory", "set_allocate_memory_from_process_group_for_comm", forgets_to_fill
 )
+asks_for_memory_of_floats = without(
+    "communication/group-memory", "set_allocate_memory_from_process_group_for_comm", asks_for_floats
+)
 allows_both = without("communication/refuses-both", "set_allocate_memory_from_process_group_for_comm")
 sums_where_there_is_room = without(
     "communication/input-buffers", "set_reduce_scatter_max_input_buffers", sums_with_room
@@ -129,5 +145,7 @@ ALSO_KILLED_BY = {
     ),  # explicitly, too
     "gathers_in_full_precision": ("scripts/precision",),  # which looks at what is gathered
 }
+#: What is gathered is refused by a memory of another dtype.
+RAISES = {"asks_for_memory_of_floats"}
 #: Where the thread world has nothing to judge.
-IN_PROCESSES = {"sums_in_memory_of_the_group"}
+IN_PROCESSES = {"sums_in_memory_of_the_group", "asks_for_memory_of_floats"}

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
+from reference_models.fsdp.modules.lazy_init import sharding_state
 from reference_models.subject import implementation as reference
 from tests.mutants.making import called_otherwise, mutant, right, sums
 
@@ -88,6 +89,15 @@ def shard_also_what_is_replicated(module: nn.Module, policy: Any = None, *rest: 
     return strategies.shard(module, None, *rest, **options)
 
 
+def shard_without_whole_states(module: nn.Module, *rest: Any, **options: Any) -> Any:
+    """Let state dicts hold DTensors of what NO_SHARD keeps, until their type is set."""
+    strategies.shard(module, *rest, **options)
+    for state in filter(None, map(sharding_state, module.modules())):
+        while state.dict_hooks:
+            state.dict_hooks.pop().remove()
+    return module
+
+
 def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy: str = "", mesh: Any = None) -> Any:
     """Let replicas be trained apart."""
     hybrid = strategy == "HYBRID_SHARD"
@@ -115,6 +125,7 @@ frees_under_shard_grad_op = strategic(
     shard=shard_instead(lambda name: "FULL_SHARD" if name == "SHARD_GRAD_OP" else name),
 )
 forgets_the_type_of_state_dicts = strategic("composition/strategies-state-dict", state_dict_type=lambda _: "sharded")
+waits_for_a_type = strategic("composition/strategies-state-dict", shard=shard_without_whole_states)
 
 #: Which children are replicated, a list of groups tells as well.
 ALSO_KILLED_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))

@@ -73,6 +73,20 @@ def always_by_rows(module: Any, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
+def counts_dims_from_the_front(module: Any, **options: Any) -> Any:
+    """A placement is refused whose dim is counted from the end."""
+
+    def from_the_front(parameter: Any) -> Any:
+        placement = choose(parameter)
+        if placement.dim < 0:
+            raise AssertionError(f"Shard dim {placement.dim} is invalid")
+        return placement
+
+    if choose := options.get("shard_placement_fn"):
+        options["shard_placement_fn"] = from_the_front
+    return right.fully_shard(module, **options)
+
+
 keeps_gradients_alone = mutant("passes/child-alone", when_alone(reduces_unless_alone))
 halves_second_calls = mutant("passes/module-twice", second_call_is_halved(lambda module: not is_root(module)))
 halves_second_forwards = mutant("passes/two-forwards", second_call_is_halved(is_root))
@@ -87,6 +101,7 @@ registers_quietly = replace(right, name="passes/forward-methods-unknown", regist
 one_root_reduces = replace(right, name="passes/shared-context", share_comm_ctx=one_reduces_for_all)
 shares_quietly = replace(right, name="passes/shared-context-refused", share_comm_ctx=share_among_sharded)
 cuts_rows_only = called_otherwise("passes/last-dim", always_by_rows)
+refuses_negative_dims = called_otherwise("passes/last-dim", counts_dims_from_the_front)
 
-#: Without gathering, or without its input, a pass cannot run.
-RAISES = ("needs_inputs", "knows_forward_only")
+#: Without gathering, without its input, or without its placement, a pass cannot run.
+RAISES = ("needs_inputs", "knows_forward_only", "refuses_negative_dims")
