@@ -5,8 +5,6 @@ The class FullyShardedDataParallel wraps. Its parts, which are not public, work 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.distributed import fsdp
@@ -20,7 +18,8 @@ from harness.vendor import Feature, Implementation
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_after_forward: bool = True) -> nn.Module:
     """Do to ``module`` what FullyShardedDataParallel's constructor does to what it wraps."""
-    mesh = mesh or init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    mesh = mesh or init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     device = torch.device(mesh.device_type)
     strategy = fsdp.ShardingStrategy.FULL_SHARD if reshard_after_forward else fsdp.ShardingStrategy.SHARD_GRAD_OP
     state = _FSDPState()
@@ -37,7 +36,7 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_af
     _init_utils._init_state_dict_state(state)
     _runtime_utils._register_pre_forward_hook(state, module)
     _runtime_utils._register_post_forward_hook(state, module)
-    _runtime_utils._register_root_pre_forward_hook(state, module)  # last: hooks are put in front, and the root's is first
+    _runtime_utils._register_root_pre_forward_hook(state, module)  # last, since it is put in front
     return module
 
 
