@@ -33,10 +33,7 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **_: Any) 
 class _Idle(nullcontext[None]):
     """CUDA where there is none: each stream, event and range is this, and does nothing."""
 
-    def __call__(self, *_: Any) -> _Idle:
-        return self
-
-    __getattr__ = __call__
+    __call__ = __getattr__ = lambda self, *_: self
 
 
 if not torch.cuda.is_available():
