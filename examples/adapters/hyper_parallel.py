@@ -29,7 +29,8 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **options:
     groups = mesh.get_all_groups() if mesh.ndim > 1 else mesh.get_group()
     ranks = mesh.mesh.to(torch.int32) if mesh.ndim > 1 else None
     own = library.DeviceMesh.from_group(groups, mesh.device_type, ranks, mesh.mesh_dim_names)
-    options.setdefault("reshard_after_forward", True)
+    # To free after forward fails with torch 2.13: autograd takes what is gathered again for modified.
+    options["reshard_after_forward"] = False
     return api.fully_shard(module, mesh=own, device=torch.device(mesh.device_type), **options)
 
 
