@@ -1,6 +1,6 @@
 """torchtitan's SimpleFSDP: parameters are DTensors, and reading one in a forward gathers it.
 
-Besides torchtitan, importing it needs the packages spmd_types, tyro, docstring_parser and typeguard.
+Besides torchtitan, importing it needs the packages spmd_types, tyro and docstring_parser.
 """
 
 from __future__ import annotations
