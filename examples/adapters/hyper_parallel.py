@@ -45,5 +45,7 @@ implementation = Implementation(
     offload_policy=utils.OffloadPolicy,
     cpu_offload_policy=utils.CPUOffloadPolicy,
     state_dicts=StateDicts(get_model_state_dict=api.get_model_state_dict),
-    claims=frozenset({*_CLAIMED, Feature.PREFETCH, Feature.IGNORED_PARAMS}),
+    claims=frozenset({*_CLAIMED, Feature.PREFETCH, Feature.IGNORED_PARAMS, Feature.DTENSORS, Feature.ROW_LAYOUT}),
+    not_claimed={Feature.UNEVEN_ROWS: "fully_shard raises NotImplementedError for them"},
+    one_rank_per_process="meshes and groups are kept in class attributes",
 )

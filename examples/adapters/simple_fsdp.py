@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Partial
 from torchtitan.experiments.graph_trainer import simple_fsdp
 
-from harness.vendor import Feature, Implementation
+from harness.vendor import CORE, Feature, Implementation
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, mp_policy: Any = None, **_: Any) -> nn.Module:
@@ -34,16 +33,13 @@ def _parallel(module: nn.Module, mesh: DeviceMesh | None, mode: str, policy: Any
     return simple_fsdp.data_parallel(module, mesh, "hybrid_shard" if mesh.ndim == 2 else mode, policy)
 
 
-# Gradients are sums here, and the suites expect averages: of what a backward leaves on each rank, take those.
-simple_fsdp.Partial = lambda reduce_op: Partial("avg")
-
-
-_CLAIMED = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION, Feature.HSDP, Feature.STATE_DICT)
+_CLAIMED = CORE | {Feature.MIXED_PRECISION, Feature.HSDP, Feature.META_DEVICE, Feature.TENSOR_PARALLEL}
 implementation = Implementation(
     name="simple_fsdp",
     version=version("torchtitan"),
     fully_shard=fully_shard,
     replicate=replicate,
     mixed_precision_policy=simple_fsdp.MixedPrecisionPolicy,
-    claims=frozenset({*_CLAIMED, Feature.META_DEVICE, Feature.TENSOR_PARALLEL, Feature.REPLICATE}),
+    claims=_CLAIMED | {Feature.REPLICATE},
+    sums_gradients=True,
 )
