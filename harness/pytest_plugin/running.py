@@ -130,7 +130,8 @@ def _result(item: pytest.Item, error: BaseException | None) -> Result:
         return item.stash[RESULT]._replace(tried=tried)
     if result.verdict is not Verdict.FAIL or trial is None or _is_waived(item):
         return result
-    return result._replace(**rerun(_body(item, trial.facts.case), trial, result.cause)._asdict())
+    found = rerun(_body(item, trial.facts.case), trial, result.cause)
+    return result._replace(message=found.words + result.message.removeprefix("flaky: "), **found._asdict())
 
 
 def _body(item: pytest.Item, case: Any) -> Callable[[Trial], None]:
