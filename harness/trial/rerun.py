@@ -9,7 +9,6 @@ The verdict stays as it is. Failures that leave no ranks to run again, such as a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from harness.trial.refusals import NOT_REFUSED, RAISED_INSTEAD, REFUSED_OTHERWIS
 from harness.trial.trial import Trial
 from harness.trial.verdict import attempt, verdict_of
 from harness.worlds.base import Fate, Program, SubjectFailure, error_summary
+from harness.worlds.devices import clock
 from harness.worlds.rank import Rank
 
 #: How often a failing case is run again, and for how many seconds at most; then once more, for its collective trace.
@@ -45,8 +45,8 @@ def rerun(body: Callable[[Trial], None], failed: Trial, cause: str) -> Rerun:
     """Run the case that ``failed`` ended with again; ``body`` is the test with that case, as a function of a trial."""
     if cause not in _CAUSES:
         return Rerun()
-    end, letters = time.monotonic() + BUDGET, ""
-    while len(letters) < TIMES and time.monotonic() < end:
+    end, letters = clock() + BUDGET, ""
+    while len(letters) < TIMES and clock() < end:
         trial = Trial(failed.kind, failed.subject, failed.most_ranks, deadline=BUDGET)
         verdict, *_ = verdict_of(attempt(body, trial), trial)
         if verdict not in (Verdict.PASS, Verdict.FAIL):
