@@ -130,6 +130,7 @@ class Trial:
     def collecting_failures(self) -> Iterator[None]:
         """For one example, soft assertions: the first failure is raised at the end, or before ranks run again."""
         __tracebackhide__ = True
+        self.facts.begin_example()
         with self.combinations.noting_the_end(), self._assertions.collecting():
             yield
 
