@@ -76,7 +76,7 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One per core; where ranks do not run on CPU, one after all, see ``Workers``."""
+    """One per core; where ranks do not run on CPU, at most one per device after all, see ``Workers``."""
     return os.cpu_count() or 1
 
 
@@ -104,7 +104,8 @@ class Workers:
         most = self._config.stash[RECORDER].most_workers
         if most is not None and most <= len(waiting):
             waiting = waiting[: most - 1]
-            self._print(f"{plural(most, 'worker')}: more would only wait for the devices of the others")
+            why = "others would share its devices" if most == 1 else "more would only wait for devices"
+            self._print(f"{plural(most, 'worker')}: {why}")
         if not session.shuttingdown and (starting := waiting[: len(session.sched.pending) // 2]):  # each takes two
             self._print(f"starting {plural(len(starting), 'more worker')}")
             for spec in starting:  # as xdist replaces a worker that has crashed

@@ -131,7 +131,8 @@ def leased(backend: Backend, count: int) -> Lease:
         return Lease(backend)
     visible = os.environ.get(backend.visible_devices, "")
     names = visible.split(",") if visible else [str(device) for device in range(backend.ranks)]
-    devices = block(_share.number, _share.processes, count, len(names))
+    processes = min(_share.processes, most_processes(backend) or 1)
+    devices = block(_share.number, processes, count, len(names))
     first = [names[device] for device in devices]
     order = ",".join([*first, *(name for name in names if name not in first)])
     seen = replace(backend, environment={**backend.environment, backend.visible_devices: order})
@@ -143,17 +144,20 @@ def block(number: int, processes: int, count: int, devices: int) -> range:
 
     Blocks of one size do not overlap, unless they must: those of 4 of 8 devices are 0 to 3 and 4 to 7.
     """
-    count, processes = min(count, devices), min(processes, devices)
+    count = min(count, devices)
     home = number % processes * devices // processes
     first = min(home // count * count, devices - count)
     return range(first, first + count)
 
 
 def most_processes(backend: Backend) -> int | None:
-    """How many processes of one run have a use for this backend's devices at once; None for any number."""
+    """How many processes of one run have a use for this backend's devices at once; None for any number.
+
+    Most cases have two ranks, so more than one for each two devices, and one more, would wait more than they run.
+    """
     if backend.device_type == "cpu" or backend.own_devices:
         return None
-    return max(1, backend.ranks) if backend.visible_devices else 1
+    return backend.ranks // 2 + 1 if backend.visible_devices else 1
 
 
 # Time.

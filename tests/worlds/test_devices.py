@@ -102,14 +102,14 @@ def test_where_nothing_is_shared_nothing_changes(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("changed", "most"),
     [
-        ({}, 8),
-        ({"ranks": 0}, 1),
+        ({}, 5),
+        ({"ranks": 1}, 1),
         ({"visible_devices": ""}, 1),
         ({"own_devices": True}, None),
         ({"device_type": "cpu"}, None),
     ],
 )
-def test_as_many_processes_have_a_use_for_devices_as_there_are(changed: dict[str, Any], most: int | None) -> None:
+def test_a_process_for_two_devices_and_one_more_have_a_use_for_them(changed: dict[str, Any], most: int | None) -> None:
     """One, where devices cannot be leased; any number, where there is nothing to share."""
     assert most_processes(replace(load_backend(SHARED.backend), **changed)) == most
 
