@@ -26,7 +26,7 @@ from harness.simulated.backend import backend as simulated
 from harness.simulated.races import races
 
 #: So many times as long as in virtual time, which for most programs is 30 to 800 µs.
-SCALE = 15_000
+SCALE = 3_000
 #: The file to which ranks write when a program has begun, and when it is over.
 LOG = "FSDP_CONFORMANCE_BENCHMARK"
 backend = replace(
@@ -59,7 +59,7 @@ def seconds_of(suites: Sequence[str], workers: int, log: Path) -> float:
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
-    parser.add_argument("suites", nargs="*", default=["suites/training"])
+    parser.add_argument("suites", nargs="*", default=["suites/training", "suites/composition", "suites/state"])
     parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()

@@ -76,7 +76,7 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One per core; where ranks do not run on CPU, at most one per device after all, see ``Workers``."""
+    """One per core; where they share devices, fewer start after all, see ``Workers``."""
     return os.cpu_count() or 1
 
 

@@ -114,6 +114,12 @@ def test_a_process_for_two_devices_and_one_more_have_a_use_for_them(changed: dic
     assert most_processes(replace(load_backend(SHARED.backend), **changed)) == most
 
 
+def test_a_backend_that_sets_the_variable_itself_is_refused() -> None:
+    """It would put the worlds of all processes on the same devices."""
+    with pytest.raises(ValueError, match=f"environment sets {VISIBLE}, by which workers lease devices"):
+        load_backend("tests.worlds.programs.shared_devices:fixed")
+
+
 # For how long.
 
 

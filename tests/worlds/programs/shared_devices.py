@@ -24,6 +24,7 @@ from harness.worlds.rank import Rank
 VISIBLE, FOLDER = "VISIBLE_SIMULATED_DEVICES", "SIMULATED_DEVICES_FOLDER"
 backend = replace(simulated, own_devices=False, visible_devices=VISIBLE, check=f"{__name__}:alone")
 spawned = replace(backend, name="spawned", start_method="spawn")
+fixed = replace(backend, name="fixed", environment={VISIBLE: "0,1"})
 
 #: The file that this process holds, and whether another held it.
 _held: list[tuple[int, bool]] = []
