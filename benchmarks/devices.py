@@ -1,6 +1,6 @@
 """How much sooner several workers end a run than one process does, on 8 devices that they share.
 
-    python -m benchmarks.devices [--workers 4] [--repeats 3] [suites/training …]
+    python -m benchmarks.devices [--workers 4] [--repeats 3] [benchmarks/busy_devices.py]
 
 The devices are simulated, and take their time: a program ends when its virtual time, multiplied, has passed. Ranks
 sleep until then, as hosts wait for accelerators, so two cores do for 8 devices. Times are from the first program to the
@@ -59,7 +59,7 @@ def seconds_of(suites: Sequence[str], workers: int, log: Path) -> float:
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__)
-    parser.add_argument("suites", nargs="*", default=["suites/training", "suites/composition", "suites/state"])
+    parser.add_argument("suites", nargs="*", default=["benchmarks/busy_devices.py"])
     parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
