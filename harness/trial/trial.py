@@ -139,6 +139,7 @@ class Trial:
         An example that asks for what is not claimed is rejected.
         """
         __tracebackhide__ = True
+        self.facts.begin_example()
         try:
             with self.combinations.noting_the_end(), self._assertions.collecting():
                 yield
