@@ -60,17 +60,19 @@ def put_end_to_end(gots: list[Any], dues: list[Any], shards: int) -> list[Any]:
     """What ranks have shown, with parts of a whole tensor that is due replaced by all of them, one after the other.
 
     Each ``shards`` neighbours hold one copy. On two ranks that hold [1, 2, 3] and [4] of [[1, 2], [3, 4]], both get
-    that; what is not a part of it stays as it is.
+    that; what is not a part of it stays as it is. Zeros where nothing is due count as nothing, if that may be.
     """
-    if lies_in_rows():
+    if claims() >= {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED}:
         return gots
     groups = [range(first, min(first + shards, len(gots))) for first in range(0, len(gots), shards)]
     return [each for group in groups for each in _joined([gots[n] for n in group], [dues[n] for n in group])]
 
 
 def _joined(gots: list[Any], dues: list[Any]) -> list[Any]:
+    if all(due is None for due in dues) and Feature.NONE_FOR_UNUSED not in claims():
+        return [None if isinstance(got, Tensor) and not got.any() else got for got in gots]
     if all(isinstance(due, Tensor) and due.shape == dues[0].shape for due in dues):
-        return _whole_of_parts(gots, dues[0])
+        return gots if lies_in_rows() else _whole_of_parts(gots, dues[0])
     if all(isinstance(each, dict) for each in (*gots, *dues)):
         keys = dict.fromkeys(key for each in (*dues, *gots) for key in each)
         columns = {key: _joined([got.get(key) for got in gots], [due.get(key) for due in dues]) for key in keys}

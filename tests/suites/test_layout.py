@@ -53,14 +53,22 @@ def test_what_is_no_part_stays() -> None:
     """Too few numbers, a gradient that nothing is due for, and results that differ by rank are left as they are."""
     few = [{"weight": torch.zeros(2)}, {"weight": torch.zeros(2)}]
     assert same(put_end_to_end(few, [{"weight": WHOLE}] * 2, 2), few)
-    assert same(put_end_to_end(few, [{"weight": None}] * 2, 2), few)
+    some = [{"weight": torch.ones(2)}, {"weight": torch.ones(2)}]
+    assert same(put_end_to_end(some, [{"weight": None}] * 2, 2), some)
     rows = [WHOLE[:2], WHOLE[2:]]
     assert same(put_end_to_end([rows[1], rows[0]], rows, 2), [rows[1], rows[0]])
 
 
+@pytest.mark.usefixtures("flat")
+def test_zeros_count_as_nothing_where_that_may_be() -> None:
+    """Where "no gradient for what is unused" is not claimed, zeros are none; other numbers are not."""
+    gots = [{"weight": torch.zeros(2)}, {"weight": None}]
+    assert same(put_end_to_end(gots, [{"weight": None}] * 2, 2), [{"weight": None}] * 2)
+
+
 def test_rows_of_torchs_are_compared_rank_by_rank() -> None:
     """Where rows must lie as torch lays them out, parts are compared as they are."""
-    before = judge(replace(FLAT, claims=FLAT.claims | {Feature.ROW_LAYOUT}))
+    before = judge(replace(FLAT, claims=FLAT.claims | {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED}))
     parts = [WHOLE.flatten()[:4], WHOLE.flatten()[4:]]
     assert put_end_to_end(parts, [WHOLE, WHOLE], 2) is parts
     judge(before)
