@@ -1,6 +1,6 @@
 """mindspore-ai/hyper-parallel on torch: parameters are of its own DTensor class, over its own DeviceMesh.
 
-It is imported from a checkout. It keeps state in class attributes, so ranks cannot be threads of one process.
+It is imported from a checkout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hyper_parallel as library
 from hyper_parallel.core.fully_shard import api
 from hyper_parallel.platform.torch.fully_shard import utils
 
-from harness.vendor import Feature, Implementation, StateDicts
+from harness.vendor import CORE, Feature, Implementation, StateDicts
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:
@@ -36,7 +36,7 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **options:
 
 library.SkipDTensorDispatch().__enter__()  # optimizers work on local tensors; users enter this around training
 
-_CLAIMED = (Feature.FULLY_SHARD, Feature.HSDP, Feature.MIXED_PRECISION, Feature.CPU_OFFLOAD, Feature.ACCUMULATION)
+_CLAIMED = CORE - {Feature.UNEVEN_ROWS, Feature.STATE_DICT} | {Feature.HSDP, Feature.MIXED_PRECISION}
 implementation = Implementation(
     name="hyper_parallel",
     fully_shard=fully_shard,
@@ -45,7 +45,7 @@ implementation = Implementation(
     offload_policy=utils.OffloadPolicy,
     cpu_offload_policy=utils.CPUOffloadPolicy,
     state_dicts=StateDicts(get_model_state_dict=api.get_model_state_dict),
-    claims=frozenset({*_CLAIMED, Feature.PREFETCH, Feature.IGNORED_PARAMS, Feature.DTENSORS, Feature.ROW_LAYOUT}),
+    claims=_CLAIMED | {Feature.CPU_OFFLOAD, Feature.ACCUMULATION, Feature.PREFETCH, Feature.IGNORED_PARAMS},
     not_claimed={Feature.UNEVEN_ROWS: "fully_shard raises NotImplementedError for them"},
     one_rank_per_process="meshes and groups are kept in class attributes",
 )
