@@ -1,7 +1,4 @@
-"""mindspore-ai/hyper-parallel on torch: parameters are of its own DTensor class, over its own DeviceMesh.
-
-It is imported from a checkout.
-"""
+"""mindspore-ai/hyper-parallel on torch, from a checkout: parameters are of its own DTensor class and DeviceMesh."""
 
 from __future__ import annotations
 
