@@ -62,6 +62,7 @@ ORDER = {
         "saving",
         "scripts",
         "interactions",
+        "model",
         "collectives",
         "plain_scripts",
     ],
