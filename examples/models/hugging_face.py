@@ -36,14 +36,15 @@ def gpt2() -> Any:
 def t5() -> Any:
     """An encoder and a decoder, of which each has a position bias in its first block."""
     config = hf.T5Config(
-        vocab_size=64, d_model=16, d_kv=4, d_ff=32, num_layers=3, num_heads=4, dropout_rate=0, use_cache=False
-    )
+        vocab_size=64, d_model=16, d_kv=4, d_ff=32, num_layers=3, num_heads=4, dropout_rate=0,
+        use_cache=False, decoder_start_token_id=0,
+    )  # fmt: skip
     return hf.T5ForConditionalGeneration(config), text()
 
 
 def mixtral() -> Any:
     """A decoder of experts, of which each token is sent to two."""
-    config = hf.MixtralConfig(**DECODER, **HEADS, num_local_experts=4)
+    config = hf.MixtralConfig(**DECODER, **HEADS, num_local_experts=4, experts_implementation="eager")
     return hf.MixtralForCausalLM(config), text()
 
 

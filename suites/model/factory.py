@@ -8,6 +8,7 @@ Batch 1 has the inputs rolled by one along their last dim: tokens stay tokens, a
 
 from __future__ import annotations
 
+import copy
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -229,6 +230,11 @@ def _check_training(model: Model) -> None:
         loss = model.loss_of(model.run(net, 0, model.dtype), 0)
     except Exception as error:
         raise ValueError(f"its forward fails with {type(error).__name__}: {error}") from error
+    try:
+        model.run(copy.deepcopy(net).double(), 0, torch.float64)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"its forward fails in float64, in which it is held against ranks, with {why}") from error
     if not all(torch.equal(*pair) for pair in zip(*seen, strict=True)):
         raise ValueError("forward gives other numbers when it is repeated; set dropout to 0 in the factory")
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:

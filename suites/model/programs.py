@@ -13,6 +13,7 @@ from suites.kit.expected_collectives import as_meant, tells_nothing
 from suites.lifetimes.memory_programs import Bytes, registered, settled
 from suites.lifetimes.tally import Tally
 from suites.model.cases import ModelCase, ResumedModelCase
+from suites.model.factory import known
 from suites.oracle.layout import own
 from suites.oracle.sharded import State
 from suites.oracle.situation import STEP
@@ -41,6 +42,7 @@ class FromMeta(ShardedModel):
     def made(self) -> Any:
         """The net."""
         full = self.case.build_in(None).to(self.rank.device)
+        known(self.case.model)  # also its inputs, which are not to be on meta
         with torch.device("meta"):
             net = spread(self.rank, self.case, self.case.build_in(None))
         net.to_empty(device=self.rank.device)
