@@ -1,4 +1,4 @@
-"""The user's factory: what it returns, and in one sentence each what is wrong with it. Imports no ``torch.distributed``.
+"""The user's factory: what it returns, and what is wrong with it, in a sentence. Imports no ``torch.distributed``.
 
     def net():
         return GPT(layers=2), torch.randint(0, 100, (2, 16))
@@ -90,10 +90,12 @@ class Model:
 
 
 def blocks(net: nn.Module) -> tuple[str, ...]:
-    """Modules with parameters of a class that comes several times in a ModuleList or Sequential; none within another."""
+    """Modules with parameters, of a class that comes several times in a ModuleList or Sequential; the outermost."""
     found: list[str] = []
     for prefix, module in net.named_modules():
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and not any(f"{prefix}.".startswith(f"{x}.") for x in found):
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and not any(
+            f"{prefix}.".startswith(f"{x}.") for x in found
+        ):
             times = Counter(type(child) for child in module)
             found += [
                 f"{prefix}.{name}".lstrip(".")
@@ -182,7 +184,9 @@ def _check_net(model: Model) -> None:
     if dtypes not in (["float32"], ["float64"]):
         raise ValueError(f"expected parameters of float32 or of float64, got {', '.join(dtypes)}; call .float() on it")
     if devices := sorted({each.device.type for each in parameters} - {"cpu"}):
-        raise ValueError(f"expected parameters on the CPU, got {', '.join(devices)}; ranks move the net to their device")
+        raise ValueError(
+            f"expected parameters on the CPU, got {', '.join(devices)}; ranks move the net to their device"
+        )
     model.net.train()
 
 

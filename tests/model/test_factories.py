@@ -97,7 +97,9 @@ def test_batches_are_rolled_and_weights_are_the_same() -> None:
 
 def test_every_wrong_factory_is_tried() -> None:
     """The table has all that are here, but those that are right."""
-    made_here = {name for name, value in vars(factories).items() if getattr(value, "__module__", "") == "tests.model.factories"}
+    made_here = {
+        name for name, value in vars(factories).items() if getattr(value, "__module__", "") == "tests.model.factories"
+    }
     assert made_here - {"linears", "decoder", "everything"} == set(WRONG) - {"not_a_function", "nothing"}
 
 
