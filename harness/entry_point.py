@@ -1,22 +1,24 @@
 """What pytest loads wherever this project is installed: the plugin itself only for who names a model to be judged.
 
 ``pytest --model my_package.conformance:net``, or a line ``model = …`` in the ini file, loads ``harness.pytest_plugin``.
-All other runs see nothing of it: no option, no profile of Hypothesis, no torch; requirements are deselected.
+All other runs see nothing of it: no options, no profile of Hypothesis, no torch; requirements are deselected.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 _PLUGIN = "harness.pytest_plugin"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The line of the ini file, which the plugin has as well."""
+    parser.addini("model", "your own model to judge: module:function", default="")
+
+
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Load the plugin, which a ``conftest.py`` may have load too, if there is a model."""
-    settings: Any = early_config.inicfg
-    if "model" in settings or any(word.partition("=")[0] == "--model" for word in args):
+    if early_config.getini("model") or any(word.partition("=")[0] == "--model" for word in args):
         early_config.pluginmanager.import_plugin(_PLUGIN)
 
 

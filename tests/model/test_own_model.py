@@ -113,10 +113,10 @@ def test_it_is_judged_in_a_users_own_repository(repository: Path) -> None:
     """One line in a test file, and an option, or a line of the ini file, are enough."""
     few = ["--world", "threads", "-k", "parts or mine"]
     ended = run_there(repository, "--model", "my_net:net", *few)
-    assert "2 passed, 10 deselected" in ended.stdout, ended.stdout + ended.stderr
+    assert "2 passed, 11 deselected" in ended.stdout, ended.stdout + ended.stderr
     (repository / "pytest.ini").write_text("[pytest]\nmodel = my_net:net\nworld = threads\n")
     ended = run_there(repository, "-k", "parts or mine")
-    assert "2 passed, 10 deselected" in ended.stdout, ended.stdout + ended.stderr
+    assert "2 passed, 11 deselected" in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_a_conftest_may_load_the_plugin_too(repository: Path) -> None:
