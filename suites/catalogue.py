@@ -87,6 +87,11 @@ def requirements() -> Iterator[str]:
         "machine must not lack, and the kind of world if only one will do. *Source* names the rows of "
         "[the seed documents](seed-coverage.md) that the requirement covers."
     )
+    yield ""
+    yield (
+        "[Your own model](vendors.md#your-own-model) is judged by six more, which are not counted here: they are about "
+        "a model, whichever a run names, and no run of the suites has them."
+    )
     for chapter, members in groupby(entries(), lambda entry: entry.requirement.chapter):
         yield from ("", f"## {chapter}", "", "| id | level | statement | needs | source |", "|---|---|---|---|---|")
         for entry in members:

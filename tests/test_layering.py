@@ -62,6 +62,7 @@ ORDER = {
         "saving",
         "scripts",
         "interactions",
+        "model",
         "collectives",
         "plain_scripts",
     ],
@@ -134,9 +135,8 @@ def users(forbidden: tuple[str, ...], where: list[str]) -> list[str]:
 
 def test_the_walk_sees_imports_and_attributes() -> None:
     """The walk finds a private import that is there, so its silence elsewhere means something."""
-    assert "torch.testing._internal.distributed.multi_threaded_pg.ThreadLocalWorld" in uses(
-        "harness.worlds.threads.role"
-    )
+    used = uses("harness.worlds.threads.role")
+    assert "torch.testing._internal.distributed.multi_threaded_pg.ThreadLocalWorld" in used
     assert any(within(used, "torch.accelerator") for used in uses("harness.pytest_plugin.environment"))
     assert {"harness.data.case", "suites.kit", "reference_models.nets.mlp"} <= reached("suites.kit.precision")
 
@@ -171,7 +171,7 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
     [
         "suites.oracle.expected", "suites.kit.precision", "suites.passes.passes", "suites.kit.tolerance",
         "suites.saving.chains", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
-        "suites.generated.net_cases", "suites.scripts.baseline", "suites.scenarios.scenario",
+        "suites.generated.net_cases", "suites.scripts.baseline", "suites.scenarios.scenario", "suites.model.sizes",
     ],
 )  # fmt: skip
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:

@@ -77,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
         help="where to judge requirements of what the backend lacks, such as streams on CPUs\n"
         "(default: simulated, devices for which no hardware is needed, if the backend is auto; otherwise none)",
     )
+    parser.add_argument(
+        "--model",
+        metavar="module:function",
+        help="judge your own model in place of the suites' nets: a function that returns (net, inputs)",
+    )
     words = "folder to write to, created if missing (default: %(default)s)"
     parser.add_argument("-o", "--output", type=Path, default=Path("reports"), metavar="FOLDER", help=words)
     words = (
@@ -101,10 +106,11 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
     records, status, left = [], 0, list(files)
     suites = suites_folder()
     assert suites is not None, "the suites are installed with the harness"
+    judging = [str(suites / "model/own_model.py"), "--model", options.model] if options.model else [str(suites)]
     for name, file in files.items():
         record = options.output / f"{file}.jsonl"
         before = _stamp(record)
-        line = [str(suites), "--implementation", name, "--backend", options.backend, "--record", str(record)]
+        line = [*judging, "--implementation", name, "--backend", options.backend, "--record", str(record)]
         line += ["--fallback", options.fallback or ("simulated" if options.backend == "auto" else "none")]
         line += [*_others(options, file if len(files) > 1 else ""), *_workers(rest), *rest]
         ended, is_interrupted = run_pytest(line)

@@ -19,7 +19,7 @@ from harness.pytest_plugin.options import is_worker, option, subject_of
 from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.requirements.finder import left_out
-from harness.requirements.marker import kind_of, requirement_of
+from harness.requirements.marker import OWN_MODEL, kind_of, requirement_of
 from harness.vendor.api import Backend
 from harness.vendor.load import target
 from harness.waivers.waiver import read_waivers, unmatched
@@ -58,10 +58,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the subject and its waivers, and deselect what ``--level`` and ``--world`` leave out."""
+    """Load the subject and its waivers, and deselect what ``--level``, ``--world`` and ``--model`` leave out."""
     tests = [(found.id, item) for item in items if (found := requirement_of(item)) is not None]
     if not tests:
         return
+    if option(config, "model") and not any(id.startswith(f"{OWN_MODEL}/") for id, _ in tests):
+        raise pytest.UsageError("--model: none of these tests judges a model; run suites/model/own_model.py")
     config.stash[WAIVER_FILES] = files = _waiver_files(config, [item for _, item in tests])
     try:
         waivers = tuple(waiver for path in files for waiver in read_waivers(path))
@@ -108,9 +110,13 @@ def _levels(config: pytest.Config) -> Sequence[str]:
 def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     levels, world = _levels(config), option(config, "world")
 
+    has_model = bool(option(config, "model") or config.getoption("--case"))
+
     def is_selected(item: pytest.Item) -> bool:
         found = requirement_of(item)
-        return found is None or (found.level in levels and world in (kind_of(item), "both"))
+        if found is None:
+            return True
+        return found.level in levels and world in (kind_of(item), "both") and (has_model or found.chapter != OWN_MODEL)
 
     if out := [item for item in items if not is_selected(item)]:
         config.hook.pytest_deselected(items=out)

@@ -32,7 +32,7 @@ def header_of(config: pytest.Config, subject: LoadedSubject, plan: Sequence[str]
         suite_version=__version__,
         claims=sorted(map(str, implementation.claims)),
         not_claimed={str(key): reason for key, reason in implementation.not_claimed.items()},
-        environment=environment(),
+        environment={**environment(), **({"model": subject.subject.model} if subject.subject.model else {})},
         started=utc_now(),
         seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),
         sources=sources_digest(),

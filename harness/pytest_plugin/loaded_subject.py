@@ -59,7 +59,7 @@ class LoadedSubject:
         if self.fallback == "none":
             return ""
         try:
-            return replace(self, subject=Subject(self.subject.implementation, self.fallback), fallback="none")
+            return replace(self, subject=replace(self.subject, backend=self.fallback), fallback="none")
         except ValueError as error:
             return f"; nor on the fallback: {error}"
 

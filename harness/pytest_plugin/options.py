@@ -15,6 +15,7 @@ from harness.vendor.load import Subject
 OPTIONS = {
     "implementation": ("torch", "implementation to judge: torch, reference, an entry point, or module:attribute"),
     "backend": ("auto", "where ranks run: auto, gloo, nccl, an entry point, or module:attribute"),
+    "model": ("", "your own model to judge: module:function, which returns (net, inputs)"),
     "fallback": ("none", "backend for requirements of what --backend lacks: none, simulated, or as for --backend"),
     "world": ("both", "threads, processes or both; or attached, if a launcher has started the ranks"),
     "record": ("", "record file to write, one JSON line per result"),
@@ -43,7 +44,7 @@ def has_workers(config: pytest.Config) -> bool:
 
 def subject_of(config: pytest.Config) -> Subject:
     """The subject that the options name, not yet loaded."""
-    return Subject(option(config, "implementation"), option(config, "backend"))
+    return Subject(*(option(config, name) for name in ("implementation", "backend", "model")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

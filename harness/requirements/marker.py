@@ -16,6 +16,8 @@ from harness.data.kinds import LEVELS, WORLDS, Level
 from harness.vendor.api import LIMITS
 from harness.vendor.features import Feature
 
+#: The chapter that judges the user's own model, and is left out where there is none.
+OWN_MODEL = "model"
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
@@ -39,15 +40,20 @@ GROUPS = {Implementation: "fsdp_conformance.implementations", Backend: "fsdp_con
 
 @dataclass(frozen=True)
 class Subject:
-    """Who is judged and where, by the names they load under, so that it can travel to rank processes."""
+    """Who is judged and where, by the names they load under, so that it can travel to rank processes.
+
+    ``model`` is the factory of the user's own model, as ``module:function``, if that is what is judged.
+    """
 
     implementation: str = "torch"
     backend: str = "auto"
+    model: str = ""
 
     @property
     def modules(self) -> list[str]:
         """The names of the modules that define them."""
-        return [target(self.implementation, Implementation)[0], target(self.backend, Backend)[0]]
+        named = [target(self.implementation, Implementation)[0], target(self.backend, Backend)[0]]
+        return [*named, factory_target(self.model)[0]] if self.model else named
 
 
 def load_implementation(spec: str) -> Implementation:
@@ -83,6 +89,23 @@ def load_backend(spec: str) -> Backend:
             "set it for the whole run instead, or leave visible_devices empty"
         )
     return backend
+
+
+def load_factory(spec: str) -> Callable[[], Any]:
+    """The function that makes the model ``spec``. Raises ValueError that says what is wrong with it and what to do."""
+    factory = _imported(*factory_target(spec), f"model {spec!r}")
+    if not callable(factory):
+        raise _refusal(f"model {spec!r}: expected a function that returns (net, inputs), got {type(factory).__name__}")
+    made: Callable[[], Any] = factory
+    return made
+
+
+def factory_target(spec: str) -> tuple[str, str]:
+    """The module and the function that the name of a model's factory has. Raises ValueError if it has not both."""
+    module_name, colon, function = spec.partition(":")
+    if not (module_name and colon and function):
+        raise _refusal(f"model {spec!r}: expected module:function, such as my_package.conformance:net")
+    return module_name, function
 
 
 def _refusal(words: str) -> ValueError:

@@ -1,0 +1,1 @@
+"""The user's own model, made by a function of theirs: the same oracle, outside the fixed list of requirements."""
