@@ -11,7 +11,7 @@ import time
 from hypothesis import reject
 
 from harness.data.case import key_of
-from harness.worlds.base import SubjectFailure
+from harness.worlds.base import OurFault, SubjectFailure
 
 
 class Shrinking:
@@ -25,7 +25,7 @@ class Shrinking:
     def __init__(self, seconds: float = 30.0, cases: int = 200) -> None:
         self.first_failure: tuple[float, int] | None = None
         self._seconds, self._cases = seconds, cases
-        self._failures: dict[str, SubjectFailure] = {}
+        self._failures: dict[str, SubjectFailure | OurFault] = {}
         self._ran: set[str] = set()
         self._timed_out = False
 
@@ -44,7 +44,7 @@ class Shrinking:
         at, example = self.first_failure
         return examples >= example + self._cases or time.monotonic() > at + self._seconds
 
-    def note(self, case: object, failure: SubjectFailure, examples: int) -> None:
+    def note(self, case: object, failure: SubjectFailure | OurFault, examples: int) -> None:
         """``case`` ended with ``failure``."""
         if self.first_failure is None:
             self.first_failure = time.monotonic(), examples
