@@ -240,7 +240,7 @@ def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: Act
 def test_room_that_is_no_positive_int_is_refused(trial: Trial, value: str) -> None:
     """A number of input buffers below 1, and one that is not an int, or a bool, raise an error that says so."""
     case = replace(TINY, acts=(f"set reduce_scatter_max_input_buffers {value}",))
-    trial.refuses(play, case, "reduce_scatter_max_input_buffers", "buffer", "int", "integer", value, error=TYPE_ERRORS)
+    trial.refuses(play, case, "reduce_scatter_max_input_buffers", "max_input_buffers", "buffer", error=TYPE_ERRORS)
 
 
 @requirement("communication/refuses-resharding", SHARDED)

@@ -69,7 +69,7 @@ def test_gradients_stay_a_ranks_own_until_they_are_synchronised(trial: Trial, ca
 def test_one_module_is_not_replicated_twice(trial: Trial) -> None:
     """A second replicate of one module raises an error that says it can be applied once."""
     case = replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "0")))
-    trial.refuses(Composed.play, case, "once", "already", "twice")
+    trial.refuses(Composed.play, case, "once", "twice", "already applied", "already been applied")
 
 
 @requirement("replicate/dtensors", DTENSORS, ranks=2)

@@ -118,8 +118,8 @@ def test_names_that_the_mesh_has_not_got_are_refused(trial: Trial, wrong: str, n
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
-        ("plain parameters", ("DTensor", "plain")),
-        ("cut already", ("Replicate", "replicated", "placement", "Shard")),
+        ("plain parameters", ("parameter", "plain", "dp_mesh_dims")),
+        ("cut already", ("Replicate", "replicated", "placement")),
         ("on another mesh", ("mesh",)),
     ],
 )

@@ -32,7 +32,7 @@ from suites.parameters.extension_programs import (
 
 OWN = (Feature.FULLY_SHARD, Feature.EXTENSIONS)
 #: What a refusal to hold such weights over groups of ranks may name.
-IN_GROUPS = ("reshard_after_forward", "extension", "fsdp_pre_all_gather")
+IN_GROUPS = ("reshard_after_forward", "extension", "fsdp_pre_all_gather", "all_gather_output")
 #: Tried before any drawn case: nested modules that are gathered again, rows that ranks do not divide, and two steps.
 RICH = CodedCase(
     world_size=2,

@@ -131,7 +131,12 @@ PLACED = partial(Asked, feature=Feature.SHARD_PLACEMENT)
 SET = partial(Asked, make=linear, error=TYPE_ERRORS, sharded=True)
 #: What may be refused as soon as it is asked.
 AT_ONCE = {
-    "twice": Asked(sharding(), linear, ("once", "already", "twice"), sharded=True),
+    "twice": Asked(
+        sharding(),
+        linear,
+        ("once", "twice", "already sharded", "already applied", "already been applied", "FSDPModule"),
+        sharded=True,
+    ),
     "list": Asked(
         sharding(lambda net: net.layers),
         lambda: Within(nn.ModuleList(in_a_row().children())),
@@ -142,9 +147,9 @@ AT_ONCE = {
         lambda: Within(nn.ModuleDict(dict(zip("ab", in_a_row().children(), strict=True)))),
         ("forward", "container", "ModuleDict"),
     ),
-    "deepcopy": Asked(copied, linear, ("deepcopy", "deep copy", "copy"), error=TYPE_ERRORS, sharded=True),
-    "scalars": Asked(sharding(), Scaled, ("scale", "scalar", "1D", "0-dim")),
-    "nameless axes": Asked(sharding(mesh=(1,)), linear, ("mesh_dim_names", "name", "mesh"), feature=Feature.HSDP),
+    "deepcopy": Asked(copied, linear, ("deepcopy", "deep copy", "copy", "pickle"), error=TYPE_ERRORS, sharded=True),
+    "scalars": Asked(sharding(), Scaled, ("scale", "scalar", "dim", "1D", "0-dim")),
+    "nameless axes": Asked(sharding(mesh=(1,)), linear, ("mesh_dim_names", "named", "mesh"), feature=Feature.HSDP),
     "three axes": Asked(sharding(mesh=(1, 1)), linear, ("mesh", "DeviceMesh", "1D", "2D", "3D")),
     "types of resharding": Asked(
         sharding(reshard_after_forward="always"), linear, ("reshard_after_forward", "bool"), error=TYPE_ERRORS
@@ -167,7 +172,7 @@ AT_ONCE = {
     ),
     "set room": SET(
         setting("set_reduce_scatter_max_input_buffers", lambda: 0),
-        names=("reduce_scatter_max_input_buffers", "buffer", "int", "integer"),
+        names=("reduce_scatter_max_input_buffers", "max_input_buffers", "buffer"),
         feature=Feature.INPUT_BUFFERS,
     ),
 }
@@ -176,7 +181,7 @@ AMID = {
     "dims": PLACED(
         sharding(shard_placement_fn=lambda parameter: Shard(1)),
         with_bias,
-        ("dim 1", "dim=1", "Shard(1)", "Shard(dim=1)", "shard_placement_fn", "bias"),
+        ("dim 1", "dim=1", "Shard(1)", "Shard(dim=1)", "shard_placement_fn", "bias", "out of range"),
         error=(*ERRORS, "IndexError"),
     ),
     "placements": PLACED(

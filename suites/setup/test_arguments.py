@@ -117,7 +117,7 @@ def shard_across_device_types(rank: Rank, case: ParallelCase) -> None:
 @given(case=parallel_cases(even=False))
 def test_a_parameter_on_a_mesh_of_another_device_type_is_refused(trial: Trial, case: ParallelCase) -> None:
     """A DTensor parameter whose mesh is of another device type than the given mesh raises an error that names one."""
-    trial.refuses(shard_across_device_types, case, "cpu", "device type", "device_type")
+    trial.refuses(shard_across_device_types, case, "mesh", "device type", "device_type")
 
 
 @st.composite

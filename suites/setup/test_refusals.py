@@ -92,7 +92,7 @@ def test_a_call_that_is_refused_leaves_the_net_as_it_was(trial: Trial, way: str)
 @requirement("refusals/leaves-other-parameters", SHARDED, ranks=2)
 @pytest.mark.parametrize("way", AMID)
 def test_a_parameter_that_is_refused_leaves_the_net_as_it_was(trial: Trial, way: str) -> None:
-    """The same where one parameter among others is refused: none of them has been sharded, and no module changed."""
+    """Where a parameter among others is refused, none of them has been sharded, no module has changed, and all runs."""
     leaves_as_it_was(trial, way)
 
 

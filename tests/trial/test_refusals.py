@@ -14,6 +14,7 @@ from harness.trial.refusals import ERRORS, cause_of, is_named
 from harness.trial.verdict import verdict_of
 from harness.worlds.base import OurFault, SubjectFailure
 from harness.worlds.rank import Rank
+from suites.setup.refusal_programs import ASKED
 from tests.trial.test_trial import Ask, Worlds, number_of, trial_on
 
 
@@ -75,6 +76,30 @@ def test_no_refusal_or_another_one_fails(program: Any, error: str, name: str, wo
     with pytest.raises(SubjectFailure, match=f"rank 0: {words}") as failed:
         trial_on(Worlds()).refuses(program, Ask(7), name, error=(error,))
     assert failed.value.cause == cause
+
+
+#: What torch says where something goes wrong within.
+CRASHES = (
+    "The size of tensor a (3) must match the size of tensor b (2) at non-singleton dimension 0",
+    "start (0) + length (2) exceeds dimension size (1).",
+    "shape '[2, 2]' is invalid for input of size 3",
+    "mat1 and mat2 shapes cannot be multiplied (1x2 and 3x2)",
+    "aten.mm.default: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before calling "
+    "distributed operators!",
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+    "been freed).",
+    "element 0 of tensors does not require grad and does not have a grad_fn",
+    "one of the variables needed for gradient computation has been modified by an inplace operation",
+    "",
+)
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_a_crash_within_is_no_refusal(way: str) -> None:
+    """What torch says of tensors that do not fit names nothing that a refusal must name."""
+    taken = [words for words in CRASHES if any(is_named(name, words) for name in ASKED[way].names)]
+    assert taken == []
 
 
 # Whose fault it is.
