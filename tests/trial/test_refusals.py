@@ -12,10 +12,14 @@ from harness.records.record import Verdict
 from harness.trial import Trial
 from harness.trial.refusals import ERRORS, cause_of, is_named
 from harness.trial.verdict import verdict_of
-from harness.worlds.base import OurFault, SubjectFailure
+from harness.worlds.base import Fate, OurFault, SubjectFailure
+from harness.worlds.make import open_world
 from harness.worlds.rank import Rank
+from suites.kit.precision import dtype_of
 from suites.setup.refusal_programs import ASKED
+from tests.patience import GUARD
 from tests.trial.test_trial import Ask, Worlds, number_of, trial_on
+from tests.worlds.helpers import TORCH_ON_GLOO
 
 
 def raises(rank: Rank, case: Ask) -> None:
@@ -131,3 +135,18 @@ def test_an_assertion_elsewhere_is_a_failure_or_a_refusal() -> None:
     with pytest.raises(SubjectFailure):
         trial_on(Worlds()).run(program, Ask(7))
     trial_on(Worlds()).refuses(program, Ask(7), "number")
+
+
+def names_no_dtype(rank: Rank) -> None:
+    """Rank 1 asks the suites for a dtype that torch has not got: they assert that it is one."""
+    if rank.number == 1:
+        dtype_of("nn")
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_every_world_tells_an_assertion_of_ours(kind: str) -> None:
+    """The rank on which it failed has a fate of its own, with the stack."""
+    with open_world(kind, 2, TORCH_ON_GLOO) as world:
+        fine, failed = world.run(names_no_dtype, deadline=GUARD)
+    assert (fine.fate, failed.fate) == (Fate.RETURNED, Fate.ASSERTED)
+    assert "dtype_of" in failed.traceback
