@@ -1,6 +1,6 @@
 """The stages of an examination, in order, each in processes that a vendor may crash or hang.
 
-the backend and the implementation ─▶ the device ─▶ the process group ─▶ requirements
+the backend and the implementation ─▶ the device ─▶ the process group ─▶ what the implementation does ─▶ requirements
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import partial
 
 import torch
 
-from harness.doctor import device, groups, processes, requirements
+from harness.doctor import device, groups, processes, requirements, sharding
 from harness.doctor.examination import Examination, Refused
 from harness.doctor.imports import BACKEND, IMPLEMENTATION, REFUSED, load
 from harness.vendor.api import Backend
-from harness.vendor.load import Subject, load_backend
+from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.make import open_world
 from harness.worlds.workers.fork_server import start_ahead
 from harness.worlds.workers.supervised_world import shutdown_pool
@@ -40,6 +40,7 @@ def ask_subject(examined: Examination) -> None:
         examined.leave_out(groups.process_group.check, why_not)
         return
     _ask_group(examined, backend)
+    _ask_implementation(examined, backend)
     _ask_requirements(examined)
 
 
@@ -91,6 +92,33 @@ def _ask_group(examined: Examination, backend: Backend) -> None:
             tries = partial(processes.ask, world, probe.check, groups.in_group, (name,))
             examined.ask(probe.check, _no_group(examined), tries)
     shutdown_pool()
+
+
+def _ask_implementation(examined: Examination, backend: Backend) -> None:
+    """On ranks of the implementation: two processes, then two threads of one."""
+    spec = examined.implementation
+    broken = f"the implementation does not load ({IMPLEMENTATION})" if examined.is_broken(IMPLEMENTATION) else ""
+    why_not = broken or _no_group(examined) or _not_for(examined, backend)
+    subject = Subject("torch" if broken else spec, examined.backend)
+    with open_world("processes", min(2, max(backend.ranks, 1)), subject) as world:
+        for name, probe in sharding.PROBES.items():
+            examined.ask(
+                probe.check, why_not, partial(processes.ask, world, probe.check, sharding.in_group, (name, spec))
+            )
+    reason = "" if why_not else load_implementation(spec).one_rank_per_process
+    why_not = why_not or reason or ("" if backend.thread_ranks > 1 else "the backend runs no threads")
+    with open_world("threads", 2, subject) as world:
+        check = sharding.THREADS
+        examined.ask(check, why_not, partial(processes.ask, world, check, sharding.in_group, ("averages", spec)))
+    shutdown_pool()
+
+
+def _not_for(examined: Examination, backend: Backend) -> str:
+    """Why an implementation's sharding is not tried; "" if it is."""
+    if backend.ranks < 2:
+        return "needs two ranks"
+    loaded = load_implementation(examined.implementation)
+    return "" if loaded.fully_shard else "the implementation has no fully_shard"
 
 
 def _ask_requirements(examined: Examination) -> None:

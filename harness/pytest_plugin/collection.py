@@ -23,6 +23,7 @@ from harness.requirements.marker import kind_of, requirement_of
 from harness.vendor.api import Backend
 from harness.vendor.load import target
 from harness.waivers.waiver import read_waivers, unmatched
+from harness.worlds.devices import most_processes
 from harness.worlds.workers.fork_server import preload_programs
 
 CASE = pytest.StashKey[Case]()
@@ -131,8 +132,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     digests = [file_digest(path) for path in config.stash[WAIVER_FILES]]
     provenance = Provenance(plan_digest(plan), digests, left)
     header = header_of(config, subject, [nodeid for nodeid, _, _ in plan], provenance)
-    shared = "" if subject.backend.own_devices else subject.backend.device_type
-    config.stash[RECORDER].begin(header, shared)
+    config.stash[RECORDER].begin(header, most_processes(subject.backend))
 
 
 def _check_case(session: pytest.Session) -> None:

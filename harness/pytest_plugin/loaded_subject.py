@@ -19,6 +19,7 @@ from harness.requirements.marker import Requirement, kind_of
 from harness.vendor.api import LIMITS, Backend, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.waivers.waiver import Waiver
+from harness.worlds.devices import most_processes
 from harness.worlds.make import ranks_in
 
 
@@ -80,9 +81,8 @@ class LoadedSubject:
 
     def impossible(self, requirement: Requirement, world: str) -> str:
         """Why this requirement cannot be tried here; "" if it can."""
-        kind = self.backend.device_type
-        if self.workers > 1 and kind != "cpu" and not self.backend.own_devices:
-            return f"{self.workers} workers would share {kind} devices: run without --numprocesses"
+        if self.workers > 1 == most_processes(self.backend):
+            return f"{self.workers} workers would share {self.backend.device_type} devices: run without --numprocesses"
         if lacking := self.lacks(requirement):
             return lacking + (self._elsewhere if isinstance(self._elsewhere, str) else "")
         if world == "threads" and self.implementation.one_rank_per_process:

@@ -37,8 +37,8 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 class Recorder:
     """Writes the record file. ``problems`` keep a run from being green; ``records`` are those of this process.
 
-    ``header`` and ``device``, the type of device that ranks run on, are known once ``begin`` was called.
-    It is registered once per session, since a report does not know its session.
+    ``header``, and ``most_workers``, how many have a use for the devices (None: any number), are known once ``begin``
+    was called. It is registered once per session, since a report does not know its session.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -46,7 +46,7 @@ class Recorder:
         self.problems: list[str] = []
         self._config = config
         self.header: Header | None = None
-        self.device = ""
+        self.most_workers: int | None = None
         self._journal: Journal | None = None
         self._is_sent = False
         self._started = time.time()
@@ -67,13 +67,13 @@ class Recorder:
                 raise pytest.UsageError(str(error)) from error
         return self._journal
 
-    def begin(self, header: Header, device: str) -> None:
+    def begin(self, header: Header, most_workers: int | None) -> None:
         """Begin the record file with the header; a worker keeps it for its first report.
 
         Raises UsageError if the file cannot be written.
         """
         command = " ".join(["pytest", *map(str, self._config.invocation_params.args)])
-        self.header, self.device = structs.replace(header, command=command), device
+        self.header, self.most_workers = structs.replace(header, command=command), most_workers
         if not is_worker(self._config):
             self._opened()
             self._write(self.header)
@@ -94,7 +94,7 @@ class Recorder:
         if is_worker(self._config):
             return
         if self.header is None:
-            self.begin(report.fsdp_header, report.fsdp_device)
+            self.begin(report.fsdp_header, report.fsdp_workers)
         self.records.append(record)
         self._write(record)
 
@@ -128,7 +128,7 @@ class Recorder:
         if data is not None and data.get("fsdp_record") is not None:
             data["fsdp_record"] = self._as_line(report.fsdp_record)
             if self.header is not None and not self._is_sent:
-                data["fsdp_header"], data["fsdp_device"] = self._as_line(self.header), self.device
+                data["fsdp_header"], data["fsdp_workers"] = self._as_line(self.header), self.most_workers
                 self._is_sent = True
         return escaped(data)
 

@@ -20,6 +20,7 @@ from harness.trial.shrinking import Shrinking
 from harness.trial.trial import Trial
 from harness.trial.verdict import Result, verdict_of
 from harness.worlds.base import describe, first_cause
+from harness.worlds.devices import clock
 from harness.worlds.workers import supervised_world
 
 TRIAL = pytest.StashKey[Trial]()
@@ -75,17 +76,27 @@ def _is_waived(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    """At a test's timeout, dump every rank's stack and end the ranks; the test fails and the run goes on."""
+    """At a test's timeout, dump every rank's stack and end the ranks; the test fails and the run goes on.
+
+    While the test waits for devices that others use, its time stands still.
+    """
     if requirement_of(item) is None or not settings.timeout:
         return None
 
-    def time_is_up() -> None:
-        if TRIAL in item.stash:
+    def start_timer(seconds: float) -> None:
+        item.stash[TIMER] = timer = threading.Timer(seconds, look)
+        timer.daemon = True
+        timer.start()
+
+    def look() -> None:
+        left = until - clock()
+        if left > 0:
+            start_timer(left)
+        elif TRIAL in item.stash:
             item.stash[TRIAL].time_is_up(f"the test's timeout of {settings.timeout:g} s passed")
 
-    item.stash[TIMER] = timer = threading.Timer(settings.timeout, time_is_up)
-    timer.daemon = True
-    timer.start()
+    until = clock() + settings.timeout
+    start_timer(settings.timeout)
     return True
 
 
@@ -130,7 +141,8 @@ def _result(item: pytest.Item, error: BaseException | None) -> Result:
         return item.stash[RESULT]._replace(tried=tried)
     if result.verdict is not Verdict.FAIL or trial is None or _is_waived(item):
         return result
-    return result._replace(**rerun(_body(item, trial.facts.case), trial, result.cause)._asdict())
+    found = rerun(_body(item, trial.facts.case), trial, result.cause)
+    return result._replace(message=found.words + result.message.removeprefix("flaky: "), **found._asdict())
 
 
 def _body(item: pytest.Item, case: Any) -> Callable[[Trial], None]:

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.data.kinds import ATTACHED
 from harness.data.text import plural
-from harness.pytest_plugin.options import has_workers, option, subject_of
+from harness.pytest_plugin.options import has_workers, is_worker, option, subject_of
 from harness.pytest_plugin.recording import RECORDER
 from harness.vendor.load import load_backend
+from harness.worlds import devices
+from harness.worlds.system.run_directory import folder
 from harness.worlds.workers import fork_server
 
 #: The files of this plugin that run tests. They import torch.
 _RUNNING_TESTS = ("collection", "running", "finishing")
+#: The key under which a worker receives how it shares devices: folder, its number, and of how many.
+_SHARE = "fsdp_conformance_devices"
 
 
 @pytest.hookimpl(trylast=True)
@@ -31,6 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if has_workers(config):
         config.pluginmanager.register(Workers(config))
         return
+    if is_worker(config):
+        folder_of_locks, *place = vars(config)["workerinput"][_SHARE]
+        devices.share(Path(folder_of_locks), *place)
     for name in _RUNNING_TESTS:
         config.pluginmanager.import_plugin(f"harness.pytest_plugin.{name}")
 
@@ -68,12 +76,12 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One per core; where ranks do not run on CPU, one after all, see ``Workers``."""
+    """One per core; where they share devices, fewer start after all, see ``Workers``."""
     return os.cpu_count() or 1
 
 
 class Workers:
-    """Starts the first worker alone, and the others once its first test has ended, unless they would share a device.
+    """Starts the first worker alone, and the others once its first test has ended, as many as there are devices for.
 
     So the first result does not wait for others to import torch, and the controller need not know what the machine
     has. Other ways to distribute tests than ``load`` need all workers from the start.
@@ -82,6 +90,7 @@ class Workers:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._waiting: list[str] = []
+        self._planned, self._made = len(config.option.tx), 0
         if config.option.dist == "load":
             config.option.tx, self._waiting = config.option.tx[:1], config.option.tx[1:]
 
@@ -92,13 +101,21 @@ class Workers:
             return
         waiting, self._waiting = self._waiting, []
         session: Any = self._config.pluginmanager.get_plugin("dsession")
-        device = self._config.stash[RECORDER].device
-        if device not in ("", "cpu"):
-            self._print(f"one worker: others would share the {device} devices")
-        elif not session.shuttingdown and (starting := waiting[: len(session.sched.pending) // 2]):  # each takes two
+        most = self._config.stash[RECORDER].most_workers
+        if most is not None and most <= len(waiting):
+            waiting = waiting[: most - 1]
+            why = "others would share its devices" if most == 1 else "more would only wait for devices"
+            self._print(f"{plural(most, 'worker')}: {why}")
+        if not session.shuttingdown and (starting := waiting[: len(session.sched.pending) // 2]):  # each takes two
             self._print(f"starting {plural(len(starting), 'more worker')}")
             for spec in starting:  # as xdist replaces a worker that has crashed
                 session._active_nodes.add(session.nodemanager.setup_node(spec, session.queue.put))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker, also one in the place of another that was killed, how it shares devices with the others."""
+        node.workerinput[_SHARE] = str(folder() / "devices"), self._made, self._planned
+        self._made += 1
 
     def _print(self, line: str) -> None:
         terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")

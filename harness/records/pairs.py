@@ -77,7 +77,7 @@ class Pairs:
     def __init__(self, records: Sequence[Record]) -> None:
         told = [record for record in records if record.combinations.get("tried")]
         self.dimensions = _dimensions(told)
-        self.causes = shared_causes(records)
+        self.causes = [cause for cause in shared_causes(records) if not cause.is_error]
         self._by_requirement: dict[str, list[Record]] = {}
         for record in records:
             self._by_requirement.setdefault(record.requirement, []).append(record)

@@ -1,12 +1,13 @@
 """Failures by their cause, so that results which fail for one reason read as one: the smallest case first.
 
 Rows are of one group if they share a chapter, a class of cause, and the kind of what differs; or the cause that they
-name, where a test of combinations has found it::
+name, where a test of combinations has found it; or the error that was raised on ranks::
 
     reduction/average  disagreement  'gradients' '0.weight'[1]  ─┐
     reduction/hsdp     disagreement  'gradients' '2.bias'[0]    ─┴─▶ reduction: wrong gradients (2 results)
     reduction/average  raised        RuntimeError: …            ───▶ reduction: raised RuntimeError (1 result)
     interactions/any   fails with net=tied; passes without      ───▶ interactions: fails with net=tied; … (1 result)
+    parity/exact, …    NotImplementedError: Uneven sharding     ───▶ NotImplementedError: Uneven sharding (46 results)
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Failur
     named = _named(red)
     found: dict[tuple[str, str, str], list[Record]] = {}
     for record in red:
-        words = named.get(record.nodeid, "")
-        found.setdefault((record.chapter, *(("", words) if words else _class_of(record))), []).append(record)
+        words, is_error = named.get(record.nodeid, ("", False))
+        chapter = "" if is_error else record.chapter
+        found.setdefault((chapter, *(("", words) if words else _class_of(record))), []).append(record)
     first = next((place for place, (_, cause, _) in enumerate(found) if not cause), 0)
     places = {sign: place if sign[1] else first for place, sign in enumerate(found)}
     order = sorted(found, key=lambda sign: (min(map(_level, found[sign])), places[sign], -len(found[sign])))
@@ -71,10 +73,10 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Failur
     return tuple(_drawn(group) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
 
 
-def _named(records: Sequence[Record]) -> dict[str, str]:
-    """The cause that results name, by node id; of several the one that most results have."""
+def _named(records: Sequence[Record]) -> dict[str, tuple[str, bool]]:
+    """The cause that results name, by node id, and whether it is an error; of several the one that most have."""
     causes = shared_causes(records)
-    return {record.nodeid: cause.words for cause in reversed(causes) for record in cause.records}
+    return {record.nodeid: (cause.words, cause.is_error) for cause in reversed(causes) for record in cause.records}
 
 
 def _class_of(record: Record) -> tuple[str, str]:
@@ -96,7 +98,7 @@ def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> Failur
     chapter, cause, kind = sign
     return FailureGroup(
         anchor=anchor,
-        title=one_line(f"{chapter}: {_reason(cause, kind)}", 240),
+        title=one_line(": ".join(filter(None, (chapter, _reason(cause, kind)))), 240),
         summary=_summary([card.record for card in cards]),
         first=cards[0],
         others=tuple(cards[1 : 1 + MOST_TOLD]),

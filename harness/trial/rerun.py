@@ -4,12 +4,12 @@ A case in which rank 1 leaves out a collective gives, in worlds of their own::
 
     Rerun(again="FF", events=([{"op": "all_gather", "bytes": 32, …}, {"op": "wait", "of": 0}], []))
 
-The verdict stays as it is. Failures that leave no ranks to run again, such as a hang, are not rerun.
+The verdict stays as it is. Of a case that then passes each time it is said that earlier ones decide. Failures that
+leave no ranks to run again, such as a hang, are not rerun.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +20,9 @@ from harness.trial.refusals import NOT_REFUSED, RAISED_INSTEAD, REFUSED_OTHERWIS
 from harness.trial.trial import Trial
 from harness.trial.verdict import attempt, verdict_of
 from harness.worlds.base import Fate, Program, SubjectFailure, error_summary
+from harness.worlds.devices import clock
 from harness.worlds.rank import Rank
+from harness.worlds.workers import supervised_world
 
 #: How often a failing case is run again, and for how many seconds at most; then once more, for its collective trace.
 TIMES, BUDGET = 2, 30.0
@@ -40,13 +42,20 @@ class Rerun(NamedTuple):
     events: tuple[list[Entry], ...] = ()
     timeline: tuple[Span, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """What to say before the message of a failure that processes of its own do not show."""
+        alone = bool(self.again) and set(self.again) == {"P"}
+        return "passes alone in new processes, so what earlier cases left there decides; after those: " if alone else ""
+
 
 def rerun(body: Callable[[Trial], None], failed: Trial, cause: str) -> Rerun:
     """Run the case that ``failed`` ended with again; ``body`` is the test with that case, as a function of a trial."""
     if cause not in _CAUSES:
         return Rerun()
-    end, letters = time.monotonic() + BUDGET, ""
-    while len(letters) < TIMES and time.monotonic() < end:
+    supervised_world.shutdown_pool()  # what earlier cases have left in its processes may be what fails this one
+    end, letters = clock() + BUDGET, ""
+    while len(letters) < TIMES and clock() < end:
         trial = Trial(failed.kind, failed.subject, failed.most_ranks, deadline=BUDGET)
         verdict, *_ = verdict_of(attempt(body, trial), trial)
         if verdict not in (Verdict.PASS, Verdict.FAIL):

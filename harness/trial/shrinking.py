@@ -6,12 +6,11 @@ rejected. Those that were are run again, also if they passed: Hypothesis takes a
 
 from __future__ import annotations
 
-import time
-
 from hypothesis import reject
 
 from harness.data.case import key_of
 from harness.worlds.base import OurFault, SubjectFailure
+from harness.worlds.devices import clock
 
 
 class Shrinking:
@@ -19,7 +18,7 @@ class Shrinking:
 
     The number of cases makes runs end with the same case on every machine that is fast enough. A failure that took a
     whole time limit ends shrinking: it is raised again without running its case, and no other case is run.
-    ``first_failure`` is when it happened (monotonic clock, seconds) and after how many examples.
+    ``first_failure`` is when it happened (``devices.clock``, seconds) and after how many examples.
     """
 
     def __init__(self, seconds: float = 30.0, cases: int = 200) -> None:
@@ -42,12 +41,12 @@ class Shrinking:
         if self.first_failure is None:
             return False
         at, example = self.first_failure
-        return examples >= example + self._cases or time.monotonic() > at + self._seconds
+        return examples >= example + self._cases or clock() > at + self._seconds
 
     def note(self, case: object, failure: SubjectFailure | OurFault, examples: int) -> None:
         """``case`` ended with ``failure``."""
         if self.first_failure is None:
-            self.first_failure = time.monotonic(), examples
+            self.first_failure = clock(), examples
         self._failures[key_of(case)] = failure
         if failure.cause == "hung":
             self.time_out()

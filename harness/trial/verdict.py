@@ -52,7 +52,7 @@ def verdict_of(error: BaseException | None, trial: Trial | None) -> tuple[Verdic
     if trial is not None and facts and facts.misfit and not facts.examples and isinstance(error, NO_CASE):
         words = f"every case needs more ranks than the {trial.most_ranks} that there are; the smallest {facts.misfit}"
         return Verdict.NOT_RUN, f"{words}: give more, or draw more cases by another profile", ""
-    if trial is not None and facts and facts.unclaimed and isinstance(error, NO_CASE):
+    if trial is not None and facts and facts.unclaimed and isinstance(error, (*NO_CASE, pytest.skip.Exception)):
         if not facts.checks or isinstance(error, UnsatisfiedAssumption):
             return Verdict.NOT_CLAIMED, trial.why_not_claimed(), ""
         error = None  # some cases were judged

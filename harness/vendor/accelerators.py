@@ -19,6 +19,7 @@ nccl = Backend(
     ranks=_nccl_ranks(),
     thread_ranks=64 if _nccl_ranks() else 0,
     start_method="spawn",
+    visible_devices="CUDA_VISIBLE_DEVICES",  # as well for ROCm
 )
 
 

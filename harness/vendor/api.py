@@ -184,8 +184,10 @@ class Backend:
     returns afterwards, such as what a memory checker has found, fail the program. ``timeline`` names one that has what
     a device runs kept (called with True) and handed over (with False): stream, kernel, begin and end in µs of each.
     ``own_devices`` says that each process has devices of its own, as simulated ones are, so that several may run
-    tests. ``lacks`` declares limits by the names in ``LIMITS``, each with a reason that the report shows; one on CPUs
-    lacks what those of ``ON_CPUS`` do, unless it gives "" for a reason.
+    tests. ``visible_devices`` is for devices that processes share, as many as ``ranks``: the variable that says which
+    of them a process sees, and in which order, such as CUDA_VISIBLE_DEVICES. With it, several may run tests, too: each
+    leases the devices of its ranks. ``lacks`` declares limits by the names in ``LIMITS``, each with a reason that the
+    report shows; one on CPUs lacks what those of ``ON_CPUS`` do, unless it gives "" for a reason.
     """
 
     name: str
@@ -200,6 +202,7 @@ class Backend:
     check: str = ""
     timeline: str = ""
     own_devices: bool = False
+    visible_devices: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -56,6 +56,7 @@ class Feature(StringEnum):
     DIVIDE_FACTOR = "gradient divide factor"
     FORCE_SUM = "forced sum reduction"
     ALL_REDUCE_HOOK = "all-reduce hook"
+    NONE_FOR_UNUSED = "no gradient for what is unused"
     UNUSED_PARAMETERS = "reduction of unused parameters"
     RESET = "reset after an exception"
     # State, and what else there is.
@@ -107,7 +108,8 @@ NEEDS_METHOD: Mapping[Feature, str] = {
 
 #: Training and saving as torch's FSDP2 does, whatever the rows; the least that a page says something about.
 CORE = frozenset({
-    Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.DTENSORS, Feature.ROW_LAYOUT, Feature.STATE_DICT,
+    Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.DTENSORS, Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED,
+    Feature.STATE_DICT,
 })  # fmt: skip
 #: Everything in torch's FSDP2, without what only FullyShardedDataParallel had.
 TORCH_FSDP2 = frozenset(Feature) - {Feature.WRAP_POLICY}

@@ -77,6 +77,11 @@ def load_backend(spec: str) -> Backend:
         )
     if backend.ranks < 0 or backend.thread_ranks < 0:
         raise _refusal(f"backend {backend.name!r}: ranks and thread_ranks must not be negative")
+    if backend.visible_devices in backend.environment:
+        raise _refusal(
+            f"backend {backend.name!r}: environment sets {backend.visible_devices}, by which workers lease devices: "
+            "set it for the whole run instead, or leave visible_devices empty"
+        )
     return backend
 
 

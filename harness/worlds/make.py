@@ -10,6 +10,7 @@ from harness.vendor.api import Backend
 from harness.vendor.load import Subject, load_backend
 from harness.worlds.attached.fleet import fleet
 from harness.worlds.base import World
+from harness.worlds.devices import leased
 from harness.worlds.workers.supervised_world import SupervisedWorld
 from harness.worlds.workers.worker import RoleFactory
 
@@ -37,7 +38,10 @@ def _threads(size: int, subject: Subject, backend: Backend, seed: int, deadline:
 
         return [partial(ThreadRole, size, subject, seed)]
 
-    return SupervisedWorld("threads", [tuple(range(size))], backend, roles, deadline=deadline, key=(subject, size))
+    carried, lease = [tuple(range(size))], leased(backend, 1)
+    return SupervisedWorld(
+        "threads", carried, lease.backend, roles, deadline=deadline, key=(subject, size), lease=lease
+    )
 
 
 def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -> World:
@@ -48,8 +52,10 @@ def _processes(size: int, subject: Subject, backend: Backend, deadline: float) -
         opened = partial(file_store, str(store), size)
         return [partial(ProcessRole, rank, size, subject, opened) for rank in range(size)]
 
-    carried = [(rank,) for rank in range(size)]
-    return SupervisedWorld("processes", carried, backend, roles, deadline=deadline, key=(subject, size))
+    carried, lease = [(rank,) for rank in range(size)], leased(backend, size)
+    return SupervisedWorld(
+        "processes", carried, lease.backend, roles, deadline=deadline, key=(subject, size), lease=lease
+    )
 
 
 def _attached(size: int, subject: Subject, backend: Backend, deadline: float) -> World:

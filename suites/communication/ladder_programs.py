@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.trial import Trial
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
 from suites.communication.played import PASS, RecordedStack, each_unit, mark
@@ -62,6 +64,7 @@ class Ladder(ShardedStack):
 
 def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, list[str]]:
     """The second forward and backward in words; ``ahead`` says which of them lists are for."""
+    asks_for(Feature.ONE_MESSAGE)  # groups are known by their numbers
     stack = Ladder(rank, case, recomputed=recomputed)
     for place, others in case.ahead if ahead else ():
         names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *others)]

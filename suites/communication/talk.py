@@ -14,6 +14,8 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from harness.trial import Trial
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from suites.kit.cases import TrainingCase
 from suites.kit.expected_collectives import ROOT, Unit, counted, gathers, reductions, tallied, units
 
@@ -86,6 +88,7 @@ class Talk:
 
 def says(trial: Trial, case: TrainingCase, traces: list[Any], verb: str = "", kind: Kind = "", start: int = 0) -> None:
     """Compare what each rank has said in actions from ``start`` on, if they are of this verb and it is of this kind."""
+    asks_for(Feature.ONE_MESSAGE)
     param_dtype = case.policy.get("param_dtype", case.torch_dtype)
     dtype = str(case.policy.get("reduce_dtype", param_dtype)).removeprefix("torch.")
     for number, trace in enumerate(traces):

@@ -103,7 +103,7 @@ def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCa
     communicates(trial, case)
 
 
-@requirement("communication/to-group", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4)
+@requirement("communication/to-group", SHARDED, Feature.ONE_MESSAGE, Feature.RESHARD_TO_GROUP, ranks=4)
 @example(case=TrainingCase(6, Stack(3, ("linear", "mlp"), 1), (0,), reshard_after_forward=2))
 @given_half(case=group_cases().map(lambda case: replace(case, steps=2)))
 def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: TrainingCase) -> None:
@@ -189,7 +189,7 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
         trial.agree(f"rank {number}, calls", got, dict.fromkeys(got, 0))
 
 
-@requirement("communication/group-apart", SHARDED, APART, OWN, ranks=2)
+@requirement("communication/group-apart", SHARDED, Feature.ONE_MESSAGE, APART, OWN, ranks=2)
 @given_half(case=training_cases(steps=1))
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""

@@ -105,7 +105,7 @@ def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case:
     follows(trial, play, expected(case))
 
 
-@requirement("prefetch/by-hand", SHARDED, ranks=2)
+@requirement("prefetch/by-hand", SHARDED, Feature.UNSHARD, Feature.ONE_MESSAGE, ranks=2)
 @given_half(case=doing(training_cases(exact=True), *PASS))
 def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: ActionsCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""

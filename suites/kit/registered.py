@@ -77,6 +77,7 @@ def shard_as_told(rank: Rank, case: RefusedCase) -> None:
 
 def facts(net: nn.Module) -> Facts:
     """Of every registered parameter, whether it is a DTensor, and what this rank holds of it."""
+    asks_for(Feature.PLAIN_FORWARD)
     return described(dict(net.named_parameters()))
 
 
@@ -93,7 +94,6 @@ def fact(tensor: Tensor) -> dict[str, Any]:
 def kind(tensor: Tensor | None) -> str:
     """``"a DTensor"``, ``"a plain tensor"`` or ``"nothing"``."""
     asks_for(Feature.DTENSORS)
-    asks_for(Feature.PLAIN_FORWARD)
     if tensor is None:
         return "nothing"
     return "a DTensor" if is_dtensor(tensor) else "a plain tensor"
@@ -143,6 +143,7 @@ def when_run(net: nn.Module, note: Callable[[Tensor], Any]) -> dict[str, Any]:
 
 def seen_in_forward(rank: Rank, case: TrainingCase) -> Facts:
     """What every layer finds registered when it runs."""
+    asks_for(Feature.PLAIN_FORWARD)
     net = sharded(rank, case)
     seen = when_run(net, fact)
     loss_of(rank, case, net).backward()

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.communication.played import mark
 from suites.generated.net_cases import GeneratedCase, group_of
@@ -151,6 +153,7 @@ def live(rank: Rank, case: GeneratedCase, setting: str = "gradient_sync") -> Ent
 
     What an implementation does once, when it first runs, is its own business.
     """
+    asks_for(Feature.ONE_MESSAGE)  # groups are known by their numbers
     net = Watched(rank, case)
     actions = [action.replace("gradient_sync", setting) for action in replace(case, steps=1).actions]
     for _ in range(2):

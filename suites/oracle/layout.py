@@ -60,25 +60,29 @@ def put_end_to_end(gots: list[Any], dues: list[Any], shards: int) -> list[Any]:
     """What ranks have shown, with parts of a whole tensor that is due replaced by all of them, one after the other.
 
     Each ``shards`` neighbours hold one copy. On two ranks that hold [1, 2, 3] and [4] of [[1, 2], [3, 4]], both get
-    that; what is not a part of it stays as it is.
+    that; what is not a part of it stays as it is. Zeros where nothing is due count as nothing, if that may be.
     """
-    if lies_in_rows():
+    if claims() >= {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED}:
         return gots
     groups = [range(first, min(first + shards, len(gots))) for first in range(0, len(gots), shards)]
     return [each for group in groups for each in _joined([gots[n] for n in group], [dues[n] for n in group])]
 
 
 def _joined(gots: list[Any], dues: list[Any]) -> list[Any]:
-    due = dues[0]
-    if isinstance(due, Tensor):
-        return _whole_of_parts(gots, due)
-    if isinstance(due, dict) and all(isinstance(got, dict) for got in gots):
-        keys = list(dict.fromkeys([*due, *(key for got in gots for key in got)]))
-        columns = {key: _joined([got.get(key) for got in gots], [one.get(key) for one in dues]) for key in keys}
-        return [{key: columns[key][n] for key in keys if key in due or key in got} for n, got in enumerate(gots)]
-    if isinstance(due, list) and all(isinstance(got, list) and len(got) == len(due) for got in gots):
-        items = [_joined([got[n] for got in gots], [one[n] for one in dues]) for n in range(len(due))]
-        return [[item[n] for item in items] for n in range(len(gots))]
+    if all(due is None for due in dues) and Feature.NONE_FOR_UNUSED not in claims():
+        return [None if isinstance(got, Tensor) and not got.any() else got for got in gots]
+    if all(isinstance(due, Tensor) and due.shape == dues[0].shape for due in dues):
+        return gots if lies_in_rows() else _whole_of_parts(gots, dues[0])
+    if all(isinstance(each, dict) for each in (*gots, *dues)):
+        keys = dict.fromkeys(key for each in (*dues, *gots) for key in each)
+        columns = {key: _joined([got.get(key) for got in gots], [due.get(key) for due in dues]) for key in keys}
+        there = zip(gots, dues, strict=True)
+        return [
+            {key: columns[key][n] for key in keys if key in got or key in due} for n, (got, due) in enumerate(there)
+        ]
+    if all(isinstance(each, list) and len(each) == len(dues[0]) for each in (*gots, *dues)):
+        rows = [_joined([got[n] for got in gots], [due[n] for due in dues]) for n in range(len(dues[0]))]
+        return [[row[n] for row in rows] for n in range(len(gots))]
     return gots
 
 

@@ -24,6 +24,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.programs import apply, loss_of, steps, train
 from suites.kit.strategies import cases_of, training_cases
+from suites.oracle.layout import own
 from suites.oracle.situation import Trace
 
 #: How late a rank is, in seconds: longer than a collective of a few numbers takes.
@@ -83,7 +84,7 @@ def train_on_nothing(rank: Rank, case: StressedCase) -> Trace:
 def fail_and_go_on(rank: Rank, case: StressedCase) -> dict[str, Any]:
     """Have one collective of an iteration fail; what was raised, whether shards are as before; then train afresh."""
     net: Any = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
-    shards = {name: parameter.to_local().detach() for name, parameter in net.named_parameters()}
+    shards = {name: own(parameter).detach() for name, parameter in net.named_parameters()}
     before = {name: own.clone() for name, own in shards.items()}
     raised = "nothing"
     try:

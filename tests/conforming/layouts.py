@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard
 
 from harness.vendor import Feature, Implementation
-from tests.conforming.making import disclaiming, reference
+from tests.conforming.making import disclaiming, reference, variant
 from tests.conforming.making import torch as torchs
 from tests.conforming.noticing import noticed
 
@@ -19,7 +19,7 @@ def _last_dim(parameter: Any) -> Shard | None:
     """The last dim, if all ranks have the same of it."""
     size = dist.get_world_size()
     if isinstance(parameter, Tensor) and parameter.dim() > 1 and parameter.size(-1) % size == 0:
-        noticed("cuts the last dim")
+        noticed("cuts columns")
         return Shard(parameter.dim() - 1)
     return None
 
@@ -77,4 +77,19 @@ keeps_replicas = Implementation(
     name="keeps replicas",
     claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.RECURSE}),
     fully_shard=_averages,
+)
+
+
+def _undivided(module: Any, options: Any) -> None:
+    """Gives sums over ranks. Right: it says so."""
+    noticed("gives sums")
+    module.set_gradient_divide_factor(1.0)
+
+
+gives_sums = disclaiming(
+    replace(variant("gives sums", reference, after=_undivided), sums_gradients=True),
+    dict.fromkeys(
+        (Feature.DIVIDE_FACTOR, Feature.FORCE_SUM, Feature.REPLICATE, Feature.REPLICATE_FSDP, Feature.WRAP_POLICY),
+        "gradients are sums",
+    ),
 )

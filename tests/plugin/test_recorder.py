@@ -18,7 +18,7 @@ from tests.report.report_samples import row, run_of
 
 def received(recorder: Recorder, name: str, plan: list[str]) -> Any:
     """A worker's first report, as it comes over the wire, on a thread of that worker's own."""
-    data = {"fsdp_record": as_line(row(name)), "fsdp_header": as_line(header(plan)), "fsdp_device": "cpu"}
+    data = {"fsdp_record": as_line(row(name)), "fsdp_header": as_line(header(plan)), "fsdp_workers": 4}
     receiving = recorder.pytest_report_from_serializable(data)
     next(receiving)
     with pytest.raises(StopIteration) as ended:
@@ -46,5 +46,5 @@ def test_the_header_comes_before_the_records_of_all_workers(tmp_path: Any) -> No
         recorder.pytest_runtest_logreport(report)
     run = read_run(record)
     assert (run.header.plan, run.header.left_out, run.header.command) == (plan, 3, "pytest suites -n2")
-    assert recorder.device == "cpu"
+    assert recorder.most_workers == 4
     assert [one.requirement for one in run.records] == ["sharding/b", "sharding/a"]

@@ -100,16 +100,16 @@ def run_by_two(*args: str) -> Completed:
 
 
 class Controller:
-    """A controller of four workers, of whom the first has started, on this type of device."""
+    """A controller of four workers, of whom the first has started and at most so many have a use for the devices."""
 
-    def __init__(self, device: str, tests_left: int, dist: str = "load") -> None:
+    def __init__(self, most: int | None, tests_left: int, dist: str = "load") -> None:
         self.started, self.printed, self.shuttingdown, self.queue = list[str](), list[str](), False, SimpleNamespace()
         self.queue.put = None
         self.sched = SimpleNamespace(pending=[0] * tests_left)
         self.nodemanager, self._active_nodes = self, set[str]()
         self.config: Any = SimpleNamespace(
             option=SimpleNamespace(dist=dist, tx=["popen"] * 4),
-            stash={RECORDER: SimpleNamespace(device=device)},
+            stash={RECORDER: SimpleNamespace(most_workers=most)},
             pluginmanager=SimpleNamespace(get_plugin={"dsession": self, "terminalreporter": self}.get),
             get_verbosity=int,
         )
@@ -135,28 +135,38 @@ class Controller:
 
 def test_the_others_start_when_the_first_test_has_ended() -> None:
     """Not before its teardown, when xdist knows whether the run goes on; and once."""
-    controller = Controller("cpu", tests_left=100)
+    controller = Controller(None, tests_left=100)
     assert controller.config.option.tx == ["popen"]
     assert [controller.ends(when) for when in ("setup", "call", "teardown", "teardown")] == [0, 0, 3, 3]
     assert controller._active_nodes == {"gw1", "gw2", "gw3"}
     assert controller.printed == ["starting 3 more workers"]
 
 
-def test_no_other_worker_shares_a_device() -> None:
-    """On an accelerator the first worker does all, and the user is told why."""
-    controller = Controller("cuda", tests_left=100)
-    assert controller.ends("teardown") == 0
-    assert controller.printed == ["one worker: others would share the cuda devices"]
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [(1, "1 worker: others would share its devices"), (3, "3 workers: more would only wait for devices")],
+)
+def test_no_worker_starts_that_would_have_no_device(most: int, words: str) -> None:
+    """On an accelerator as many workers as there are devices do all, and the log says why."""
+    controller = Controller(most, tests_left=100)
+    assert controller.ends("teardown") == most - 1
+    assert controller.printed[0] == words
+
+
+def test_where_there_are_devices_enough_all_workers_start() -> None:
+    """Nothing is said about devices."""
+    controller = Controller(4, tests_left=100)
+    assert (controller.ends("teardown"), controller.printed) == (3, ["starting 3 more workers"])
 
 
 @pytest.mark.parametrize(("left", "started"), [(0, 0), (1, 0), (2, 1), (5, 2), (6, 3), (7, 3)])
 def test_no_worker_starts_that_has_nothing_to_do(left: int, started: int) -> None:
     """xdist gives two tests to a worker at once, so two are left for each that starts."""
-    assert Controller("cpu", left).ends("teardown") == started
+    assert Controller(None, left).ends("teardown") == started
 
 
 def test_a_run_that_stops_starts_no_more_workers() -> None:
     """As with ``-x``, after the first failure."""
-    controller = Controller("cpu", tests_left=100)
+    controller = Controller(None, tests_left=100)
     controller.shuttingdown = True
     assert (controller.ends("teardown"), controller.printed) == (0, [])

@@ -151,6 +151,20 @@ def test_results_with_the_same_cause_are_told_together_the_most_first() -> None:
     assert found == [(TIED[1], ["a", "c", "d"]), (BOTH[1], ["b", "c", "d"])]
 
 
+def test_results_with_the_same_error_have_that_as_their_cause() -> None:
+    """Numbers, ranks and the place in a script may differ; what one requirement alone raises is no shared cause."""
+    words = [
+        "rank 1 of 2 failed first (raised): in action 3, forward: ValueError: uneven (5, 3)\n  rank 0 raised: it",
+        "rank 0 of 4 failed first (raised): ValueError: uneven (7, 3)",
+        "rank 0 of 4 failed first (raised): TypeError: alone",
+        "rank 0: 'weight' is 1, expected 2",
+    ]
+    rows = [row(f"r{n}", verdict=Verdict.FAIL, message=message) for n, message in enumerate(words)]
+    [cause] = shared_causes(rows)
+    assert cause.words == "ValueError: uneven (5, 3)"
+    assert [record.message for record in cause.records] == words[:2]
+
+
 def test_a_cause_without_words_is_told_by_its_values() -> None:
     """A file of another suite may have none."""
     [cause] = shared_causes([failing("a", ("tied", "2", "cpu", "F"), causes=[(BOTH[0], "")])])

@@ -111,6 +111,16 @@ def test_one_case_can_run_on_worlds_of_several_sizes() -> None:
     assert (trial.facts.examples, trial.facts.world_sizes) == (1, {2, 3})
 
 
+def test_equal_cases_are_one_example_unless_they_are_drawn_twice() -> None:
+    """An oracle may hand out a case that it has kept; and what Hypothesis runs again is another example."""
+    trial = trial_on(Worlds())
+    for _ in range(2):
+        with trial.collecting_failures():
+            trial.run(number_of, Ask(5))
+            trial.run(number_of, Ask(5))
+    assert trial.facts.examples == 2
+
+
 def test_the_first_cause_is_blamed_and_every_rank_is_kept() -> None:
     """Who failed first is named, whatever its number, and the outcomes of all ranks are kept for the record."""
     ends = {

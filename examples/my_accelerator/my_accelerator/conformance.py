@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch.distributed import fsdp
 
-from harness.vendor import Backend, Feature, Implementation
+from harness.vendor import CORE, Backend, Feature, Implementation
 from my_accelerator import sharding
 
 backend = Backend(
@@ -44,17 +44,20 @@ backend = Backend(
 
 # What your users may rely on. A claim is judged, and stands on the page. A requirement of a feature that is not claimed
 # is not run: its row says `not claimed`, with your reason.
-_CLAIMED = (
-    Feature.FULLY_SHARD,
+# ``CORE`` is what all that shard as torch's FSDP2 does have; ``TORCH_FSDP2 - {…}`` would be shorter for a longer list.
+_CLAIMED = CORE | {
+    Feature.PLAIN_FORWARD,
+    Feature.MODULE_LISTS,
+    Feature.MODULE_CLASS,
+    Feature.UNSHARD,
     Feature.SHARD_PLACEMENT,
     Feature.IGNORED_PARAMS,
     Feature.META_DEVICE,
-    Feature.STATE_DICT,
     Feature.CPU_OFFLOAD,
     Feature.ACCUMULATION,
     Feature.PREFETCH,
     Feature.FORCE_SUM,
-)
+}
 # A reason for everything else: what is neither claimed nor explained is shown as "not mentioned".
 _NOT_CLAIMED = {
     **dict.fromkeys((each for each in Feature if each not in _CLAIMED), "none of our users has asked for it"),
@@ -76,6 +79,6 @@ implementation = Implementation(
     offload_policy=fsdp.OffloadPolicy,
     cpu_offload_policy=fsdp.CPUOffloadPolicy,
     # A claim without its function, or claimed and disclaimed at once, is refused before the run.
-    claims=frozenset(_CLAIMED),
+    claims=_CLAIMED,
     not_claimed=_NOT_CLAIMED,
 )

@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.vendor.api import Backend
 from harness.worlds import wire
+from harness.worlds.devices import SharedFile
 from harness.worlds.line import Line
 from harness.worlds.processes import flight_recorder
 from harness.worlds.system.disturbances import death_of_server, fork_server, is_orphaned, is_stopped
@@ -33,9 +34,19 @@ END_SECONDS = 5.0
 
 
 class WorkerHandle:
-    """One worker process that carries ``ranks``. ``directory`` is its own and holds its log and stacks."""
+    """One worker process that carries ``ranks``. ``directory`` is its own and holds its log and stacks.
 
-    def __init__(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> None:
+    It keeps ``files`` open for as long as it lives.
+    """
+
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        backend: Backend,
+        method: str,
+        directory: Path,
+        files: Sequence[SharedFile] = (),
+    ) -> None:
         self.ranks = ranks
         self.directory = directory
         self.is_ready = False
@@ -45,7 +56,7 @@ class WorkerHandle:
         self.is_dead = False
         directory.mkdir(mode=0o700)
         self._log_start = self._stacks_start = 0
-        self._process, connection = start(ranks, backend, method, directory)
+        self._process, connection = start(ranks, backend, method, directory, files)
         self._line: Line | None = Line(connection, 2 * wire.LIMIT)
         self._pidfd = _pidfd(self._process.pid, method)
         self._end: int = self._process.sentinel if self._pidfd is None else self._pidfd

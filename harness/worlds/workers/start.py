@@ -18,19 +18,28 @@ from typing import Any
 
 from harness.vendor.api import Backend
 from harness.worlds.base import Disturbed
+from harness.worlds.devices import SharedFile
 from harness.worlds.system.disturbances import death_of_server, end_stopped_server, fork_server
 from harness.worlds.workers import worker
 from harness.worlds.workers.fork_server import ONE_THREAD, ensure_running, environment_of_ranks
 
 
-def start(ranks: Sequence[int], backend: Backend, method: str, directory: Path) -> tuple[Any, Connection]:
+def start(
+    ranks: Sequence[int], backend: Backend, method: str, directory: Path, files: Sequence[SharedFile] = ()
+) -> tuple[Any, Connection]:
     """Start the process. Raises OSError if that is impossible, Disturbed if the fork server died or was stopped."""
     if method == "forkserver" and end_stopped_server():
         raise Disturbed("a signal stopped the fork server, which was then ended")
     context: Any = multiprocessing.get_context(method)
     environment = {**ONE_THREAD, **os.environ, **backend.environment}  # a fork server may be another backend's
     setup = worker.Setup(
-        str(directory), environment, backend.imports, backend.check, backend.device_type, method == "forkserver"
+        str(directory),
+        environment,
+        backend.imports,
+        backend.check,
+        backend.device_type,
+        method == "forkserver",
+        tuple(files),
     )
     ours, theirs = context.Pipe()
     try:

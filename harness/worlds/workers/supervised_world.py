@@ -16,11 +16,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.vendor.api import Backend
 from harness.worlds.base import Disturbed, Fate, NotRun, Outcome, Program, World, WorldCannotStart
+from harness.worlds.devices import Lease
 from harness.worlds.workers.handle import WorkerHandle
 from harness.worlds.workers.supervise import CannotStart, Watch
 from harness.worlds.workers.team import Starts, Team
@@ -54,18 +56,21 @@ class SupervisedWorld(World):
         *,
         deadline: float = 60.0,
         key: Hashable = None,
-        starts: Starts = WorkerHandle,
+        starts: Starts | None = None,
+        lease: Lease | None = None,
     ) -> None:
         """``carried`` has the ranks of each worker; ``make_roles`` their roles, given a path where they can meet.
 
-        ``starts`` starts a worker where its ranks are to be.
+        ``starts`` starts a worker where its ranks are to be, if not here. While ranks run or leave, the world has its
+        ``lease``.
         """
         self.kind = kind
         self.size = sum(len(ranks) for ranks in carried)
         self.notes: list[str] = []
         self._carried, self._backend, self._make_roles = carried, backend, make_roles
-        self._deadline, self._starts = deadline, starts
-        self._key = (kind, key, os.getpid()) if backend.persistent else None
+        self._deadline, self._lease = deadline, lease or Lease(backend)
+        self._starts = starts or partial(WorkerHandle, files=self._lease.files)
+        self._key = (kind, key, self._lease.files, os.getpid()) if backend.persistent else None
         self._team: Team | None = None
         self._refusal: WorldCannotStart | None = None
         self._reason = ""
@@ -79,15 +84,16 @@ class SupervisedWorld(World):
             raise ValueError("this world is closed: open a new one")
         pickled = _pickled(program, args)
         limit = self._deadline if deadline is None else deadline
-        try:
-            outcomes = self._undisturbed(pickled, limit)
-        except BaseException:  # Ctrl-C too
-            self._discard()
-            raise
-        finally:
-            self._silence()
-        if not _all_returned(outcomes):
-            self._discard()
+        with self._lease:
+            try:
+                outcomes = self._undisturbed(pickled, limit)
+            except BaseException:  # Ctrl-C too
+                self._discard()
+                raise
+            finally:
+                self._silence()
+            if not _all_returned(outcomes):
+                self._discard()
         return tuple(outcomes)
 
     def expire(self, reason: str) -> None:
@@ -107,6 +113,10 @@ class SupervisedWorld(World):
         team, self._team = self._team, None
         if team is None:
             return tuple(Outcome(rank, Fate.RETURNED, at=time.monotonic()) for rank in range(self.size))
+        with self._lease:
+            return self._closed(team)
+
+    def _closed(self, team: Team) -> tuple[Outcome, ...]:
         try:
             wrong = release(team, self.notes) if self._key is not None else {}
             if not team.is_whole():

@@ -34,6 +34,7 @@ import torch
 
 from harness.worlds import wire
 from harness.worlds.base import Fate, Outcome, Program, error_summary, fate_of, format_error
+from harness.worlds.devices import SharedFile
 from harness.worlds.processes import flight_recorder
 from harness.worlds.system.process_state import changes, process_state
 from harness.worlds.system.process_tree import adopt_orphans
@@ -64,7 +65,10 @@ RoleFactory = Callable[[], Role]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs before it has a role. ``directory`` is its own, and holds its log and stacks."""
+    """What a worker needs before it has a role. ``directory`` is its own, and holds its log and stacks.
+
+    ``files`` stay open until the process ends.
+    """
 
     directory: str
     environment: dict[str, str]
@@ -72,6 +76,7 @@ class Setup:
     check: str
     device_type: str
     forked: bool
+    files: tuple[SharedFile, ...]
 
 
 def main(connection: Connection, setup: Setup) -> None:
