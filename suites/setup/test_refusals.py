@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
-from suites.oracle.judging import right_or_refused
+from suites.oracle.judging import compare, right_or_refused
 from suites.setup.entry_nets import PlainCase
 from suites.setup.refusal_programs import AMID, ASKED, AT_ONCE, ask, ask_in_vain, due
 
@@ -102,12 +104,15 @@ def leaves_as_it_was(trial: Trial, way: str) -> None:
     asks_for(asked.feature)
     found = trial.run(ask_in_vain, case)
     trial.holds(all(found) or not any(found), f"expected all ranks to refuse, or none; they found {found}")
-    for number, got in enumerate(found if all(found) else ()):
+    if not all(found):
+        return
+    for number, got in enumerate(found):
         changed = got.pop("changed")
         trial.holds(
             not changed, f"rank {number}: expected a refusal to change nothing, but it has: {', '.join(changed)}"
         )
-        trial.agree(f"rank {number}", got, due(asked, number, len(found), asked.sharded) if got else {})
+    if all(found):  # nothing has changed, and each has taken a pass
+        compare(trial, case, found, [due(asked, number, len(found), asked.sharded) for number in range(len(found))])
 
 
 def is_refused(trial: Trial, way: str) -> None:
@@ -119,8 +124,7 @@ def is_right_or_refused(trial: Trial, way: str) -> None:
     """Require of each rank such an error; or parameters, outputs and gradients as unsharded."""
     asked, case = ASKED[way], PlainCase(way=way)
 
-    def judge(found: list[object]) -> None:
-        for number, got in enumerate(found):
-            trial.agree(f"rank {number}", got, due(asked, number, len(found)))
+    def judge(found: list[Any]) -> None:
+        compare(trial, case, found, [due(asked, number, len(found)) for number in range(len(found))])
 
     right_or_refused(trial, ask, case, judge, *asked.names, error=asked.error)
