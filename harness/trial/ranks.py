@@ -17,7 +17,17 @@ from typing import Any, Protocol
 from harness.vendor.api import Implementation
 from harness.vendor.bounds import NotClaimed, claims_all, judge
 from harness.vendor.features import Feature
-from harness.worlds.base import Disturbed, Outcome, Program, SubjectFailure, World, describe, first_cause
+from harness.worlds.base import (
+    Disturbed,
+    Fate,
+    OurFault,
+    Outcome,
+    Program,
+    SubjectFailure,
+    World,
+    describe,
+    first_cause,
+)
 from harness.worlds.rank import Rank
 
 _most_ranks: ContextVar[int] = ContextVar("most_ranks", default=4)
@@ -76,8 +86,8 @@ class Ranks:
     def run(self, size: int, program: Program, case: Any, *args: Any) -> list[Any]:
         """What ``program(rank, case, *args)`` returned on each of ``size`` ranks, in rank order.
 
-        Raises SubjectFailure if a rank did not return, NotClaimed if the program asks for what is not claimed,
-        Disturbed as a world does.
+        Raises SubjectFailure if a rank did not return, OurFault if an assertion of ours ended it, NotClaimed if the
+        program asks for what is not claimed, Disturbed as a world does.
         """
         __tracebackhide__ = True
         if size not in self._worlds:
@@ -129,4 +139,6 @@ def _unpacked(outcomes: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
 def _raise_first_cause(outcomes: tuple[Outcome, ...], when: str = "") -> None:
     __tracebackhide__ = True
     if (cause := first_cause(outcomes)) is not None:
+        if cause.fate is Fate.ASSERTED:
+            raise OurFault(f"{when}{describe(outcomes)}\n{cause.traceback}")
         raise SubjectFailure(f"{when}{describe(outcomes)}", cause.fate.value, outcomes)

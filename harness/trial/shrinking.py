@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import reject
 
 from harness.data.case import key_of
-from harness.worlds.base import SubjectFailure
+from harness.worlds.base import OurFault, SubjectFailure
 from harness.worlds.devices import clock
 
 
@@ -24,7 +24,7 @@ class Shrinking:
     def __init__(self, seconds: float = 30.0, cases: int = 200) -> None:
         self.first_failure: tuple[float, int] | None = None
         self._seconds, self._cases = seconds, cases
-        self._failures: dict[str, SubjectFailure] = {}
+        self._failures: dict[str, SubjectFailure | OurFault] = {}
         self._ran: set[str] = set()
         self._timed_out = False
 
@@ -43,7 +43,7 @@ class Shrinking:
         at, example = self.first_failure
         return examples >= example + self._cases or clock() > at + self._seconds
 
-    def note(self, case: object, failure: SubjectFailure, examples: int) -> None:
+    def note(self, case: object, failure: SubjectFailure | OurFault, examples: int) -> None:
         """``case`` ended with ``failure``."""
         if self.first_failure is None:
             self.first_failure = clock(), examples

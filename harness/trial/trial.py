@@ -14,13 +14,13 @@ from harness.data.comparison import Allowance, exact
 from harness.trial.combinations import Combinations
 from harness.trial.facts import Facts
 from harness.trial.ranks import Ranks, Sized, offering
-from harness.trial.refusals import Raised, cause_of, refused
+from harness.trial.refusals import ERRORS, Raised, cause_of, refused
 from harness.trial.shrinking import Shrinking
 from harness.trial.soft_assertions import SoftAssertions
 from harness.vendor.bounds import NotClaimed
 from harness.vendor.features import Feature
 from harness.vendor.load import Subject, load_implementation
-from harness.worlds.base import Program, SubjectFailure, World
+from harness.worlds.base import OurFault, Program, SubjectFailure, World
 from harness.worlds.make import open_world
 
 #: After how many cases that ask for what is not claimed, and none that does not, no more are drawn.
@@ -56,7 +56,8 @@ class Trial:
         A test that saves on some ranks and loads on others runs twice with one case, which knows both sizes, and
         gives the second one as ``ranks``. Two cases in one example would not do: when the shrinking budget is spent,
         only cases that ran before are run again. A case for more ranks than this world has is rejected. Raises
-        SubjectFailure if a rank does not return, with the first cause first; Disturbed as a world does.
+        SubjectFailure if a rank does not return, with the first cause first; OurFault if an assertion of ours is that
+        cause; Disturbed as a world does.
         """
         __tracebackhide__ = True
         self._assertions.raise_pending()
@@ -72,7 +73,7 @@ class Trial:
         except NotClaimed:
             self.facts.examples = before
             raise
-        except SubjectFailure as failure:
+        except (SubjectFailure, OurFault) as failure:
             self.shrinking.note(case, failure, self.facts.examples)
             raise
 
@@ -96,20 +97,24 @@ class Trial:
         if not fact:
             self._fail(sentence, "disagreement")
 
-    def refuses(self, program: Program, case: Sized, error: str | tuple[str, ...], match: str) -> None:
-        """Require that every rank raises one of the named errors with a message in which ``match`` is found."""
+    def refuses(self, program: Program, case: Sized, *names: str, error: tuple[str, ...] = ERRORS) -> None:
+        """Require that every rank raises an error of these classes whose message names one of ``names``.
+
+        They are what a user needs to know: what was given, or what is expected, in any words. An assertion of ours is
+        no refusal, but OurFault.
+        """
         __tracebackhide__ = True
         for number, raised in enumerate(self.run(refused, case, program)):
-            self.is_refusal(f"rank {number}", raised, error, match)
+            self.is_refusal(f"rank {number}", raised, *names, error=error)
 
-    def is_refusal(self, where: str, raised: Raised | None, error: str | tuple[str, ...], match: str) -> None:
-        """Require that what a rank raised (None: nothing) is one of the named errors, with such a message."""
+    def is_refusal(self, where: str, raised: Raised | None, *names: str, error: tuple[str, ...] = ERRORS) -> None:
+        """Require that what a rank raised (None: nothing) is such an error."""
         __tracebackhide__ = True
         self.facts.checks += 1
-        names = (error,) if isinstance(error, str) else error
-        if cause := cause_of(raised, names, match):
+        if cause := cause_of(raised, error, names):
             came = repr(f"{raised['types'][0]}: {raised['message']}") if raised else "nothing"
-            self._fail(f"{where}: expected {' or '.join(names)} matching {match!r}, but {came} was raised", cause)
+            wanted = f"{' or '.join(error)} that names {' or '.join(map(repr, names))}"
+            self._fail(f"{where}: expected {wanted}, but {came} was raised", cause)
 
     @property
     def combinations(self) -> Combinations:

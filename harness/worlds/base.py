@@ -22,6 +22,8 @@ Program = Callable[..., Any]
 
 #: How much of an exception's text is kept.
 _TEXT_LIMIT = 64 * 1024
+#: The packages that judge. What a subject or torch asserts lies elsewhere.
+_OURS = ("harness", "suites")
 
 
 class Fate(StringEnum):
@@ -29,6 +31,7 @@ class Fate(StringEnum):
 
     RETURNED = "returned"  # a value came back
     RAISED = "raised"  # the program raised; ``error`` has the type and message
+    ASSERTED = "asserted"  # an assertion of ours failed, which says nothing about the subject
     MISMATCHED = "mismatched"  # ranks called different collectives, or with different shapes, dtypes, groups
     DEADLOCKED = "deadlocked"  # no rank could run any more; ``traceback`` shows where each one waits
     HUNG = "hung"  # the deadline passed
@@ -79,6 +82,18 @@ def describe(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def is_our_assertion(error: BaseException) -> bool:
+    """Whether it is an assertion that failed in code of ours: what asserts is neither the subject nor torch."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    where = str(frames[-1].f_globals.get("__name__", "")) if frames else ""
+    return isinstance(error, AssertionError) and where.partition(".")[0] in _OURS
+
+
+def fate_of(error: BaseException) -> Fate:
+    """The fate of a rank that raised it."""
+    return Fate.ASSERTED if is_our_assertion(error) else Fate.RAISED
+
+
 def error_summary(error: BaseException) -> str:
     """``TypeName: message``, also for an exception whose ``str`` raises."""
     name = type(error).__name__
@@ -107,6 +122,12 @@ class SubjectFailure(AssertionError):
         super().__init__(visible(message))
         self.cause = cause
         self.outcomes = tuple(outcomes)
+
+
+class OurFault(Exception):
+    """An assertion of ours failed on a rank: a mistake of the suites, whatever the subject did."""
+
+    cause = "broken"
 
 
 class NotRun(Exception):

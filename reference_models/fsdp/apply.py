@@ -27,7 +27,7 @@ from reference_models.fsdp.modules.lazy_init import lazy_init
 from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters, move
 from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.offload import OffloadPolicy
-from reference_models.fsdp.parameters.param import ManagedParameter
+from reference_models.fsdp.parameters.param import ManagedParameter, cut_of
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, placed
 
@@ -105,16 +105,22 @@ def _apply(
         check_spmd([(owners[0].name, parameter) for parameter, owners in owned], data.spmd)
     places = [placed(parameter, choose, data) for parameter, _ in owned]
     check_meshes([mesh for mesh, _ in places])
+    cuts = [cut_of(one, owners[0].name, *place) for (one, owners), place in zip(owned, places, strict=True)]
     resharding = _frees_after_forward(reshard, data)
     move((parameter for parameter, _ in owned), data.device)
     move(managed_buffers(modules), data.device)
-    cut = [ManagedParameter(*one, *place, offload) for one, place in zip(owned, places, strict=True)]
-    groups = [ParameterGroup(part, on, precision, _kept_over(reshard, on)) for on, part in by_mesh(cut)]
+    managed = [
+        ManagedParameter(*one, mesh, cut, offload) for one, (mesh, _), cut in zip(owned, places, cuts, strict=True)
+    ]
+    groups = [ParameterGroup(part, on, precision, _kept_over(reshard, on)) for on, part in by_mesh(managed)]
     state = ModuleState(roots, groups, precision, resharding, data.device, lazy_init)
+    # From here on nothing is refused: a call that is leaves the modules as they were.
+    for parameter in managed:
+        parameter.register(parameter.sharded)
     claim(roots, function, state)
-    for managed in modules:
-        managed.register_state_dict_pre_hook(lambda *_: state.reshard())
-        managed.register_load_state_dict_pre_hook(lambda *_: state.reshard())
+    for each in modules:
+        each.register_state_dict_pre_hook(lambda *_: state.reshard())
+        each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
     state.attach()
     for root in roots:
         root.__class__ = _class_of(kind, type(root))

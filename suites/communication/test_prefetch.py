@@ -7,6 +7,7 @@ from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
+from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
@@ -120,9 +121,9 @@ def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, 
 @requirement("prefetch/refuses", SHARDED, PREFETCH)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, direction: str) -> None:
-    """Listing a module that is not sharded raises an error that asks for an FSDPModule."""
+    """Listing a module that is not sharded raises an error that asks for a sharded one."""
     case = ActionsCase(2, NET, acts=(f"ahead {direction} root 0",))
-    trial.refuses(play, case, ("ValueError", "TypeError"), "FSDPModule")
+    trial.refuses(play, case, "FSDPModule", "fully_shard", "sharded", error=TYPE_ERRORS)
 
 
 def goes_backward(trial: Trial, case: LadderCase, recomputed: bool = False) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
+from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.composition import recompute, recompute_options
 from suites.composition.recompute import (
@@ -108,7 +109,15 @@ def test_contexts_are_entered_in_forward_and_recomputation(trial: Trial, case: R
 @requirement("checkpoint/determinism", CHECKPOINT)
 def test_other_tensors_in_recomputation_are_refused(trial: Trial) -> None:
     """Recomputing tensors of other shapes raises a CheckpointError, unless determinism_check is "none"."""
-    trial.refuses(recompute_options.recomputes_otherwise, ONE, "CheckpointError", "differ|metadata|shape")
+    trial.refuses(
+        recompute_options.recomputes_otherwise,
+        ONE,
+        "different",
+        "differ",
+        "metadata",
+        "shape",
+        error=("CheckpointError",),
+    )
     unchecked = RecomputeCase(determinism_check="none")
     [gradient] = trial.run(recompute_options.recomputes_otherwise, unchecked)
     trial.agree("the gradient", gradient, torch.tensor([2.0, 3.0]))
@@ -116,25 +125,23 @@ def test_other_tensors_in_recomputation_are_refused(trial: Trial) -> None:
 
 @requirement("checkpoint/refuses-reentry", CHECKPOINT)
 def test_reentrant_recomputation_is_refused(trial: Trial) -> None:
-    """With use_reentrant=True a NotImplementedError is raised that names it."""
-    trial.refuses(recompute.both, RecomputeCase(keyword="use_reentrant"), "NotImplementedError", "use_reentrant")
+    """With use_reentrant=True an error is raised that names it."""
+    trial.refuses(recompute.both, RecomputeCase(keyword="use_reentrant"), "use_reentrant")
 
 
 @requirement("checkpoint/refuses-keywords", CHECKPOINT)
 @pytest.mark.parametrize("keyword", ["foo", "recompute", "preserve_rng", "policy"])
 def test_unknown_keywords_are_refused(trial: Trial, keyword: str) -> None:
-    """A keyword that is not known raises a ValueError or TypeError that names it."""
-    match = rf"[Uu]nexpected keyword argument.*{keyword}"
-    trial.refuses(recompute.both, RecomputeCase(keyword=keyword), ("ValueError", "TypeError"), match)
+    """A keyword that is not known raises an error that names it."""
+    trial.refuses(recompute.both, RecomputeCase(keyword=keyword), keyword, error=TYPE_ERRORS)
 
 
 @requirement("checkpoint/once", CHECKPOINT)
 @given(case=recompute_cases(LAYERS))
 def test_one_module_is_not_checkpointed_twice(trial: Trial, case: RecomputeCase) -> None:
     """A second checkpoint of one module raises an error that says it can be applied once."""
-    errors = ("AssertionError", "ValueError", "RuntimeError")
     case = replace(case, recomputed=case.recomputed * 2)
-    trial.refuses(recompute.both, case, errors, "once|already")
+    trial.refuses(recompute.both, case, "once", "twice", "already applied", "already been applied")
 
 
 def are_alike(trial: Trial, case: RecomputeCase) -> None:

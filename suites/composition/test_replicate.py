@@ -34,6 +34,8 @@ SHARDS = SpmdCase(2, Stack(2, ("mlp",), 1))
 SHARDS_AND_REPLICAS = replace(
     SHARDS, axes=("replicate", "shard"), mesh=(1, 2), shard=("shard",), replicate=("replicate",)
 )
+#: What a refusal of mesh dims for shards may name.
+FOR_REPLICAS = ("replicate", "shard", "dp_mesh_dims")
 TP: list[Mesh] = [({"dp": dp, "tp": tp}, (), ("dp",)) for dp, tp in [(2, 2), (2, 1), (1, 2), (1, 4)]]
 
 
@@ -67,7 +69,7 @@ def test_gradients_stay_a_ranks_own_until_they_are_synchronised(trial: Trial, ca
 def test_one_module_is_not_replicated_twice(trial: Trial) -> None:
     """A second replicate of one module raises an error that says it can be applied once."""
     case = replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "0")))
-    trial.refuses(Composed.play, case, ("AssertionError", "ValueError", "RuntimeError"), "once|already")
+    trial.refuses(Composed.play, case, "once", "twice", "already applied", "already been applied")
 
 
 @requirement("replicate/dtensors", DTENSORS, ranks=2)
@@ -167,34 +169,34 @@ def test_replicas_communicate_gradients_and_nothing_else(trial: Trial, case: Com
 
 @requirement("replicate/refuses-meshes", DTENSORS)
 def test_meshes_of_two_axes_are_refused(trial: Trial) -> None:
-    """A mesh of two axes raises a ValueError that asks for one of one dim."""
-    trial.refuses(partial(wrong, how="over two axes"), SOME, "ValueError", "1D DeviceMesh")
+    """A mesh of two axes raises an error that names it."""
+    trial.refuses(partial(wrong, how="over two axes"), SOME, "mesh", "1D", "axis", "axes", "dim")
 
 
 @requirement("replicate/refuses-sharded", DTENSORS, Feature.FULLY_SHARD)
 def test_sharded_modules_are_refused(trial: Trial) -> None:
-    """Given a module that is fully sharded, replicate raises a RuntimeError that says it cannot be applied."""
+    """Given a module that is fully sharded, replicate raises an error that says what is in its way."""
     case = replace(SOME, acts=(Act("fully_shard", "0"), Act("replicate_fsdp", "0")))
-    trial.refuses(Composed.play, case, "RuntimeError", "Cannot apply .*replicate")
+    trial.refuses(Composed.play, case, "replicate", "fully_shard", "sharded", "FSDPModule")
 
 
 @requirement("replicate/refuses-containers", DTENSORS)
 @pytest.mark.parametrize("how", ["in a list", "in a dict"])
 def test_containers_without_forward_are_refused(trial: Trial, how: str) -> None:
-    """A container that cannot be called raises a ValueError that says so."""
-    trial.refuses(partial(wrong, how=how), SOME, "ValueError", "containers")
+    """A container that cannot be called raises an error that says so."""
+    trial.refuses(partial(wrong, how=how), SOME, "container", "forward", "ModuleList", "ModuleDict")
 
 
 @requirement("replicate/refuses-shard-dims", DTENSORS, Feature.SPMD_MESH)
 def test_mesh_dims_for_shards_are_refused(trial: Trial) -> None:
-    """A mesh dim for shards raises a ValueError that asks for replicate dims alone."""
-    trial.refuses(replicate_by_names, SHARDS, "ValueError", "replicate-only")
+    """A mesh dim for shards raises an error that says what such dims are for."""
+    trial.refuses(replicate_by_names, SHARDS, *FOR_REPLICAS)
 
 
 @requirement("replicate/refuses-hybrid-dims", DTENSORS, Feature.SPMD_MESH)
 def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
-    """A mesh dim for shards beside one for replicas raises a ValueError that asks for replicate dims alone."""
-    trial.refuses(replicate_by_names, SHARDS_AND_REPLICAS, "ValueError", "replicate-only")
+    """A mesh dim for shards beside one for replicas raises an error that says what such dims are for."""
+    trial.refuses(replicate_by_names, SHARDS_AND_REPLICAS, *FOR_REPLICAS)
 
 
 def lie_as_told(trial: Trial, case: ComposedCase) -> None:

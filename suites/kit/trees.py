@@ -22,7 +22,8 @@ def at(net: nn.Module, place: str) -> nn.Module | Tensor:
     """The module, parameter or buffer at ``place``."""
     owner, _, name = place.rpartition(".")
     found = getattr(net.get_submodule(owner), name)
-    assert isinstance(found, (nn.Module, Tensor)), place
+    if not isinstance(found, (nn.Module, Tensor)):
+        raise TypeError(f"{place}: expected a module or a tensor, got {type(found).__name__}")
     return found
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.data.comparison import Allowance, exact
 from harness.trial import Trial
-from harness.trial.refusals import as_data
+from harness.trial.refusals import ERRORS, as_data
 from harness.worlds.base import Program
 from harness.worlds.rank import Rank
 from suites.oracle.expected import Expected, expected
@@ -52,20 +52,34 @@ def _shown(got: State, due: State) -> State:
     return shown
 
 
-def follows_or_refuses(trial: Trial, kind: type[Sharded], want: Expected, error: tuple[str, ...], match: str) -> None:
-    """Play a situation on ranks, and compare it with the oracle; or all ranks refuse it with such an error."""
-    found = trial.run(tried, want.case, kind)
-    if all("played" in got for got in found):
-        agrees(trial, [got["played"] for got in found], want)
+def follows_or_refuses(
+    trial: Trial, program: Program, want: Expected, *names: str, error: tuple[str, ...] = ERRORS
+) -> None:
+    """Play a situation on ranks, and compare it with the oracle; or all refuse it and name one of these."""
+    right_or_refused(trial, program, want.case, lambda traces: agrees(trial, traces, want), *names, error=error)
+
+
+def right_or_refused(
+    trial: Trial,
+    program: Program,
+    case: Any,
+    judge: Callable[[list[Any]], None],
+    *names: str,
+    error: tuple[str, ...] = ERRORS,
+) -> None:
+    """Judge what ranks return; or all raise an error that names one of these."""
+    found = trial.run(tried, case, program)
+    if all("done" in got for got in found):
+        judge([got["done"] for got in found])
         return
     for number, got in enumerate(found):
-        trial.is_refusal(f"rank {number}", got.get("raised"), error, match)
+        trial.is_refusal(f"rank {number}", got.get("raised"), *names, error=error)
 
 
-def tried(rank: Rank, case: Any, kind: type[Sharded]) -> dict[str, Any]:
-    """What is seen of a net of this kind, or what was raised."""
+def tried(rank: Rank, case: Any, program: Program) -> dict[str, Any]:
+    """What a program returns, or what it raised."""
     try:
-        return {"played": kind.play(rank, case)}
+        return {"done": program(rank, case)}
     except Exception as error:
         return {"raised": as_data(error)}
 

@@ -122,14 +122,6 @@ def wrongly(rank: Rank, case: SpmdCase, net: Any) -> dict[str, Any]:
     return given.get(case.wrong, dict)()
 
 
-def in_groups(rank: Rank, case: SpmdCase) -> dict[str, Any]:
-    """What is seen in training with shards over smaller groups; or how that was refused."""
-    try:
-        return {"trace": Spmd.play(rank, case)}
-    except (NotImplementedError, ValueError) as error:
-        return {"refused": str(error)}
-
-
 def replicate_by_names(rank: Rank, case: SpmdCase) -> None:
     """Have ``replicate`` take the names of the data axes."""
     replicate, mesh = rank.implementation.replicate_fsdp, whole_mesh(rank, case)

@@ -37,9 +37,8 @@ class LocalMLP(MLP):
             y = y + self._local(self.out_proj.bias) * float(first)
         return y if tp is None else DTensor.from_local(y, tp, [Partial()], run_check=False).full_tensor()
 
-    def _local(self, parameter: Tensor) -> Tensor:
+    def _local(self, parameter: Any) -> Tensor:
         """This rank's part of a parameter; gradients are parts of a sum on each axis where the parameter is whole."""
-        assert isinstance(parameter, DTensor)
         parts = [Partial() if placed.is_replicate() else placed for placed in parameter.placements]
         local: Tensor = parameter.to_local(grad_placements=parts)
         return local
@@ -57,8 +56,8 @@ class SpmdNet(nn.Sequential):
         """``(batch, dim)`` to the same."""
         if self.mesh.ndim > 1:
             return super().forward(batch)  # type: ignore[no-untyped-call]
-        out = super().forward(DTensor.from_local(batch, self.mesh, [Shard(0)], run_check=False))  # type: ignore[no-untyped-call]
-        assert isinstance(out, DTensor)
+        whole: Any = DTensor.from_local(batch, self.mesh, [Shard(0)], run_check=False)
+        out = super().forward(whole)  # type: ignore[no-untyped-call]
         return out.redistribute(placements=[Shard(0)]).to_local()
 
 

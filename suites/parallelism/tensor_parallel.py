@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.parallel import ParallelCase, cut_over_tp
@@ -49,9 +48,8 @@ class TensorParallel(ShardedStack):
         return sharded(self.rank, case, net, **options)
 
 
-def where_tp_leaves_whole(parameter: nn.Parameter) -> Shard | None:
+def where_tp_leaves_whole(parameter: Any) -> Shard | None:
     """Dim 1 of what tensor parallelism cuts along dim 0, if there is one; else what is usual."""
-    assert isinstance(parameter, DTensor)
     cut = parameter.placements[0]
     return Shard(1) if parameter.dim() == 2 and isinstance(cut, Shard) and cut.dim == 0 else None
 

@@ -47,7 +47,8 @@ def hand_over(full: Tensor, out: Tensor | None, *more: Tensor) -> tuple[Tensor, 
     """What a post-hook answers: the full tensor and what to free at first, and later nothing, but fills ``out``."""
     if out is None:
         return full, (full, *more)
-    assert out.shape == full.shape
+    if out.shape != full.shape:
+        raise ValueError(f"expected the post-hook to be given an out of shape {full.shape}, got {out.shape}")
     out.data.copy_(full)  # by ``.data``, which autograd does not count as a change
     return None
 

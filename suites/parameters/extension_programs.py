@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from harness.trial.refusals import Raised, refused
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.own_collectives import OwnGather
@@ -130,17 +131,13 @@ def gathers(rank: Rank, case: CodedCase) -> list[int]:
     return [counting.calls for counting in counters]
 
 
-def unshard_unpadded(rank: Rank, case: CodedCase) -> str:
-    """On ranks with fewer rows than the first: the error of unsharding; others, which see no error, do nothing."""
+def unshard_unpadded(rank: Rank, case: CodedCase) -> Raised | None:
+    """On ranks with fewer rows than the first: what unsharding raised; others, which see no error, do nothing."""
     net = ShardedCoded(rank, case).net
     rows = [p.to_local().size(0) for p in weights(net)]  # type: ignore[attr-defined]
     if all(own == -(-p.size(0) // case.shards) for own, p in zip(rows, weights(net), strict=True)):
-        return "all rows are here"
-    try:
-        net.unshard()
-    except (AssertionError, ValueError) as error:
-        return f"refused: {error}"
-    return "not refused"
+        return None
+    return refused(rank, case, lambda *_: net.unshard())
 
 
 def weights(net: nn.Module) -> list[nn.Parameter]:

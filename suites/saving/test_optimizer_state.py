@@ -148,15 +148,15 @@ def test_the_full_state_of_rank_zero_is_broadcast_into_shards(trial: Trial, case
 @requirement("optimizer-state/rank-zero-lacks", *SHARDED, ranks=2, worlds=("processes",))
 def test_a_name_that_rank_zero_lacks_is_refused_everywhere(trial: Trial) -> None:
     """A full state that rank 0 alone has, and in which a name is missing, is refused on all ranks."""
-    trial.refuses(programs.without_a_key, FIXED, "RuntimeError", match="Missing key")
+    trial.refuses(programs.without_a_key, FIXED, *list(FIXED.other().state_dict())[-1:])
 
 
 @requirement("optimizer-state/strict", *SHARDED, ranks=2)
 def test_names_that_do_not_fit_are_refused_or_listed(trial: Trial) -> None:
     """A missing or unknown name is refused on all ranks, or, if loading is not to be strict, listed and left alone."""
-    error, first = "RuntimeError", "layers.0.weight"
-    trial.refuses(partial(programs.loaded_otherwise, extra=False), FIXED, error, match="Missing key.*layers.0.weight")
-    trial.refuses(partial(programs.loaded_otherwise, lose=False), FIXED, error, match="Unexpected key.*other")
+    first = "layers.0.weight"
+    trial.refuses(partial(programs.loaded_otherwise, extra=False), FIXED, first)
+    trial.refuses(partial(programs.loaded_otherwise, lose=False), FIXED, "other")
 
     def wanted(number: int) -> Any:
         left = FIXED.part(number, first, dict(FIXED.other().named_parameters())[first])

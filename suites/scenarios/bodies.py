@@ -182,9 +182,9 @@ def opened(batch: Any) -> Tensor:
     """The tensor in the inputs."""
     if isinstance(batch, Tensor):
         return batch
-    found = batch.x if isinstance(batch, Batch) else batch["x"]  # a cast may make a dict of what derives from it
-    assert isinstance(found, (Tensor, list))
-    return found if isinstance(found, Tensor) else found[0]
+    found: Any = batch.x if isinstance(batch, Batch) else batch["x"]  # a cast may make a dict of what derives from it
+    first: Tensor = found if isinstance(found, Tensor) else found[0]
+    return first
 
 
 #: How the tensor is wrapped, by the value of the dimension.

@@ -1,8 +1,7 @@
-"""Small nets and programs for what ``fully_shard`` takes, gives back and refuses."""
+"""Small nets and programs for what ``fully_shard`` takes and gives back."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,15 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.placement_types import Shard
 
 from harness.data.case import Case
-from harness.trial.refusals import as_data
 from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.oracle.layout import even, put_together
+from suites.oracle.layout import even
 from suites.passes.passes import Blocks
 
 
@@ -140,92 +137,3 @@ def needs_gradients(rank: Rank, case: TrainingCase) -> dict[str, bool]:
     for place, parameter in enumerate(net.parameters()):
         parameter.requires_grad_(place % 2 == 0)
     return {name: parameter.requires_grad for name, parameter in sharder(rank)(net).named_parameters()}
-
-
-# What is refused.
-
-
-class Scaled(nn.Linear):
-    """A layer that has a parameter without dims."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 2)
-        self.scale = nn.Parameter(torch.tensor(1.0))
-
-
-def run_a_list_as_root(shard: Sharder, rank: Rank) -> None:
-    """Run a module of a list that was sharded together, with no root above."""
-    first, second = shard([linear(), linear(2, 3)])
-    second(first(torch.ones(1, 2, device=rank.device)))
-
-
-#: What is done, by a word for it, with ``fully_shard`` over all ranks.
-REFUSED: dict[str, Callable[[Sharder, Rank], object]] = {
-    "twice": lambda shard, _: shard(shard(linear())),
-    "list": lambda shard, _: shard(nn.ModuleList([linear()])),
-    "dict": lambda shard, _: shard(nn.ModuleDict({"a": linear()})),
-    "deepcopy": lambda shard, _: copy.deepcopy(shard(linear())),
-    "scalars": lambda shard, _: shard(Scaled()),
-    "nameless axes": lambda shard, rank: shard(linear(), mesh=rank.mesh((1, rank.size))),
-    "dims": lambda shard, _: shard(linear(2, 2, bias=True), shard_placement_fn=lambda parameter: Shard(1)),
-    "placements": lambda shard, _: shard(linear(), shard_placement_fn=lambda parameter: 0),
-    "list as root": run_a_list_as_root,
-}
-
-
-def refuse(rank: Rank, case: PlainCase) -> None:
-    """Do it."""
-    REFUSED[case.way](sharder(rank), rank)
-
-
-# What may be refused, but must not go wrong.
-
-
-class TwoDtypes(nn.Module):
-    """A float32 layer, and a float64 one whose weights float32 cannot hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = linear(2, 2), linear(2, 2).double()
-        with torch.no_grad():
-            self.other.weight += 2.0**-40
-
-    def forward(self, x: Tensor) -> Any:
-        """The sum of both, also if both have come to one dtype: then the numbers show it."""
-        return self.one(x) + self.other(x.to(self.other.weight.dtype))
-
-
-def transposed() -> nn.Linear:
-    """A layer whose weight is not contiguous."""
-    layer = linear(3, 2)
-    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
-    return layer
-
-
-#: Modules, and the options that they are sharded with; ranks do not divide the three columns.
-KEPT_OR_REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
-    "not contiguous": (transposed, {}),
-    "uneven columns": (
-        lambda: nn.Sequential(linear(3, 2), linear(2, 3)),
-        {"shard_placement_fn": lambda parameter: Shard(1)},
-    ),
-    "two dtypes": (TwoDtypes, {}),
-}
-
-
-def keep_or_refuse(rank: Rank, case: PlainCase) -> dict[str, Any]:
-    """Shard such a module and take a pass; either what came of it, or what was raised."""
-    make, options = KEPT_OR_REFUSED[case.way]
-    try:
-        return passed(sharder(rank)(make().to(rank.device), **options), rank.device)
-    except Exception as error:
-        return {"raised": as_data(error)}
-
-
-def passed(net: nn.Module, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The parameters of a net, its outputs for ones, and gradients of their sum: all whole."""
-    full = [put_together(parameter) for parameter in net.parameters()]
-    outputs = net(torch.ones(1, 2, device=device))
-    outputs.sum().backward()
-    gradients = [put_together(p.grad).contiguous() for p in net.parameters() if p.grad is not None]
-    return {"parameters": full, "outputs": outputs.detach().double(), "gradients": gradients}

@@ -116,8 +116,8 @@ def shard_across_device_types(rank: Rank, case: ParallelCase) -> None:
 @requirement("arguments/one-device-type", *TWO_AXES, ranks=4, limits=DEVICES, source="C3")
 @given(case=parallel_cases(even=False))
 def test_a_parameter_on_a_mesh_of_another_device_type_is_refused(trial: Trial, case: ParallelCase) -> None:
-    """A DTensor parameter whose mesh is of another device type than the given mesh raises ValueError."""
-    trial.refuses(shard_across_device_types, case, error="ValueError", match="mesh of the same type.*cpu")
+    """A DTensor parameter whose mesh is of another device type than the given mesh raises an error that names one."""
+    trial.refuses(shard_across_device_types, case, "mesh", "device type", "device_type")
 
 
 @st.composite
@@ -140,8 +140,8 @@ def shard_over_its_mesh(rank: Rank, case: ParallelCase) -> None:
 @requirement("arguments/mesh-of-three-axes", Feature.FULLY_SHARD, source="C4")
 @given(case=meshes_of_three_axes())
 def test_a_mesh_of_three_axes_is_refused(trial: Trial, case: ParallelCase) -> None:
-    """A mesh of three axes raises ValueError that asks for one or two, even where two of them have one rank each."""
-    trial.refuses(shard_over_its_mesh, case, error="ValueError", match="1D or 2D DeviceMesh")
+    """A mesh of three axes raises an error that names it, even where two of them have one rank each."""
+    trial.refuses(shard_over_its_mesh, case, "mesh", "DeviceMesh", "1D", "2D", "3D")
 
 
 # Meshes made from groups.

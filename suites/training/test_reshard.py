@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
+from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
@@ -181,15 +182,15 @@ def test_resharding_to_groups_changes_no_result(trial: Trial, case: TrainingCase
 @requirement("reshard/refuses-sizes", *TO_GROUP)
 @given(case=registered.refused_cases(types=False))
 def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case: RefusedCase) -> None:
-    """An int reshard_after_forward that is not a factor of the number of ranks raises a ValueError that says so."""
-    trial.refuses(registered.shard_as_told, case, "ValueError", "factor")
+    """An int reshard_after_forward that is not a factor of the number of ranks raises an error that says so."""
+    trial.refuses(registered.shard_as_told, case, "reshard_after_forward", "factor", "divisor", "divide", "divisible")
 
 
 @requirement("reshard/refuses-types", Feature.FULLY_SHARD)
 @given(case=registered.refused_cases(types=True))
 def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) -> None:
-    """A reshard_after_forward that is neither a bool nor an int raises an error that names these types."""
-    trial.refuses(registered.shard_as_told, case, ("ValueError", "TypeError"), r"bool.*int")
+    """A reshard_after_forward that is neither a bool nor an int raises an error that names it or these types."""
+    trial.refuses(registered.shard_as_told, case, "reshard_after_forward", "bool", error=TYPE_ERRORS)
 
 
 def is_registered(trial: Trial, case: TrainingCase, *acts: str, root: Reshard, children: Reshard) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from harness.worlds.base import Fate, Outcome, error_summary, format_error
+from harness.worlds.base import Fate, Outcome, error_summary, fate_of, format_error
 from harness.worlds.system.running_mark import mark_running
 
 
@@ -178,7 +178,7 @@ class Lockstep:
             rank_thread.outcome = Outcome(rank_thread.number, Fate.MISMATCHED, error=str(error), traceback=text)
         except BaseException as error:
             words, text = error_summary(error), format_error(error)
-            rank_thread.outcome = Outcome(rank_thread.number, Fate.RAISED, error=words, traceback=text)
+            rank_thread.outcome = Outcome(rank_thread.number, fate_of(error), error=words, traceback=text)
         rank_thread.outcome = _at(rank_thread.outcome, monotonic())
         self._hand_on()
 

@@ -33,7 +33,7 @@ from typing import Any, Protocol
 import torch
 
 from harness.worlds import wire
-from harness.worlds.base import Fate, Outcome, Program, error_summary, format_error
+from harness.worlds.base import Fate, Outcome, Program, error_summary, fate_of, format_error
 from harness.worlds.devices import SharedFile
 from harness.worlds.processes import flight_recorder
 from harness.worlds.system.process_state import changes, process_state
@@ -184,7 +184,7 @@ def attempt(number: int, call: Callable[[], Any]) -> Outcome:
 
 def raised(number: int, error: BaseException) -> Outcome:
     """The outcome of a rank that raised ``error``."""
-    return Outcome(number, Fate.RAISED, error=error_summary(error), traceback=format_error(error), at=monotonic())
+    return Outcome(number, fate_of(error), error=error_summary(error), traceback=format_error(error), at=monotonic())
 
 
 def _preload() -> Any:

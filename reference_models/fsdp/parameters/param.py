@@ -48,17 +48,22 @@ class Owner(NamedTuple):
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
+def cut_of(parameter: nn.Parameter, name: str, mesh: DataMesh, placement: Shard) -> Cut:
+    """How a parameter is cut. Raises NotAllowed or NotImplementedError for one that cannot be; changes nothing."""
+    if not parameter.is_contiguous():
+        raise NotImplementedError(
+            f"FSDP does not support non-contiguous parameters yet: {name!r} has shape "
+            f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
+        )
+    return check_cut(local_of(parameter).shape, placement.dim, mesh.shard.size)
+
+
 class ManagedParameter:
-    """A parameter that is sharded over a data mesh; see [Note: two forms]."""
+    """A parameter that is sharded over a data mesh; see [Note: two forms]. Its owners see it once it is registered."""
 
     def __init__(
-        self, parameter: nn.Parameter, owners: list[Owner], mesh: DataMesh, placement: Shard, offload: OffloadPolicy
+        self, parameter: nn.Parameter, owners: list[Owner], mesh: DataMesh, cut: Cut, offload: OffloadPolicy
     ) -> None:
-        if not parameter.is_contiguous():
-            raise NotImplementedError(
-                f"FSDP does not support non-contiguous parameters yet: {owners[0].name!r} has shape "
-                f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
-            )
         self.owners = owners
         self.origin: object = _origins.setdefault(parameter, object())
         self.name = owners[0].name  # relative to the root, once that is known
@@ -66,7 +71,7 @@ class ManagedParameter:
         self.offload = offload
         self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
         local = local_of(parameter).detach()
-        self.cut: Cut = check_cut(local.shape, placement.dim, mesh.shard.size)
+        self.cut = cut
         self.layout = self._layout(parameter)
         self.packed = self._packed(self.cut.take(local, mesh.shard.rank))
         self.sharded = self._made_sharded(parameter.requires_grad)
@@ -76,7 +81,6 @@ class ManagedParameter:
         self.extension: Extension | None = None
         self._landing: Any = None
         self.find_extension()
-        self.register(self.sharded)
 
     def _layout(self, parameter: nn.Parameter) -> Layout:
         if self.before is None:

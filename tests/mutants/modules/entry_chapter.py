@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
+from reference_models.subject import implementation as reference
 from tests.mutants.making import FullyShard, before, called_otherwise, mutant, right
-from tests.mutants.modules.partial_chapter import lists, one_by_one
+from tests.mutants.modules.partial_chapter import lists
+
+assert reference.fully_shard is not None
+reference_fully_shard: FullyShard = reference.fully_shard
 
 
 def unless(what: Callable[[Any], bool]) -> FullyShard:
@@ -78,10 +83,49 @@ def ignores_scalars(module: Any, options: dict[str, Any]) -> None:
 
 
 def names_axes(module: Any, options: dict[str, Any]) -> None:
-    """Give names to axes that have none."""
+    """Of axes that have no names, take the first."""
     mesh = options["mesh"]
     if mesh.ndim == 2 and not mesh.mesh_dim_names:
-        options["mesh"] = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=("a", "b"))
+        options["mesh"] = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=("a", "b"))["a"]
+
+
+def divides_again(module: Any, **options: Any) -> Any:
+    """Sharding a sharded module once more divides its gradients once more."""
+    if not isinstance(module, right.module_class):
+        return right.fully_shard(module, **options)
+    module.set_gradient_divide_factor(float(options["mesh"].size()) ** 2)
+    return module
+
+
+def first_alone(modules: list[Any], **options: Any) -> Any:
+    """Of a list, the first module is sharded."""
+    right.fully_shard(modules[0], **options)
+    return modules
+
+
+def hooks_first(module: Any, **options: Any) -> Any:
+    """A hook is there before the call is refused, and stays."""
+    for each in module if isinstance(module, list) else [module]:
+        each.register_forward_hook(lambda *_: None)
+    return right.fully_shard(module, **options)
+
+
+def class_first(module: Any, **options: Any) -> Any:
+    """The class is another before the call is refused, and stays."""
+    if isinstance(module, nn.Linear) and not isinstance(module, right.module_class):
+        module.__class__ = type("Sharded", (type(module),), {})
+    return right.fully_shard(module, **options)
+
+
+def first_parameter_first(module: Any, **options: Any) -> Any:
+    """The first parameter is another when a later one is refused."""
+    owner = next(each for each in module.modules() if each._parameters)
+    name, first = next(iter(owner._parameters.items()))
+    try:
+        return reference_fully_shard(module, **options)
+    except (ValueError, NotImplementedError):
+        owner._parameters[name] = nn.Parameter(first.detach())
+        raise
 
 
 def places(requirement: str, read: Callable[[Any, Any], Any]) -> Implementation:
@@ -125,8 +169,7 @@ shards_inner_too = called_otherwise("entry/nested-in-a-list", lists(inner_too))
 refuses_containers = refuse_if("entry/containers-with-forward", bare)
 shards_over_two_axes = before("entry/default-mesh", over_two_axes)
 refuses_empty = refuse_if("entry/no-parameters", lambda module: not list(module.parameters()))
-#: Whether it is a sharded module.
-shards_again = called_otherwise("refusals/twice", unless(lambda module: isinstance(module, right.module_class)))
+shards_again = called_otherwise("refusals/twice", divides_again)
 passes_containers = called_otherwise("refusals/containers", unless(bare))
 copies_are_itself = mutant("refusals/deepcopy", copies_itself)
 leaves_scalars = before("refusals/scalars", ignores_scalars)
@@ -138,9 +181,12 @@ guesses_dims = places(
 takes_any_placement = places(
     "refusals/placements", lambda parameter, placement: placement if isinstance(placement, Shard) else None
 )
-lists_are_no_root = called_otherwise("refusals/list-as-root", lists(one_by_one))
+lists_are_no_root = called_otherwise("refusals/list-as-root", lists(first_alone))
 keeps_memory_order = before("refusals/not-contiguous", reads_memory)
 loses_remainders = before("refusals/uneven-columns", drops_remainders)
+leaves_its_hook = called_otherwise("refusals/leaves-as-it-was", hooks_first)
+leaves_its_class = called_otherwise("refusals/leaves-as-it-was", class_first)
+leaves_its_parameter = replace(reference, name="refusals/leaves-other-parameters", fully_shard=first_parameter_first)
 #: Convert all parameters to the dtype of the first.
 converts_all = before("refusals/two-dtypes", lambda module, options: module.to(next(module.parameters()).dtype))
 

@@ -1,0 +1,268 @@
+"""What may be refused: what is asked of a small net, and what comes of it: an error, or a pass like any other."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor.placement_types import Shard
+
+from harness.trial.refusals import ERRORS, TYPE_ERRORS, refused
+from harness.vendor import Feature
+from harness.vendor.bounds import averages
+from harness.worlds.rank import Rank
+from suites.oracle.layout import own, put_together
+from suites.setup.entry_nets import InARow, PlainCase, Sharder, linear, sharder
+
+#: What is done with ``fully_shard`` over all ranks and a net; the net to run then, if it is another.
+Ask = Callable[[Sharder, Any, Rank], "nn.Module | None"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of which net, which may be ``sharded`` before; and what a refusal names, one of these.
+
+    ``feature`` is what the question is about, if that need not be claimed.
+    """
+
+    ask: Ask
+    make: Callable[[], nn.Module]
+    names: tuple[str, ...]
+    error: tuple[str, ...] = ERRORS
+    sharded: bool = False
+    feature: Feature = Feature.FULLY_SHARD
+
+
+# The nets.
+
+
+class Within(InARow):
+    """Modules that run one after the other, in a container that cannot run by itself."""
+
+    def __init__(self, container: Any) -> None:
+        super().__init__()
+        self.layers = container
+
+    def forward(self, x: Tensor) -> Any:
+        """``(…, 2)`` to the same."""
+        for layer in self.layers.values() if isinstance(self.layers, nn.ModuleDict) else self.layers:
+            x = layer(x)
+        return x
+
+
+class Scaled(nn.Linear):
+    """A layer that has a parameter without dims."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        nn.init.ones_(self.weight)
+        nn.init.ones_(self.bias)
+
+    def forward(self, x: Tensor) -> Any:
+        """``(…, 2)`` to the same."""
+        return super().forward(x) * self.scale
+
+
+class TwoDtypes(nn.Module):
+    """A float32 layer, and a float64 one whose weights float32 cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = linear(2, 2), linear(2, 2).double()
+        with torch.no_grad():
+            self.other.weight += 2.0**-40
+
+    def forward(self, x: Tensor) -> Any:
+        """The sum of both, also if both have come to one dtype: then the numbers show it."""
+        return self.one(x) + self.other(x.to(self.other.weight.dtype))
+
+
+def with_bias() -> nn.Linear:
+    """A layer with a bias of ones."""
+    layer = linear(2, 2, bias=True)
+    nn.init.ones_(layer.bias)
+    return layer
+
+
+def then_transposed() -> nn.Module:
+    """Two layers, of which the second one's weight is not contiguous."""
+    first, second = linear(3, 2), linear(2, 3)
+    second.weight = nn.Parameter(second.weight.detach().t().contiguous().t())
+    return nn.Sequential(first, second)
+
+
+def in_a_row() -> nn.Module:
+    """Two layers, of which the second takes what the first gives."""
+    return nn.Sequential(linear(3, 2), linear(2, 3))
+
+
+# What is asked.
+
+
+def sharding(of: Callable[[Any], Any] = lambda net: net, mesh: tuple[int, ...] = (), **options: Any) -> Ask:
+    """To shard the net, or what is said ``of`` it; over a mesh of so many ranks and all on a last axis."""
+
+    def ask(shard: Sharder, net: Any, rank: Rank) -> None:
+        shard(of(net), **options, **({"mesh": rank.mesh((*mesh, rank.size))} if mesh else {}))
+
+    return ask
+
+
+def setting(setter: str, value: Callable[[], Any]) -> Ask:
+    """To give a setter of the net a value."""
+    return lambda shard, net, rank: getattr(net, setter)(value())
+
+
+def copied(shard: Sharder, net: Any, rank: Rank) -> nn.Module:
+    """A deep copy, which does not notice that the net it is a copy of is lost."""
+    found: nn.Module = copy.deepcopy(net)
+    for parameter in net.parameters():
+        own(parameter).zero_()
+    return found
+
+
+PLACED = partial(Asked, feature=Feature.SHARD_PLACEMENT)
+SET = partial(Asked, make=linear, error=TYPE_ERRORS, sharded=True)
+#: What may be refused as soon as it is asked.
+AT_ONCE = {
+    "twice": Asked(
+        sharding(),
+        linear,
+        ("once", "twice", "already sharded", "already applied", "already been applied", "FSDPModule"),
+        sharded=True,
+    ),
+    "list": Asked(
+        sharding(lambda net: net.layers),
+        lambda: Within(nn.ModuleList(in_a_row().children())),
+        ("forward", "container", "ModuleList"),
+    ),
+    "dict": Asked(
+        sharding(lambda net: net.layers),
+        lambda: Within(nn.ModuleDict(dict(zip("ab", in_a_row().children(), strict=True)))),
+        ("forward", "container", "ModuleDict"),
+    ),
+    "deepcopy": Asked(copied, linear, ("deepcopy", "deep copy", "copy", "pickle"), error=TYPE_ERRORS, sharded=True),
+    "scalars": Asked(sharding(), Scaled, ("scale", "scalar", "dim", "1D", "0-dim")),
+    "nameless axes": Asked(sharding(mesh=(1,)), linear, ("mesh_dim_names", "named", "mesh"), feature=Feature.HSDP),
+    "three axes": Asked(sharding(mesh=(1, 1)), linear, ("mesh", "DeviceMesh", "1D", "2D", "3D")),
+    "types of resharding": Asked(
+        sharding(reshard_after_forward="always"), linear, ("reshard_after_forward", "bool"), error=TYPE_ERRORS
+    ),
+    "sizes of groups": Asked(
+        sharding(reshard_after_forward=3),
+        linear,
+        ("reshard_after_forward", "factor", "divisor", "divide", "divisible"),
+        feature=Feature.RESHARD_TO_GROUP,
+    ),
+    "set resharding": SET(
+        setting("set_reshard_after_forward", lambda: 2),
+        names=("reshard_after_forward", "bool"),
+        feature=Feature.UNSHARD,
+    ),
+    "set what comes next": SET(
+        setting("set_modules_to_forward_prefetch", lambda: [linear()]),
+        names=("FSDPModule", "fully_shard", "sharded"),
+        feature=Feature.PREFETCH,
+    ),
+    "set room": SET(
+        setting("set_reduce_scatter_max_input_buffers", lambda: 0),
+        names=("reduce_scatter_max_input_buffers", "max_input_buffers", "buffer"),
+        feature=Feature.INPUT_BUFFERS,
+    ),
+}
+#: What may be refused for the sake of a parameter that others come before.
+AMID = {
+    "dims": PLACED(
+        sharding(shard_placement_fn=lambda parameter: Shard(1)),
+        with_bias,
+        ("dim 1", "dim=1", "Shard(1)", "Shard(dim=1)", "shard_placement_fn", "bias", "out of range"),
+        error=(*ERRORS, "IndexError"),
+    ),
+    "placements": PLACED(
+        sharding(shard_placement_fn=lambda parameter: 0 if parameter.dim() == 1 else None),
+        with_bias,
+        ("shard_placement_fn", "Shard"),
+        error=TYPE_ERRORS,
+    ),
+    "not contiguous": Asked(sharding(), then_transposed, ("contiguous", "stride")),
+    "uneven columns": PLACED(
+        sharding(shard_placement_fn=lambda parameter: Shard(1)),
+        in_a_row,
+        ("uneven", "unevenly", "divide", "divisible", "even", "evenly"),
+    ),
+}
+#: What may be refused in the first forward.
+LATER = {
+    "list as root": Asked(
+        sharding(lambda net: list(net.children())), in_a_row, ("root", "list"), feature=Feature.MODULE_LISTS
+    ),
+    "two dtypes": Asked(sharding(), TwoDtypes, ("dtype",)),
+}
+ASKED = {**AT_ONCE, **AMID, **LATER}
+
+
+# What comes of it.
+
+
+def made(rank: Rank, asked: Asked) -> nn.Module:
+    """The net before anything is asked of it."""
+    net = asked.make().to(rank.device)
+    return sharder(rank)(net) if asked.sharded else net
+
+
+def ask(rank: Rank, case: PlainCase) -> dict[str, Any]:
+    """Ask it, and take a pass."""
+    asked = ASKED[case.way]
+    net = made(rank, asked)
+    return passed(asked.ask(sharder(rank), net, rank) or net, rank.number, rank.device)
+
+
+def ask_in_vain(rank: Rank, case: PlainCase) -> dict[str, Any]:
+    """Ask it; where it is refused, what is no longer as it was, and if nothing a pass: else neither."""
+    asked = ASKED[case.way]
+    net = made(rank, asked)
+    before = parts_of(net)
+    if refused(rank, case, lambda *_: asked.ask(sharder(rank), net, rank)) is None:
+        return {}
+    after = parts_of(net)
+    changed = sorted(part for part in {**before, **after} if not is_same(before.get(part), after.get(part)))
+    return {"changed": changed, **({} if changed else passed(net, rank.number, rank.device))}
+
+
+def parts_of(net: nn.Module) -> dict[str, list[Any]]:
+    """By what each is, the class, the hooks and the parameters of all modules."""
+    found: dict[str, list[Any]] = {}
+    for name, module in net.named_modules():
+        kinds = (held for kind, held in vars(module).items() if kind.endswith("_hooks") and isinstance(held, dict))
+        found[f"class of {name!r}"] = [type(module)]
+        found[f"hooks of {name!r}"] = [hook for held in kinds for hook in held.values()]
+    return {**found, **{f"parameter {name!r}": [parameter] for name, parameter in net.named_parameters()}}
+
+
+def is_same(before: list[Any] | None, after: list[Any] | None) -> bool:
+    """Whether both are the same objects."""
+    return [id(each) for each in before or ()] == [id(each) for each in after or ()]
+
+
+def passed(net: nn.Module, number: int, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The parameters of a net, its outputs for inputs that a rank's ``number`` decides, and gradients: all whole."""
+    full = [put_together(parameter) for parameter in net.parameters()]
+    outputs = net(torch.full((1, 2), 1.0 + number, device=device))
+    outputs.sum().backward()
+    gradients = [put_together(p.grad, p).contiguous() for p in net.parameters() if p.grad is not None]
+    return {"parameters": full, "outputs": outputs.detach().double(), "gradients": gradients}
+
+
+def due(asked: Asked, number: int, ranks: int, is_sharded: bool = True) -> dict[str, Any]:
+    """What the unsharded net gives: gradients are the rank's own, or averages over all ranks of a sharded one."""
+    each = [passed(asked.make(), other) for other in range(ranks)]
+    if not is_sharded:
+        return each[number]
+    sums = [torch.stack(found).sum(0) for found in zip(*(one["gradients"] for one in each), strict=True)]
+    return {**each[number], "gradients": [one / (ranks if averages() else 1) for one in sums]}
