@@ -64,7 +64,16 @@ async def tried(
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
         subject = ["--implementation", mutant.implementation, "--backend", backend, "--world", world]
-        options = ["-qxp", "no:cacheprovider", "--hypothesis-profile", "unshrunk", "--record", str(folder / _RECORD)]
+        # pytest would itself load modules of an installed project with an entry point, to rewrite assertions in them.
+        options = [
+            "--assert=plain",
+            "-qxp",
+            "no:cacheprovider",
+            "--hypothesis-profile",
+            "unshrunk",
+            "--record",
+            str(folder / _RECORD),
+        ]
         status, output = await _pytest([*suites, *subject, *options], _environment(mutant, folder), folder, limit)
         end = _judged(status, folder / _RECORD, output)
     return Try(mutant.id, world, *end, round(time.monotonic() - started, 1), mutant.diff)

@@ -102,7 +102,7 @@ class _Session:
 def heard(*messages: str, cause: str = WorldCannotStart.cause) -> tuple[str, list[str]]:
     """Why a run stops, if it does, and its problems, after results with these messages."""
     session = _Session()
-    options = {"--implementation": "torch", "--backend": "gloo"}
+    options = {"--implementation": "torch", "--backend": "gloo", "--model": ""}
     plugins = SimpleNamespace(get_plugin={"session": session}.get)
     recorder = Recorder(SimpleNamespace(getoption=options.get, pluginmanager=plugins))  # type: ignore[arg-type]
     for message in messages:

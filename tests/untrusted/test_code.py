@@ -36,6 +36,7 @@ KNOWN = {
     "harness.cli": {"importlib.import_module": 1},  # our own commands, by constants
     "harness.doctor.imports": {"importlib.import_module": 5},  # torch and ours, by constants, and what the user names
     "harness.doctor.stages": {"importlib.import_module": 1},  # a module of ours, by a constant
+    "harness.doctor.sharding": {"torch.distributed.all_gather_object": 1},  # in ranks, from each other
     "harness.doctor.device": {"importlib.import_module": 1},  # a module of torch, by a constant
     "harness.vendor.load": {"importlib.import_module": 1},  # what the user names as the subject
     "harness.vendor.api": {"importlib.import_module": 1},  # a module of torch, by a constant
