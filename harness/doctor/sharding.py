@@ -116,7 +116,7 @@ def _tried(subject: Implementation, feature: Feature, train: Callable[[], str]) 
     return ""
 
 
-@probe("nothing else can be right", f"compare with the unsharded layer by hand; {_AVERAGES}; see `whole`, too")
+@probe("nothing else can be right", f"compare with the unsharded layer; {_AVERAGES}; see `whole`, too")
 def averages(asked: tuple[Rank, Implementation]) -> str:
     """gradients are the unsharded layer's, averaged over ranks."""
     rank, subject = asked

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.vendor.api import Implementation
-from harness.vendor.bounds import NotClaimed, claims_all, judge
+from harness.vendor.bounds import NotClaimed, judge
 from harness.vendor.features import Feature
 from harness.worlds.base import (
     Disturbed,
@@ -94,10 +94,7 @@ class Ranks:
             self._worlds[size] = self._opener(size)
         self._active = world = self._worlds[size]
         try:
-            if claims_all():
-                self.outcomes = world.run(program, case, *args, deadline=self._deadline)
-            else:
-                self.outcomes = _unpacked(world.run(asking, case, program, *args, deadline=self._deadline))
+            self.outcomes = _unpacked(world.run(asking, case, program, *args, deadline=self._deadline))
         except Disturbed as error:
             self.disturbed, self.outcomes = error, ()
             raise
@@ -133,7 +130,7 @@ def _unpacked(outcomes: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
     for outcome in outcomes:
         if isinstance(outcome.value, str):
             raise NotClaimed(Feature(outcome.value))
-    return tuple(replace(each, value=each.value[0]) if each.value else each for each in outcomes)
+    return tuple(replace(each, value=each.value[0]) if isinstance(each.value, list) else each for each in outcomes)
 
 
 def _raise_first_cause(outcomes: tuple[Outcome, ...], when: str = "") -> None:

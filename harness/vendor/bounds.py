@@ -18,21 +18,8 @@ from harness.vendor.features import NEEDS_METHOD, Feature
 Bounded = TypeVar("Bounded", bound=Implementation)
 #: What this process judges; None where nothing bounds what is asked.
 _judged: Implementation | None = None
-#: What programs ask for only where it is claimed, whatever their requirement is about.
-_ASKED_FOR = {
-    Feature.UNEVEN_ROWS,
-    Feature.ROW_LAYOUT,
-    Feature.DTENSORS,
-    Feature.PLAIN_FORWARD,
-    Feature.MODULE_LISTS,
-    Feature.MODULE_CLASS,
-    Feature.INPUT_CASTING,
-    Feature.OUTPUT_DTYPE,
-    Feature.UNSHARD,
-    Feature.UNSHARD_IN_BACKWARD,
-    Feature.LAST_BACKWARD,
-    Feature.RECURSE,
-}
+#: What functions of an implementation are looked at for.
+_LOOKED_AT = {Feature.UNEVEN_ROWS, Feature.MODULE_LISTS, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE}
 #: Methods that come with others.
 _ALIKE = {"reshard": "unshard", "set_reshard_after_forward": "unshard", "set_reshard_after_backward": "unshard"}
 
@@ -55,11 +42,6 @@ def judge(implementation: Implementation | None) -> Implementation | None:
 def claims() -> frozenset[Feature]:
     """What is claimed by the implementation that is judged."""
     return frozenset(Feature) if _judged is None else _judged.claims
-
-
-def claims_all() -> bool:
-    """Whether nothing that programs ask for is missing."""
-    return claims() >= _ASKED_FOR
 
 
 def asks_for(feature: Feature) -> None:
@@ -96,7 +78,7 @@ def judged(implementation: Bounded, ranks: int) -> Bounded:
     Its functions raise NotClaimed where they are given what goes beyond its claims.
     """
     judge(implementation)
-    if implementation.claims >= _ASKED_FOR:
+    if implementation.claims >= _LOOKED_AT:
         return implementation
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     return replace(

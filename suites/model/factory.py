@@ -106,7 +106,7 @@ def blocks(net: nn.Module) -> tuple[str, ...]:
 
 
 def is_container(module: nn.Module) -> bool:
-    """Whether it has no forward, and so cannot be sharded by itself."""
+    """Whether it has no forward, and so cannot be sharded."""
     return isinstance(module, (nn.ModuleList, nn.ModuleDict))
 
 

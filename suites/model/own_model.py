@@ -1,4 +1,4 @@
-"""The user's own model: does it train, save and load under ``fully_shard`` as it does by itself?
+"""The user's own model: does it train, save and load under ``fully_shard`` as it does without?
 
 It is judged where ``--model module:function`` names its factory, by this file, which no run of the suites collects: the
 fixed list of requirements judges implementations, and a model is none. A user's own repository has a test file with::

@@ -42,7 +42,7 @@ class Asked:
 
 
 class Within(InARow):
-    """Modules that run one after the other, in a container that cannot run by itself."""
+    """Modules that run one after the other, in a container that has no forward."""
 
     def __init__(self, container: Any) -> None:
         super().__init__()

@@ -19,9 +19,10 @@ from harness.trial import Trial
 from harness.trial.trial import MOST_UNCLAIMED
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor import CORE, TORCH_FSDP2, Feature, Implementation
-from harness.vendor.bounds import NotClaimed, asks_for_method, claims, judge, judged
+from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, judge, judged
 from harness.vendor.load import Subject
 from harness.worlds.rank import Rank
+from reference_models.subject import implementation as reference
 from suites.oracle.layout import even
 
 
@@ -106,6 +107,22 @@ def test_a_case_is_fitted_before_it_is_run() -> None:
         fitted(trial=trial, case=Rows(101))
     trial.close()
     assert trial.facts.case == Rows(104)
+
+
+def asks_for_messages(rank: Rank, case: Rows) -> None:
+    """Ask for a feature that functions are not looked at for."""
+    asks_for(Feature.ONE_MESSAGE)
+
+
+nearly_all = replace(reference, claims=reference.claims - {Feature.ONE_MESSAGE})
+
+
+def test_any_feature_may_be_asked_for_on_ranks() -> None:
+    """Whatever else is claimed, a rank that asks for one that is not ends its case, and fails nothing."""
+    trial = trial_of("nearly_all")
+    with trial.offering(), pytest.raises(NotClaimed, match="one message"):
+        trial.run(asks_for_messages, Rows())
+    trial.close()
 
 
 def test_what_is_asked_here_is_rejected_too() -> None:

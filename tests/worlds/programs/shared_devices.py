@@ -1,4 +1,4 @@
-"""The simulated accelerator as if its devices were the machine's: whoever uses one that another process uses is found.
+"""The simulated accelerator as if its devices were the machine's: two processes on one are found.
 
 A process that uses a device holds the device's file in a folder while a program runs. There its parent, the fork server
 of a controller, is written down.
