@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from harness import __version__
-from harness.vendor import Feature, GroupState, Implementation, Introspection, ParameterOwner, Strategies
-from reference_models import fsdp
+from harness.vendor import CORE, Feature, GroupState, Implementation, Introspection, ParameterOwner, Strategies
+from reference_models import fsdp, one_page
 from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
 from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters
 from reference_models.fsdp.modules.state import ModuleState
@@ -79,4 +79,14 @@ implementation = Implementation(
         lazy_init=_lazy_init,
         states=_states,
     ),
+)
+
+#: The one to be read, which does what CORE asks for but for rows that ranks do not divide.
+page = Implementation(
+    name="one_page",
+    version=__version__,
+    claims=CORE - {Feature.UNEVEN_ROWS} | {Feature.MODULE_CLASS},
+    not_claimed={Feature.UNEVEN_ROWS: "rows that ranks do not divide are refused"},
+    fully_shard=one_page.fully_shard,
+    module_class=one_page.FSDPModule,
 )

@@ -142,7 +142,7 @@ def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:
 
 @dataclass(frozen=True)
 class LargeCase(TrainingCase):
-    """A weight of one number whose gradients in float16 have a mean of less than 2**16, and a sum of just that."""
+    """A small weight whose gradients in float16 have a mean of less than 2**16, and a sum of just that."""
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ class LargeCase(TrainingCase):
         return PASS
 
     def inputs(self, step: int, rank: int) -> Tensor:
-        """``[[2**8]]``."""
-        return torch.full((1, 1), 2.0**8, dtype=torch.float16)
+        """``[[2**8]]``, or a row of those."""
+        return torch.full((1, self.net.dim), 2.0**8, dtype=torch.float16)
 
     def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
         """``2**8 / ranks`` times the output."""

@@ -8,6 +8,7 @@ A weight of four rows on four ranks is registered on rank 1 so::
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from suites.kit.strategies import stacks, training_cases, world_sizes
 from suites.oracle.layout import is_dtensor, local, put_together, shard
 
 Facts = dict[str, dict[str, Any]]
+#: How long, in seconds, other threads have to let go of a tensor that they have communicated.
+LETTING_GO = 1.0
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,18 @@ def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
 
 
 def bytes_of(used: dict[str, weakref.ref[Tensor]]) -> dict[str, int]:
-    """How many bytes each of them still holds."""
+    """How many bytes each of them still holds, when c10d has let go: its threads may do so after a wait returns."""
     gc.collect()
-    tensors = {name: reference() for name, reference in used.items()}
-    return {name: 0 if tensor is None else tensor.untyped_storage().nbytes() for name, tensor in tensors.items()}
+    until = time.monotonic() + LETTING_GO
+    while True:
+        held = {name: _bytes(reference()) for name, reference in used.items()}
+        if not any(held.values()) or time.monotonic() > until:
+            return held
+        time.sleep(0)  # let those threads run
+
+
+def _bytes(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.untyped_storage().nbytes()
 
 
 def forms_of(case: TrainingCase, number: int, root: Reshard, children: Reshard) -> Facts:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Claimed, Feature
+from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase, as_case, fill
 from suites.kit.programs import sharded
@@ -98,7 +99,9 @@ def as_a_list(implementation: Claimed, case: TrainingCase, net: Any, **options: 
     implementation.fully_shard(net, **options)
 
 
-FROZEN = tuple(Route(actions=frozen, **each) for each in ({"spread": frozen_first}, {}, {"net": Recomputing}))
+FROZEN = (Route(actions=frozen, spread=frozen_first), Route(actions=frozen))
+#: In backward too, blocks find the whole parameters of what is around them.
+FROZEN_AND_RECOMPUTED = Route(actions=frozen, net=Recomputing)
 AGAIN = tuple(Route(actions=frozen, net=net) for net in (Twice, Glancing))
 BY_TURNS = Route(actions=by_turns)
 ALL_FROZEN = Route(actions=("freeze blocks", "forward", "reshard"))
@@ -182,7 +185,8 @@ WIDE = TrainingCase(2, Stack(8, ("mlp",)), (0,), "float64", exact=True, reshard_
 @given(case=how_cases(*SOME, plain=True))
 def test_frozen_parameters_train_as_unsharded(trial: Trial, case: HowCase) -> None:
     """Parameters frozen before or after sharding, beside trainable ones, have no gradient; all others the right one."""
-    for route in FROZEN:
+    recomputed = (FROZEN_AND_RECOMPUTED,) if Feature.PLAIN_FORWARD in claims() else ()
+    for route in (*FROZEN, *recomputed):
         follows(trial, case, route)
 
 
