@@ -17,21 +17,21 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None, reshard_after_fo
     if isinstance(module, FSDPModule) or type(module).forward is nn.Module.forward:
         raise ValueError(f"expected a module with a forward, and each only once, got {type(module).__name__}")
     if reshard_after_forward not in (True, False, None):
-        raise ValueError(f"expected True, False or None for reshard_after_forward, got {reshard_after_forward!r}")
+        raise ValueError(f"expected True, False or None, got reshard_after_forward={reshard_after_forward!r}")
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for owner in module.modules():
-        for name, parameter in owner._parameters.items():
-            if parameter is not None and not isinstance(parameter, DTensor):
-                places.setdefault(parameter, []).append((owner, name))
+    for path, parameter in module.named_parameters(remove_duplicate=False):
+        if not isinstance(parameter, DTensor):
+            owner, _, name = path.rpartition(".")
+            places.setdefault(parameter, []).append((module.get_submodule(owner), name))
     sharded: list[nn.Parameter] = []
     for parameter in places:
         if parameter.ndim == 0 or parameter.shape[0] % mesh.size() or hasattr(parameter, "is_sharded"):
             raise ValueError(f"expected a dim 0 that {mesh.size()} ranks divide, not tied elsewhere: {parameter.shape}")
-        rows = parameter.shape[0] // mesh.size()
-        part = parameter.detach().narrow(0, mesh.get_local_rank() * rows, rows).to(mesh.device_type, copy=True)
-        sharded.append(nn.Parameter(DTensor.from_local(part, mesh, [Shard(0)]), parameter.requires_grad))
-    added = {"mesh": mesh, "places": list(places.values())}
-    module.__class__ = type(f"FSDP{type(module).__name__}", (FSDPModule, type(module)), added)
+        part = parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].to(mesh.device_type, copy=True)
+        lies = DTensor.from_local(part, mesh, [Shard(0)], shape=parameter.shape, stride=parameter.stride())
+        sharded.append(nn.Parameter(lies, parameter.requires_grad))
+    places_of = {"places": list(places.values())}
+    module.__class__ = type(f"FSDP{type(module).__name__}", (FSDPModule, type(module)), places_of)
     module.register(sharded)
     for parameter in places:
         parameter.is_sharded = True  # type: ignore[attr-defined]
@@ -41,7 +41,6 @@ def fully_shard(module: Any, *, mesh: DeviceMesh | None = None, reshard_after_fo
 class FSDPModule:
     """What a sharded module is besides its own class: its parameters are whole while its forward runs."""
 
-    mesh: DeviceMesh
     places: list[list[tuple[nn.Module, str]]]  # of each parameter, where it is registered: tied ones more than once
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - a slice of a container makes one not sharded
@@ -52,11 +51,10 @@ class FSDPModule:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         sharded: list[Any] = [owner._parameters[name] for (owner, name), *_ in self.places]
-        parts = [parameter.to_local() for parameter in sharded]
-        wholes = [Gather.apply(part, self.mesh) for part in parts]  # type: ignore[no-untyped-call]
+        wholes = [Gather.apply(p.to_local(), p.device_mesh) for p in sharded]  # type: ignore[no-untyped-call]
         self.register(wholes)
         try:
-            with SavesPlaces(wholes, parts, self.mesh):
+            with SavesPlaces(wholes, sharded):
                 return super().forward(*args, **kwargs)  # type: ignore[misc]
         finally:
             self.register(sharded)
@@ -85,16 +83,18 @@ class Gather(torch.autograd.Function):
 
 
 class SavesPlaces(torch.autograd.graph.saved_tensors_hooks):
-    """Of whole parameters, autograd saves only where in them a tensor lies; backward gathers them again."""
+    """Of whole parameters, autograd saves only where in them a tensor lies, and backward gathers them again."""
 
-    def __init__(self, wholes: list[Tensor], parts: list[Tensor], mesh: DeviceMesh) -> None:
-        part_of = {whole.untyped_storage().data_ptr(): part for whole, part in zip(wholes, parts, strict=False)}
+    def __init__(self, wholes: list[Tensor], sharded: list[Any]) -> None:
+        sharded_of = {whole.untyped_storage().data_ptr(): p for whole, p in zip(wholes, sharded, strict=True)}
+        save_other, find_other = torch._C._autograd._top_saved_tensors_default_hooks(True) or (lambda each: each,) * 2
 
         def save(tensor: Tensor) -> Any:
-            part = part_of.get(tensor.untyped_storage().data_ptr())
-            return tensor if part is None else (part.detach(), tensor.size(), tensor.stride(), tensor.storage_offset())
+            if (p := sharded_of.get(tensor.untyped_storage().data_ptr())) is None:
+                return (save_other(tensor),)
+            return p.detach().to_local(), p.device_mesh, tensor.size(), tensor.stride(), tensor.storage_offset()
 
         def find(saved: Any) -> Any:
-            return saved if isinstance(saved, Tensor) else Gather.apply(saved[0], mesh).as_strided(*saved[1:])  # type: ignore[no-untyped-call]
+            return Gather.apply(*saved[:2]).as_strided(*saved[2:]) if saved[1:] else find_other(*saved)  # type: ignore[no-untyped-call]
 
         super().__init__(save, find)

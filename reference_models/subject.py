@@ -81,7 +81,7 @@ implementation = Implementation(
     ),
 )
 
-#: The one to be read, which does what CORE asks for but for rows that ranks do not divide.
+#: The one to be read. Of what it claims, one thing fails: recomputing modules within a sharded one, not around it.
 page = Implementation(
     name="one_page",
     version=__version__,

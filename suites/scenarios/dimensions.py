@@ -32,11 +32,17 @@ _POLICY = (Feature.MIXED_PRECISION,)
 
 #: Each dimension, by the name of its field of ``Scenario``.
 DIMENSIONS: dict[str, tuple[Value, ...]] = {
-    "net": _values(
-        "linear", "attention", "convolution", "embedding", "norms", "tied", "unused", "frozen", "dtypes", "empty"
+    "net": (
+        *_values("linear", "attention", "convolution"),
+        Value("embedding", (Feature.UNEVEN_ROWS,)),  # of five words
+        *_values("norms", "tied", "unused", "frozen", "dtypes", "empty"),
     ),
     "runs": _values("once", "twice", "skipped", "no grad", "eval", method=Feature.FORWARD_METHOD),
-    "wrapping": _values("blocks", "parts", "root", "wrapper", "list", "shared"),
+    "wrapping": (
+        *_values("blocks", "parts", "root", "wrapper"),
+        Value("list", (Feature.MODULE_LISTS,)),
+        Value("shared"),
+    ),
     "mesh": (
         Value("2", ranks=2),
         Value("1"),
@@ -48,13 +54,23 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("2 of 2", (Feature.TENSOR_PARALLEL,), 4),
         Value("2x1 of 2", (Feature.TENSOR_PARALLEL, Feature.HSDP), 4),
     ),
-    "rows": (*_values("even", "uneven", "fewer"), Value("columns", (Feature.SHARD_PLACEMENT,))),
+    "rows": (
+        Value("even"),
+        *(Value(name, (Feature.UNEVEN_ROWS,)) for name in ("uneven", "fewer")),
+        Value("columns", (Feature.SHARD_PLACEMENT,)),
+    ),
     "dtype": (
         *_values("float64", "float32", "bfloat16"),
-        *(Value(name, _POLICY) for name in ("param", "param and reduce", "reduce", "output", "wider")),
+        *(Value(name, (*_POLICY, Feature.INPUT_CASTING)) for name in ("param", "param and reduce")),
+        Value("reduce", _POLICY),
+        Value("output", (*_POLICY, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE)),
+        Value("wider", (*_POLICY, Feature.INPUT_CASTING)),
     ),
     "inputs": _values("tensor", "nested", "dataclass", "subclass"),
-    "reshard": (*_values("default", "always", "never", "changed"), Value("pairs", (Feature.RESHARD_TO_GROUP,), 4)),
+    "reshard": (
+        *_values("default", "always", "never", changed=Feature.UNSHARD),
+        Value("pairs", (Feature.RESHARD_TO_GROUP,), 4),
+    ),
     "recompute": (
         *_values("none", "around", "selective", "reentrant"),
         *(Value(name, (Feature.CHECKPOINT,)) for name in ("block", "part")),
@@ -64,8 +80,9 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *(Value(name, (Feature.PREFETCH,)) for name in ("forward", "backward", "both", "finished")),
     ),
     "gradients": (
-        *_values("plain", "two losses", "clipped", "hooks"),
-        *(Value(name, (Feature.ACCUMULATION,)) for name in ("unsynchronised", "last backward")),
+        *_values("plain", "two losses", clipped=Feature.DTENSORS),
+        *_values("hooks", unsynchronised=Feature.ACCUMULATION),
+        Value("last backward", (Feature.ACCUMULATION, Feature.LAST_BACKWARD)),
         Value("no all-reduce", (Feature.ACCUMULATION, Feature.HSDP)),
         Value("factor", (Feature.DIVIDE_FACTOR,)),
         Value("sums", (Feature.FORCE_SUM,)),
@@ -73,7 +90,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "offload": _values("none", cpu=Feature.CPU_OFFLOAD),
     "life": (
-        *_values("plain", "frozen and thawed", "converted"),
+        *_values("plain", "frozen and thawed", converted=Feature.CONVERSION),
         Value("loaded", (Feature.STATE_DICT,)),
         Value("meta", (Feature.META_DEVICE, Feature.STATE_DICT)),
         *(Value(name, (Feature.RESET,)) for name in ("exception", "exception in backward")),

@@ -27,19 +27,12 @@ def test_the_page_is_a_page() -> None:
         "reshard/frees-memory",
         "parameters/frozen",
         "parameters/tied-across-groups",
-        "refusals/leaves-other-parameters",
         "refusals/deepcopy",
         "reduction/half-range",
         "entry/slices",
-        "interactions/two-ranks",
     ],
 )
 def test_what_the_page_claims_is_right(requirement: str) -> None:
     """In threads."""
     end = judged(requirement, PAGE, "threads")
     assert end.verdict is Verdict.PASS, end
-
-
-def test_what_the_page_cannot_do_is_not_asked_of_it() -> None:
-    """As of any implementation that does not claim it."""
-    assert judged("hsdp/rows", PAGE, "threads").verdict is Verdict.NOT_CLAIMED
