@@ -52,6 +52,9 @@ def offering(ranks: int, implementation: Implementation) -> Iterator[None]:
 class TimeIsUp(Exception):
     """Raised in the controller when a test's timeout passes while no rank runs."""
 
+    def __str__(self) -> str:
+        return "the timeout passed while no rank ran: give it more by --timeout, or draw fewer cases"
+
 
 class Sized(Protocol):
     """What a trial runs: any case that says how many ranks it is for."""

@@ -22,8 +22,8 @@ def test_the_time_limit_ends_the_run_in_progress() -> None:
 
 
 def test_the_time_limit_interrupts_the_controller_between_runs() -> None:
-    """While no rank is at work, the test itself is interrupted."""
-    with pytest.raises(TimeIsUp):
+    """While no rank is at work, the test itself is interrupted, with a sentence that says what to do."""
+    with pytest.raises(TimeIsUp, match="give it more by --timeout"):
         trial_on(Worlds()).time_is_up("time is up")
         for _ in range(10**6):
             pass
