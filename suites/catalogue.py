@@ -1,7 +1,7 @@
 """Every requirement of the suites as one list, and the two tables of it in the docs.
 
 python -m suites.catalogue requirements > docs/requirements.md
-python -m suites.catalogue seeds reports/torch.jsonl reports/reference.jsonl > docs/seed-coverage.md
+python -m suites.catalogue seeds reports/torch.jsonl reports/reference.jsonl > docs/evidence/seed-coverage.md
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def requirements() -> Iterator[str]:
     yield (
         "*Needs* are the features an implementation must claim, how many ranks a world must have at least, what the "
         "machine must not lack, and the kind of world if only one will do. *Source* names the rows of "
-        "[the seed documents](seed-coverage.md) that the requirement covers."
+        "[the seed documents](evidence/seed-coverage.md) that the requirement covers."
     )
     yield ""
     yield (

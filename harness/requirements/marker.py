@@ -61,7 +61,7 @@ def requirement(
     Comparisons in each of its examples are soft assertions (``Trial.collecting_failures``), and each of its cases is
     fitted to what is claimed (``Case.fitted``).
 
-    ``source`` names the rows of ``docs/seed-coverage.md`` that it covers, e.g. ``"C8"``.
+    ``source`` names the rows of ``docs/evidence/seed-coverage.md`` that it covers, e.g. ``"C8"``.
     """
     assert "/" in id, id
     assert level in LEVELS, level

@@ -26,8 +26,8 @@ def test_every_seed_row_is_required() -> None:
 
 
 def test_the_table_of_seed_rows_names_their_requirements() -> None:
-    """docs/seed-coverage.md has every seed row with the ids of its requirements, and no failure."""
-    table = (DOCS / "seed-coverage.md").read_text(encoding="utf-8")
+    """docs/evidence/seed-coverage.md has every seed row with the ids of its requirements, and no failure."""
+    table = (DOCS / "evidence/seed-coverage.md").read_text(encoding="utf-8")
     rows = {cells[1].strip(): cells for line in table.splitlines() if len(cells := line.split("|")) > 5}
     for row, members in by_seed().items():
         assert re.findall(r"`([^`]+)`", rows[row][3]) == [member.id for member in members]
