@@ -2,6 +2,7 @@
 
     torchrun --nnodes=2 --nproc-per-node=8 … -m harness.attached -- pytest suites --record run.jsonl
     MASTER_ADDR=… MASTER_PORT=… srun --ntasks-per-node=8 python -m harness.attached -- pytest suites
+    mpiexec -n 8 python -m harness.attached -- pytest suites
 
 Started once for each rank, with the variables of torchrun, srun (SLURM_*) or mpiexec (OMPI_COMM_WORLD_*, PMI_*).
 Without ``--world``, requirements run in the attached world: a case for fewer ranks than there are takes one of
@@ -102,7 +103,11 @@ def _control(launch: Launch, args: list[str]) -> int:
     try:
         return int(pytest.main(args, plugins=[stopping]))
     finally:
+        is_whole = not fleet.lost()
         fleet.close()
+        sys.stdout.flush()
+        if launch.mpiexec is not None:
+            launch.mpiexec.leave() if is_whole else launch.mpiexec.abort()
 
 
 class _Stopping:

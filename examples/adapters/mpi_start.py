@@ -32,8 +32,8 @@ def world(options: Any) -> Any:
         rank, size = options.group_rank, options.group_size
         os.environ.update(PMI_FD=str(theirs.detach()), PMI_RANK=str(rank), PMI_SIZE=str(size))
         if rank == 0:
-            options.store.set("world", f"world-{os.getpid()}")  # names shared memory as well
             options.store.set("PMI_process_mapping", f"(vector,(0,1,{size}))")  # one node
+            options.store.set("world", f"world-{os.getpid()}")  # last: others wait for it; names shared memory
         threading.Thread(target=_answer, args=(line, options.store, size), daemon=True).start()
         start = ctypes.CDLL("libmpi.so.12").MPI_Init_thread  # mpi4py's would keep the answering thread from running
         start(None, None, MPI.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))

@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from harness.attached import pytest_arguments
 from harness.worlds import wire
 from harness.worlds.attached import fleet as attached_fleet
 from harness.worlds.attached.launch import launched, machine, open_store
+from harness.worlds.attached.pmi import Mpiexec
 from harness.worlds.attached.sealed_line import AGENT, CONTROLLER, SealedLine
-from tests.attached.attaching import knock
+from tests.attached.attaching import knock, mpiexec
 from tests.patience import GUARD
 
 KEY = b"the key of a run"
@@ -45,6 +46,11 @@ def test_few_ranks_of_a_launch_are_on_many_nodes() -> None:
     assert attached_fleet.spread(["a", "b", "c", "a"]) == [0, 1, 2, 3]
     assert attached_fleet.spread(["a"] * 8 + ["b"] * 8)[:4] == [0, 8, 1, 9]
     assert attached_fleet.spread(["one"] * 3) == [0, 1, 2]
+
+
+def test_nodes_have_numbers_by_their_first_ranks() -> None:
+    """What a launcher or this machine calls a node is for nobody to read."""
+    assert attached_fleet.numbered(["b", "b", "a", "b", "c"]) == ["0", "0", "1", "0", "2"]
 
 
 def lines(*sides: bytes) -> list[SealedLine]:
@@ -126,7 +132,7 @@ def test_launchers_are_understood(variables: dict[str, str], found: tuple[object
 def test_ranks_on_one_machine_are_on_one_node_where_the_launcher_names_none(names: tuple[str, str]) -> None:
     """The record counts one node for all of them, rank 0's included, and each rank has a local rank of its own."""
     launches = [launched({names[0]: str(rank), names[1]: "4", **MEETING}) for rank in range(4)]
-    store = HashStore()
+    store = PrefixStore("a launch", HashStore())
     with ThreadPoolExecutor(3) as pool:
         joining = [pool.submit(attached_fleet.join, launch, store) for launch in launches[1:]]
         fleet = attached_fleet.gather(launches[0], store, seconds=60)
@@ -136,6 +142,8 @@ def test_ranks_on_one_machine_are_on_one_node_where_the_launcher_names_none(name
     for line in joining:
         line.result().close()
     fleet.close()
+    names = [words.partition(" is gone")[0] for words in fleet.lost()]
+    assert names == [f"the agent of rank {rank} on node 0" for rank in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,13 @@ def test_ranks_on_one_machine_are_on_one_node_where_the_launcher_names_none(name
     [
         ({}, "no launcher has started this process"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT are not set"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "are not set.*before srun, `export MASTER_ADDR=… MASTER_PORT=…`"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, "are not set.*`mpiexec -genv MASTER_ADDR …"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, "^MASTER_ADDR is not set"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+            "^MASTER_PORT is not set.*`mpiexec -x MASTER_ADDR=… -x MASTER_PORT=…`",
+        ),
         ({"RANK": "2", "WORLD_SIZE": "2", **MEETING}, "expected a rank from 0 to WORLD_SIZE - 1"),
         ({"RANK": "-1", "WORLD_SIZE": "2", **MEETING}, "RANK='-1': expected a number"),
     ],
@@ -165,6 +180,31 @@ def test_rank_0_keeps_the_store_where_the_launcher_does_not() -> None:
     assert [line.split()[1] for line in listening.splitlines() if f":{port:04X} 0" in line and " 0A " in line] == [
         f"0100007F:{port:04X}"
     ]
+
+
+def test_mpiexec_tells_ranks_of_one_machine_where_they_meet() -> None:
+    """Nothing needs to be set: the address is loopback's, and the port one that rank 0 was given by its machine."""
+    with mpiexec(2) as descriptors:
+        told = [
+            {"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "PMI_FD": str(descriptor)}
+            for rank, descriptor in enumerate(descriptors)
+        ]
+        launches = [launched(variables) for variables in told]
+        with ThreadPoolExecutor(2) as pool:
+            stores = list(pool.map(open_store, launches))
+        assert launches[0].mpiexec is not None
+        launches[0].mpiexec.leave()
+    stores[1].set("said", "there")
+    assert stores[0].get("said") == b"there"
+    assert launches[0].address == "127.0.0.1"
+
+
+def test_an_mpiexec_that_does_not_answer_is_told_in_a_sentence() -> None:
+    """Whoever started ranks so is asked for a port."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with pytest.raises(ConnectionError, match=r"mpiexec does not say at which port ranks meet .* set MASTER_PORT"):
+        Mpiexec(ours.detach(), GUARD).given("29500")
 
 
 @pytest.mark.parametrize(

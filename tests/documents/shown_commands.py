@@ -24,6 +24,8 @@ from tests import ROOT as ROOT
 PROGRAMS = ("fsdp-conformance", "pytest", "torchrun", "python")
 #: What may stand before one of them, beside options and variables. A session begins a line with a dollar.
 LAUNCHERS = ("$", "srun", "nice")
+#: Some of its options have values in words of their own, so that only a program of ours says where they end.
+_MPIEXEC = "mpiexec"
 #: What ends the words of one command.
 _ENDS = re.compile(r"[();<>|&]+")
 _CONTINUED = re.compile(r"\\\n\s*")
@@ -62,6 +64,8 @@ def _ours(words: Sequence[str]) -> Iterator[list[str]]:
             one.append(word)
             continue
         found = list(itertools.dropwhile(lambda each: each in LAUNCHERS or each[:1] == "-" or "=" in each, one))
+        if found[:1] == [_MPIEXEC]:
+            found = list(itertools.dropwhile(lambda each: each not in PROGRAMS, found))
         if found and found[0] in PROGRAMS:
             yield found
         one = []

@@ -44,6 +44,7 @@ def test_what_is_misspelt_is_seen(pytestconfig: pytest.Config) -> None:
         "torchrun --nodes=2 -m harness.attached -- pytest suites",
         "torchrun --nnodes=2 -m harness.atached -- pytest suites",
         "srun python -m harness.attached pytst suites",
+        "mpiexec -n 2 -genv MASTER_ADDR here python -m harness.attached -- pytst suites",
     ]
     for text in shown:
         [words] = commands(text)

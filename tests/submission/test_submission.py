@@ -14,6 +14,7 @@ import pytest
 
 from harness.commands import bundle as bundle_command
 from harness.commands import verify as verify_command
+from harness.records.provenance import plan_digest
 from harness.submission.archive import PAGE, SubmissionError, pack
 from harness.submission.manifest import contents_of, sha256
 from harness.submission.runs import RUN_CHECKS, SubmittedRun
@@ -43,6 +44,20 @@ def test_a_complete_run_is_verified_with_its_counts() -> None:
         "should": {"fail": 1},
     }
     assert (facts["standing"], facts["reason"]) == ("INCOMPLETE", "1 result not run")
+
+
+def test_a_run_of_ranks_that_a_launcher_has_started_is_verified() -> None:
+    """Its results are those of attached ranks alone, and it leaves out nothing that they can judge."""
+    forger = Forger()
+    forger.results = [one for one in forger.results if one["world"] == "threads"]
+    for one in forger.results:
+        one.update(world="attached", nodeid=one["nodeid"].replace("threads", "attached"))
+    planned = [(one["nodeid"], one["requirement"], one["level"]) for one in forger.results]
+    nodeids = [nodeid for nodeid, _, _ in planned]
+    forger.header.update(worlds=["attached"], plan=nodeids, plan_digest=plan_digest(planned))
+    found = verified(forger.members())
+    assert (found.problems, found.notes) == ((), ())
+    assert verify_command.as_json(found)["runs"][RECORD]["worlds"] == ["attached"]
 
 
 @pytest.mark.parametrize("name", FORGED)

@@ -24,8 +24,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from harness.vendor.api import Backend
 from harness.worlds import wire
@@ -44,17 +45,18 @@ _fleet: Fleet | None = None
 class Fleet:
     """All ranks of a launch: this process, which is rank 0's, and the agents of the others."""
 
-    def __init__(self, launch: Launch, store: Store, members: Collection[Member], on_one_machine: bool) -> None:
+    def __init__(self, launch: Launch, store: PrefixStore, members: Collection[Member], on_one_machine: bool) -> None:
         self.size = launch.size
         self.on_one_machine = on_one_machine
         self._launch, self._store = launch, store  # which ends with this process, if it is kept here
         self._seen: dict[str, bool] = {}
         started = sorted(members, key=lambda member: member.rank)
-        order = spread([launch.node, *(member.node for member in started)])
+        nodes = numbered([launch.node, *(member.node for member in started)])
+        order = spread(nodes)
         self._members = {place: started[rank - 1] for place, rank in enumerate(order) if rank}
         for place, member in self._members.items():
-            member.rank = place  # what worlds call it
-        self._nodes = [launch.node, *(member.node for member in self._members.values())]
+            member.rank, member.node = place, nodes[member.rank]  # what worlds and messages call them
+        self._nodes = [nodes[rank] for rank in order]
         self._locals = [launch.local, *(member.local for member in self._members.values())]
 
     def start(self, ranks: tuple[int, ...], backend: Backend, method: str, directory: Path) -> WorkerHandle:
@@ -72,7 +74,8 @@ class Fleet:
     def store(self, path: Path) -> Callable[[], Store]:
         """What opens, on a rank, a store that no rank has used before; ``path`` is one that was never used here."""
         prefix = f"{self._launch.prefix}/{path.parent.name}/{path.name}"
-        return partial(store_of_world, self._launch.address, self._launch.port, prefix)
+        kept = cast("TCPStore", self._store.underlying_store)
+        return partial(store_of_world, self._launch.address, kept.port, prefix)
 
     def place(self, rank: int, size: int) -> tuple[int, int, bool]:
         """Which of how many ranks of a world a rank is on its node; and whether all are on one machine."""
@@ -101,6 +104,12 @@ class Fleet:
         """Let all agents go."""
         for member in self._members.values():
             member.leave()
+
+
+def numbered(nodes: Sequence[str]) -> list[str]:
+    """What messages call the nodes of ranks: ``"0"`` that of rank 0, ``"1"`` the next one that is another."""
+    numbers = {node: str(number) for number, node in enumerate(dict.fromkeys(nodes))}
+    return [numbers[node] for node in nodes]
 
 
 def spread(nodes: Sequence[str]) -> list[int]:
@@ -156,7 +165,7 @@ def shared_folder() -> str:
 # Finding each other.
 
 
-def gather(launch: Launch, store: Store, seconds: float = GATHERING.total_seconds()) -> Fleet:
+def gather(launch: Launch, store: PrefixStore, seconds: float = GATHERING.total_seconds()) -> Fleet:
     """In rank 0's process: have all agents come. Raises OSError, with the missing ranks, if they do not in time."""
     until = time.monotonic() + seconds
     others = range(1, launch.size)

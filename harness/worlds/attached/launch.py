@@ -5,6 +5,9 @@ The variables of rank 3 of 4, the second one of node 1::
     torchrun    RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=1, with MASTER_ADDR and MASTER_PORT
     srun        SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NODEID=1; the user gives MASTER_ADDR, MASTER_PORT
     mpiexec     OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 …, or PMI_RANK=3 PMI_SIZE=4 …; likewise
+
+On one node the address is loopback's if it is not set; and where mpiexec passes on values (PMI_FD), rank 0 takes a free
+port and has mpiexec tell the others.
 """
 
 from __future__ import annotations
@@ -17,15 +20,44 @@ from dataclasses import dataclass
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-#: By launcher: the variables with the rank, the number of ranks, the rank among those of its node, and the node. The
-#: first of whom both rank and number are there has started us: what runs inside a Slurm job sees Slurm's, too.
+from harness.worlds.attached.pmi import Mpiexec
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The names of what a launcher sets: a rank, how many there are, both of the rank's node, and the node.
+
+    ``setting`` is how its user sets variables on all ranks.
+    """
+
+    rank: str
+    size: str
+    local: str
+    local_size: str
+    node: str
+    setting: str
+
+
+_SRUN = "before srun, `export MASTER_ADDR=… MASTER_PORT=…`"
+#: The first of which both rank and number are there has started us: what runs inside a Slurm job sees Slurm's, too.
 _LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", ""),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
-)
+    _Launcher(
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+        "in each process, `export MASTER_ADDR=… MASTER_PORT=…`",
+    ),
+    _Launcher(
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "",
+        "`mpiexec -x MASTER_ADDR=… -x MASTER_PORT=…`",
+    ),
+    _Launcher(
+        "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "",
+        "`mpiexec -genv MASTER_ADDR … -genv MASTER_PORT …`",
+    ),
+    _Launcher(
+        "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID", _SRUN
+    ),
+    _Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", "SLURM_NODEID", _SRUN),
+)  # fmt: skip
 
 #: How long ranks wait for each other at the start: a scheduler may start them minutes apart.
 GATHERING = datetime.timedelta(minutes=5)
@@ -49,6 +81,8 @@ class Launch:
     keeps_store: bool
     #: Which of several attempts to start these ranks it is.
     attempt: str
+    #: Where mpiexec passes on values: the line to it. It then says the port, if that is 0.
+    mpiexec: Mpiexec | None = None
 
     @property
     def prefix(self) -> str:
@@ -58,31 +92,45 @@ class Launch:
 
 def launched(environment: Mapping[str, str]) -> Launch:
     """What the launcher says. Raises ValueError, with what to do, if there is none or it says too little."""
-    named = next((names for names in _LAUNCHERS if names[0] in environment and names[1] in environment), None)
-    if named is None:
+    given = next((each for each in _LAUNCHERS if each.rank in environment and each.size in environment), None)
+    if given is None:
         raise ValueError(
             "no launcher has started this process: expected RANK and WORLD_SIZE, as torchrun sets them, or what srun "
             "or mpiexec sets; start it by `torchrun --nproc-per-node=2 -m harness.attached -- pytest suites`"
         )
-    rank, size, local, node = named
-    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
-    if not address or not port:
-        raise ValueError(
-            "MASTER_ADDR and MASTER_PORT are not set, so ranks do not know where to meet: give the address of rank 0's "
-            "machine, and a port that is free there"
-        )
+    mpiexec = None
+    if given.rank == "PMI_RANK" and "PMI_FD" in environment:
+        mpiexec = Mpiexec(_number(environment, "PMI_FD"), GATHERING.total_seconds())
+    meeting = _meeting(environment, given, mpiexec is not None)
     found = Launch(
-        rank=_number(environment, rank),
-        size=_number(environment, size),
-        address=address,
-        port=_number(environment, "MASTER_PORT"),
-        local=_number(environment, local) if local in environment else None,
-        node=environment.get(node) or machine(),
+        rank=_number(environment, given.rank),
+        size=_number(environment, given.size),
+        address=meeting["MASTER_ADDR"],
+        port=_number(meeting, "MASTER_PORT"),
+        local=_number(environment, given.local) if given.local in environment else None,
+        node=environment.get(given.node) or machine(),
         keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        mpiexec=mpiexec,
     )
     if not 0 <= found.rank < found.size:
-        raise ValueError(f"{rank}={found.rank} and {size}={found.size}: expected a rank from 0 to {size} - 1")
+        raise ValueError(
+            f"{given.rank}={found.rank} and {given.size}={found.size}: expected a rank from 0 to {given.size} - 1"
+        )
+    return found
+
+
+def _meeting(environment: Mapping[str, str], launcher: _Launcher, finds_port: bool) -> dict[str, str]:
+    """MASTER_ADDR and MASTER_PORT, which is 0 where mpiexec will say it. Raises ValueError if one is not known."""
+    is_one_node = environment.get(launcher.local_size) == environment[launcher.size]
+    known = {"MASTER_ADDR": "127.0.0.1" if is_one_node else "", "MASTER_PORT": "0" if finds_port else ""}
+    found = {name: environment.get(name) or value for name, value in known.items()}
+    if missing := [name for name, value in found.items() if not value]:
+        raise ValueError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set, so ranks do not know where to "
+            "meet: give all of them the address of rank 0's machine as MASTER_ADDR, and as MASTER_PORT a port that is "
+            f"free there: {launcher.setting}"
+        )
     return found
 
 
@@ -93,22 +141,25 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def open_store(launch: Launch) -> Store:
+def open_store(launch: Launch) -> PrefixStore:
     """Where the processes of a launch meet. Rank 0 keeps it if the launcher does not, and lets in one interface alone.
 
     Raises OSError if that is impossible here, or RuntimeError if there is no answer.
     """
-    listener = None
+    listener, port = None, launch.port
     if launch.rank == 0 and not launch.keeps_store:
         host = outward(launch.address, launch.port)
-        listener = socket.create_server((host, launch.port), family=family_of(host), backlog=1024).detach()
+        listener = socket.create_server((host, launch.port), family=family_of(host), backlog=1024)
+        port = listener.getsockname()[1]
+    if launch.mpiexec is not None and not launch.port:
+        port = int(launch.mpiexec.given("" if listener is None else str(port)))
     store = TCPStore(
         launch.address,
-        launch.port,
+        port,
         is_master=listener is not None,
         timeout=GATHERING,
         wait_for_workers=False,
-        master_listen_fd=listener,
+        master_listen_fd=None if listener is None else listener.detach(),
     )
     return PrefixStore(launch.prefix, store)
 
