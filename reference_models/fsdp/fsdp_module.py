@@ -150,11 +150,15 @@ class FSDPModule(nn.Module):
             group.reduces_unused = enable
 
     def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
-        """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place."""
+        """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place.
+
+        On a device, in ``stream``; on the CPU all is in order anyway.
+        """
         for group in _only_group(self, "an all-reduce hook"):
             if stream is not None and group.mesh.replicate.size > 1:
                 raise ValueError("stream cannot be set when using native HSDP: its all-reduce has a place of its own")
-            group.all_reduce_hook = hook if stream is None else _in_stream(hook, stream)
+            in_order = stream is None or group.mesh.device.type == "cpu"
+            group.all_reduce_hook = hook if in_order else _in_stream(hook, stream)
 
     def set_custom_all_gather(self, comm: AllGather) -> None:
         """Gather with ``comm``."""
