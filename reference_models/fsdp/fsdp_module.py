@@ -28,7 +28,7 @@ from reference_models.fsdp.communication.comms import (
 )
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import with_own_group
-from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.modules.lazy_init import sharding_state
 from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 
@@ -206,10 +206,12 @@ class FSDPModule(nn.Module):
         _state(self).post_optim_event = event
 
     def reset_iter_state(self) -> None:
-        """After an exception in forward or backward: begin afresh; the gradients of that iteration are lost."""
+        """After an exception in forward or backward: begin afresh; the gradients of that iteration are lost.
+
+        Before the first forward, which decides who is the root, there is nothing to do.
+        """
         state = _state(self)
-        lazy_init(state)
-        if not state.is_root:
+        if state.is_root is False:
             raise RuntimeError("reset_iter_state() must be called on the root FSDP module")
         state.tree.reset()
 
