@@ -173,8 +173,9 @@ AT_ONCE = {
         feature=Feature.INPUT_BUFFERS,
     ),
 }
-#: What may be refused for the sake of a parameter that others come before.
+#: What may be refused for the sake of a parameter, which others may come before.
 AMID = {
+    "inner last": Asked(sharding(lambda net: net[0]), in_a_row, ("inner", "order", "already", "mesh"), sharded=True),
     "dims": PLACED(
         sharding(shard_placement_fn=lambda parameter: Shard(1)),
         with_bias,

@@ -55,11 +55,19 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
     return {
         "empty": refusal(fsdp.fully_shard, [], mesh=line),
         "strategy": refusal(fsdp.shard_by_policy, linear(), mesh=square),
+        "inner last": inner_last(line),
+        "inner last, of named axes": inner_last(square, square["b"]),
         "three axes": refusal(fsdp.fully_shard, whole, mesh=rank.mesh((4, 1), ("d", "t"))["d"]),
         "plain": refusal(replaced, torch.ones(1, 2)),
         "no shards": refusal(replicated.set_reshard_after_forward, True),
         "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
     }
+
+
+def inner_last(outer: Any, inner: Any = None) -> tuple[list[str], str]:
+    """What comes of sharding a net over one mesh, and then what is in it."""
+    net = fsdp.fully_shard(nn.Sequential(linear()), mesh=outer)
+    return refusal(fsdp.fully_shard, net[0], mesh=inner or outer)
 
 
 def _custom(mesh: Any) -> Any:
@@ -73,6 +81,8 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
     wanted = {
         "empty": ("IndexError", "expects a module or a list of modules"),
         "strategy": ("ValueError", "FULL_SHARD expects a mesh of 1 axes"),
+        "inner last": ("ValueError", "shard inner modules before outer ones"),
+        "inner last, of named axes": ("ValueError", "shard inner modules before outer ones"),
         "three axes": ("NotImplementedError", "only supports 1D TP/EP or 2D EP+TP"),
         "plain": ("ValueError", "was replaced by a plain tensor: expected a DTensor"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
