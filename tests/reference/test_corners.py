@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from harness.worlds.rank import Rank
@@ -228,3 +229,19 @@ def test_hooks_on_one_tensor_follow_it_into_padded_memory() -> None:
     for outputs in on_ranks(2, patched_then_replaced):
         for output in outputs:
             assert torch.equal(output, 2 * linear(3)(torch.ones(1, 2)).detach())
+
+
+def within_replicas(rank: Rank) -> list[Any]:
+    """Gradients where torch's DDP replicates a net of which the reference has sharded a module."""
+    net = nn.Sequential(sharded(rank, linear(2)), linear(2))
+    replicate(net, ignored_modules=[net[0]])
+    net(torch.full((1, 2), 1.0 + rank.number)).sum().backward()
+    return [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in net.parameters()]
+
+
+def test_torchs_replicate_goes_around_modules_that_it_is_to_ignore() -> None:
+    """Gradients are averaged over all ranks, within them and outside."""
+    net = nn.Sequential(linear(2), linear(2))
+    (sum(net(torch.full((1, 2), 1.0 + number)).sum() for number in range(2)) / torch.tensor(2.0)).backward()
+    for got in on_ranks(2, within_replicas):
+        assert all(torch.equal(one, p.grad) for one, p in zip(got, net.parameters(), strict=True))
