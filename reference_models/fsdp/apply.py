@@ -137,8 +137,8 @@ def _roots(module: nn.Module | Sequence[nn.Module], function: str) -> list[nn.Mo
     for each in given:
         if isinstance(each, (nn.ModuleList, nn.ModuleDict)) and type(each).forward is nn.Module.forward:
             raise ValueError(
-                f"fully_shard does not support containers that do not implement forward: {type(each).__name__}; "
-                "call it on the modules inside, as a list"
+                f"{function} expects a module with a forward, got a {type(each).__name__}, a container without: "
+                "give it the modules inside, as a list"
             )
     if len(set(given)) < len(given):
         twice = next(type(each).__name__ for each in given if given.count(each) > 1)
@@ -168,11 +168,11 @@ def _kept_over(asked: bool | int | None, data: DataMesh) -> DataMesh | None:
 def _check_factor(asked: int, data: DataMesh) -> None:
     if not isinstance(asked, int):
         raise ValueError(
-            f"reshard_after_forward should be a bool or an int representing the group size to reshard to, not {asked!r}"
+            f"expected a bool or a number of ranks for reshard_after_forward, got {asked!r}: see fully_shard for both"
         )
     ranks = data.shard.size
     if not 1 <= asked <= ranks or ranks % asked:
-        raise ValueError(f"If passing reshard_after_forward as an int, it should be a factor of {ranks}, not {asked}")
+        raise ValueError(f"expected a factor of the {ranks} shard ranks for reshard_after_forward, got {asked}")
 
 
 def _check_devices(owned: Sequence[tuple[nn.Parameter, Any]], data: DataMesh) -> None:

@@ -85,7 +85,7 @@ class FSDPModule(nn.Module):
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Whether to free after forward. Raises ValueError unless given a bool."""
         if not isinstance(reshard_after_forward, bool):
-            raise ValueError(f"reshard_after_forward should be a bool, got {type(reshard_after_forward).__name__}")
+            raise ValueError(f"expected a bool for reshard_after_forward, got {reshard_after_forward!r}")
         _check_shards(self)
         for state in _states(self, recurse):
             state.reshard_after_forward = reshard_after_forward
@@ -212,7 +212,7 @@ class FSDPModule(nn.Module):
         """
         state = _state(self)
         if state.is_root is False:
-            raise RuntimeError("reset_iter_state() must be called on the root FSDP module")
+            raise RuntimeError("reset_iter_state() is for the root, and this module is within another: call it on that")
         state.tree.reset()
 
 
@@ -245,7 +245,7 @@ def _groups(module: nn.Module, recurse: bool) -> Iterator[ParameterGroup]:
 def _only_group(module: nn.Module, what: str) -> list[ParameterGroup]:
     groups = list(_groups(module, False))
     if len(groups) > 1:
-        raise ValueError(f"{what} is not supported with multiple param groups: this module's lie on several meshes")
+        raise ValueError(f"{what} serves one mesh, and this module's parameters lie on {len(groups)}: shard them apart")
     return groups
 
 
@@ -292,4 +292,4 @@ def share_comm_ctx(modules: Sequence[FSDPModule]) -> None:
     """Accepted for torch's sake: all communication runs in the process group's own streams, shared already."""
     for module in modules:
         if not isinstance(module, FSDPModule):
-            raise ValueError(f"Expects list of FSDPModules but got {type(module).__name__}")
+            raise ValueError(f"expected sharded modules, got a {type(module).__name__}: call fully_shard on it first")

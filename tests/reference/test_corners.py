@@ -84,7 +84,7 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
         "strategy": ("ValueError", "FULL_SHARD expects a mesh of 1 axes"),
         "inner last": ("ValueError", "shard inner modules before outer ones"),
         "inner last, of named axes": ("ValueError", "shard inner modules before outer ones"),
-        "three axes": ("NotImplementedError", "only supports 1D TP/EP or 2D EP+TP"),
+        "three axes": ("NotImplementedError", "on at most two axes besides data"),
         "plain": ("ValueError", "was replaced by a plain tensor: expected a DTensor"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "custom": ("AssertionError", "when all gather comm is custom"),
@@ -199,7 +199,7 @@ def in_part_beside_tp(rank: Rank) -> str:
 
 def test_dtensor_parameters_are_not_kept_in_part() -> None:
     """Resharding to a smaller mesh is refused, by a sentence, for parameters under tensor parallelism."""
-    assert all("not supported for DTensor parameters" in words for words in on_ranks(4, in_part_beside_tp))
+    assert all("expects plain parameters, got a DTensor" in words for words in on_ranks(4, in_part_beside_tp))
 
 
 def patched_then_replaced(rank: Rank) -> list[Tensor]:

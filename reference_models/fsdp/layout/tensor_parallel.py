@@ -61,7 +61,7 @@ def check_beside(name: str, parameter: nn.Parameter, data: DataMesh) -> None:
     if not isinstance(parameter, DTensor):
         return
     if len(parameter.placements) > 2:
-        raise NotImplementedError(f"FSDP only supports 1D TP/EP or 2D EP+TP, not {parameter.placements} of {name!r}")
+        raise NotImplementedError(f"expected {name!r} on at most two axes besides data, got {parameter.placements}")
     axes, own = parameter.device_mesh.mesh_dim_names, data.mesh.mesh_dim_names
     if axes is None or own is None or set(axes) & set(own):
         raise ValueError(

@@ -59,7 +59,7 @@ def cut_of(parameter: nn.Parameter, name: str, mesh: DataMesh, placement: Shard)
     """How a parameter is cut. Raises ValueError or NotImplementedError for one that cannot be; changes nothing."""
     if not parameter.is_contiguous():
         raise NotImplementedError(
-            f"FSDP does not support non-contiguous parameters yet: {name!r} has shape "
+            f"FSDP does not support non-contiguous parameters: {name!r} has shape "
             f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
         )
     if mesh.spmd is None:
