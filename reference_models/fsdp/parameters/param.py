@@ -217,7 +217,7 @@ class ManagedParameter:
 
     def _allocated(self, dtype: torch.dtype) -> Tensor:
         """The unsharded form's memory, for all ranks' parts with their padding."""
-        if self._full is None or self._full.dtype != dtype:
+        if self._full is None:  # at first, or the dtype has changed: see _repack
             self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
             whole = self._full.data.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
             self.unsharded = self._made_unsharded(whole)
