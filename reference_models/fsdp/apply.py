@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from reference_models.fsdp.contract import check_free, check_names, claim
-from reference_models.fsdp.errors import NothingGiven
+from reference_models.fsdp.errors import NotAllowed, NothingGiven
 from reference_models.fsdp.fsdp_module import FSDPModule
 from reference_models.fsdp.layout.mesh import DataMesh, replicating_mesh, sharding_mesh, smaller_mesh
 from reference_models.fsdp.layout.spmd import DataParallelMeshDims, check_spmd, spmd_mesh
@@ -95,9 +95,10 @@ def _apply(
     offload: OffloadPolicy,
     ignored: frozenset[nn.Parameter],
 ) -> Modules:
-    roots = _roots(module)
+    roots = _roots(module, function)
     names = _names(roots)
     check_free(roots, function)
+    classes = [_class_of(kind, type(root)) for root in roots]
     modules = managed_modules(roots)
     owned = managed_parameters(modules, ignored)
     _check_devices(owned, data)
@@ -122,23 +123,26 @@ def _apply(
         each.register_state_dict_pre_hook(lambda *_: state.reshard())
         each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
     state.attach()
-    for root in roots:
-        root.__class__ = _class_of(kind, type(root))
+    for root, made in zip(roots, classes, strict=True):
+        root.__class__ = made
     check_names(names, _names(roots), function)
     return module
 
 
-def _roots(module: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
-    """The modules to take over: of a list, those that are not inside another."""
+def _roots(module: nn.Module | Sequence[nn.Module], function: str) -> list[nn.Module]:
+    """The modules to take over: of a list, those that are not inside another. Refuses containers and repetitions."""
     given = [module] if isinstance(module, nn.Module) else list(module)
     if not given:
         raise NothingGiven("fully_shard expects a module or a list of modules, got an empty list")
     for each in given:
         if isinstance(each, (nn.ModuleList, nn.ModuleDict)) and type(each).forward is nn.Module.forward:
             raise ValueError(
-                f"fully_shard does not support containers that do not implement forward: {type(each).__name__}; "
-                "call it on the modules inside, as a list"
+                f"{function} expects a module with a forward, got a {type(each).__name__}, a container without: "
+                "give it the modules inside, as a list"
             )
+    if len(set(given)) < len(given):
+        twice = next(type(each).__name__ for each in given if given.count(each) > 1)
+        raise NotAllowed(f"{function} expects a module once in a list, got this {twice} again: leave one of them out")
     inside = {child for each in given for child in each.modules() if child is not each}
     return [each for each in given if each not in inside]
 
@@ -164,11 +168,11 @@ def _kept_over(asked: bool | int | None, data: DataMesh) -> DataMesh | None:
 def _check_factor(asked: int, data: DataMesh) -> None:
     if not isinstance(asked, int):
         raise ValueError(
-            f"reshard_after_forward should be a bool or an int representing the group size to reshard to, not {asked!r}"
+            f"expected a bool or a number of ranks for reshard_after_forward, got {asked!r}: see fully_shard for both"
         )
     ranks = data.shard.size
     if not 1 <= asked <= ranks or ranks % asked:
-        raise ValueError(f"If passing reshard_after_forward as an int, it should be a factor of {ranks}, not {asked}")
+        raise ValueError(f"expected a factor of the {ranks} shard ranks for reshard_after_forward, got {asked}")
 
 
 def _check_devices(owned: Sequence[tuple[nn.Parameter, Any]], data: DataMesh) -> None:

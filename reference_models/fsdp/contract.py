@@ -34,12 +34,12 @@ def check_free(modules: Iterable[nn.Module], function: str) -> None:
         there = module.__dict__.get(_KEY, {})
         if function in there:
             raise NotAllowed(
-                "Each distinct composable distributed API can only be applied to a module once, but "
-                f"{function} has been applied to this {type(module).__name__} before"
+                f"{function} expects a module once, and this {type(module).__name__} was given to it before: "
+                "leave out one of the calls"
             )
         other = next((name for name in there if name != function and {name, function} <= set(_EXCLUSIVE)), None)
         if other is not None:
-            raise RuntimeError(f"Cannot apply .{function}() on a module that has {other} already: choose one of them")
+            raise RuntimeError(f"{function} and {other} exclude each other on one module: choose one of them")
 
 
 def claim(modules: Iterable[nn.Module], function: str, state: Any) -> None:

@@ -28,7 +28,7 @@ from reference_models.fsdp.communication.comms import (
 )
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import with_own_group
-from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.modules.lazy_init import sharding_state
 from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 
@@ -85,7 +85,7 @@ class FSDPModule(nn.Module):
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Whether to free after forward. Raises ValueError unless given a bool."""
         if not isinstance(reshard_after_forward, bool):
-            raise ValueError(f"reshard_after_forward should be a bool, got {type(reshard_after_forward).__name__}")
+            raise ValueError(f"expected a bool for reshard_after_forward, got {reshard_after_forward!r}")
         _check_shards(self)
         for state in _states(self, recurse):
             state.reshard_after_forward = reshard_after_forward
@@ -150,11 +150,15 @@ class FSDPModule(nn.Module):
             group.reduces_unused = enable
 
     def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
-        """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place."""
+        """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place.
+
+        On a device, in ``stream``; on the CPU all is in order anyway.
+        """
         for group in _only_group(self, "an all-reduce hook"):
             if stream is not None and group.mesh.replicate.size > 1:
                 raise ValueError("stream cannot be set when using native HSDP: its all-reduce has a place of its own")
-            group.all_reduce_hook = hook if stream is None else _in_stream(hook, stream)
+            in_order = stream is None or group.mesh.device.type == "cpu"
+            group.all_reduce_hook = hook if in_order else _in_stream(hook, stream)
 
     def set_custom_all_gather(self, comm: AllGather) -> None:
         """Gather with ``comm``."""
@@ -202,11 +206,13 @@ class FSDPModule(nn.Module):
         _state(self).post_optim_event = event
 
     def reset_iter_state(self) -> None:
-        """After an exception in forward or backward: begin afresh; the gradients of that iteration are lost."""
+        """After an exception in forward or backward: begin afresh; the gradients of that iteration are lost.
+
+        Before the first forward, which decides who is the root, there is nothing to do.
+        """
         state = _state(self)
-        lazy_init(state)
-        if not state.is_root:
-            raise RuntimeError("reset_iter_state() must be called on the root FSDP module")
+        if state.is_root is False:
+            raise RuntimeError("reset_iter_state() is for the root, and this module is within another: call it on that")
         state.tree.reset()
 
 
@@ -239,7 +245,7 @@ def _groups(module: nn.Module, recurse: bool) -> Iterator[ParameterGroup]:
 def _only_group(module: nn.Module, what: str) -> list[ParameterGroup]:
     groups = list(_groups(module, False))
     if len(groups) > 1:
-        raise ValueError(f"{what} is not supported with multiple param groups: this module's lie on several meshes")
+        raise ValueError(f"{what} serves one mesh, and this module's parameters lie on {len(groups)}: shard them apart")
     return groups
 
 
@@ -286,4 +292,4 @@ def share_comm_ctx(modules: Sequence[FSDPModule]) -> None:
     """Accepted for torch's sake: all communication runs in the process group's own streams, shared already."""
     for module in modules:
         if not isinstance(module, FSDPModule):
-            raise ValueError(f"Expects list of FSDPModules but got {type(module).__name__}")
+            raise ValueError(f"expected sharded modules, got a {type(module).__name__}: call fully_shard on it first")

@@ -9,6 +9,7 @@ Two ranks, a float32 parameter [1.001 2 3 4]: both compute with [1 2 3 4] in bfl
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,24 +42,25 @@ def cast(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: Any, depth: int = 0) -> Any:
-    """``value`` with every tensor changed, in lists, tuples, dicts, named tuples and dataclasses, however nested.
+    """``value`` with every tensor changed, in lists, tuples, sets, dicts, named tuples and dataclasses, however nested.
 
-    A container in which nothing changed is returned as it was. Raises RuntimeError for a value that contains itself.
+    A container in which nothing changed is returned as it was; another is of the same class, a dict with its other
+    attributes. Raises RuntimeError for a value that contains itself.
     """
     if depth > _DEEPEST:
         raise RuntimeError(f"a nested value exceeded max depth {_DEEPEST}: does it contain itself?")
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, dict):
-        items = {key: map_tensors(change, item, depth + 1) for key, item in value.items()}
-        return value if _same(items.values(), value.values()) else _like_dict(value, items)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         changed = [map_tensors(change, item, depth + 1) for item in value]
         if _same(changed, value):
             return value
         return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if type(value) is not dict and dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _dataclass(change, value, depth)
+    if isinstance(value, dict):
+        items = {key: map_tensors(change, item, depth + 1) for key, item in value.items()}
+        return value if _same(items.values(), value.values()) else _like_dict(value, items)
     return value
 
 
@@ -77,13 +79,32 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def _dataclass(change: Callable[[Tensor], Tensor], value: Any, depth: int) -> Any:
-    before = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    after = {name: map_tensors(change, item, depth + 1) for name, item in before.items()}
-    return value if _same(after.values(), before.values()) else dataclasses.replace(value, **after)
+    """Its constructor is not given all fields; and it may be a dict, which has items besides."""
+    before = {field: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
+    after = {field: map_tensors(change, item, depth + 1) for field, item in before.items()}
+    named = {field.name for field in before}
+    items = {key: item for key, item in value.items() if key not in named} if isinstance(value, dict) else {}
+    changed_items = map_tensors(change, items, depth)
+    if changed_items is items and _same(after.values(), before.values()):
+        return value
+    made = dataclasses.replace(value, **{field.name: item for field, item in after.items() if field.init})
+    for field, item in after.items():
+        if not field.init:
+            object.__setattr__(made, field.name, item)  # also where it is frozen
+    for key, item in changed_items.items():
+        made[key] = item
+    return made
 
 
 def _like_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
-    return items if type(value) is dict else type(value)(items)
+    if type(value) is dict:
+        return items
+    made = copy.copy(value)  # its constructor may take something else than items
+    if getattr(value, "__dict__", None) is value:
+        made.__dict__ = made
+    for key, item in items.items():
+        made[key] = item
+    return made
 
 
 def _same(left: Any, right: Any) -> bool:

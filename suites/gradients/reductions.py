@@ -104,15 +104,15 @@ def play_by_old_name(rank: Rank, case: FactorCase) -> dict[str, Any]:
     return {"trace": played_on(stack), "warned": stack.warned}
 
 
-def hooked(rank: Rank, case: TrainingCase, hook: Any, **options: Any) -> list[State]:
-    """What could be seen after each action, where each module has the hook."""
+def hooked(rank: Rank, case: TrainingCase, hook: Any, stream: Any = None, **options: Any) -> list[State]:
+    """What could be seen after each action, where each module has the hook, in a stream if there is one."""
     stack = RecordedStack(rank, case, **options)
     for place in stack.places():
-        stack.tell("set_all_reduce_hook", hook, place)
+        stack.tell("set_all_reduce_hook", hook, place, **({"stream": stream} if stream else {}))
     return played_on(stack)
 
 
-def play_with_hooks(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+def play_with_hooks(rank: Rank, case: TrainingCase, in_stream: bool = False) -> dict[str, Any]:
     """The gradients where a hook takes absolute values, twice over; and what the hooks were given."""
     seen: list[str] = []
 
@@ -120,7 +120,8 @@ def play_with_hooks(rank: Rank, case: TrainingCase) -> dict[str, Any]:
         seen.append(f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}")
         part.abs_().mul_(2)
 
-    return {"gradients": hooked(rank, case, hook)[-1]["gradients"], "seen": sorted(seen)}
+    stream = torch.get_device_module(rank.device).Stream() if in_stream else None
+    return {"gradients": hooked(rank, case, hook, stream)[-1]["gradients"], "seen": sorted(seen)}
 
 
 def play_with_replicas_by_hook(rank: Rank, case: TrainingCase) -> list[State]:

@@ -134,6 +134,13 @@ def test_a_hook_is_given_each_reduced_part(trial: Trial, case: ActionsCase) -> N
     hooks_change_gradients(trial, case)
 
 
+@requirement("reduction/hook-stream", *HOOK, ranks=2)
+@given(case=doing(training_cases(exact=True), *PASS))
+def test_a_hook_may_have_a_stream_of_its_own(trial: Trial, case: ActionsCase) -> None:
+    """An all-reduce hook that is given with a stream, on CPUs too, is called and changes gradients as any other."""
+    hooks_change_gradients(trial, case, True)
+
+
 @requirement("reduction/hook-hsdp", *HOOK, Feature.HSDP, ranks=2)
 @given(case=doing(hsdp_cases(exact=True), *PASS))
 def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: ActionsCase) -> None:
@@ -165,11 +172,11 @@ def sums_only(trial: Trial, case: ActionsCase) -> None:
         trial.agree(f"rank {number}, reductions but sums", sorted(others), [])
 
 
-def hooks_change_gradients(trial: Trial, case: ActionsCase) -> None:
+def hooks_change_gradients(trial: Trial, case: ActionsCase, in_stream: bool = False) -> None:
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
     want = expected(case)
     seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in wire.units(case))
-    for number, got in enumerate(trial.run(reductions.play_with_hooks, case)):
+    for number, got in enumerate(trial.run(reductions.play_with_hooks, case, in_stream)):
         means = want.on_rank(-1, number)["gradients"]
         trial.agree(f"rank {number}", got["gradients"], {name: 2 * mean.abs() for name, mean in means.items()})
         trial.agree(f"rank {number}, what the hooks were given", got["seen"], seen)

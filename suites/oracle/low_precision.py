@@ -54,14 +54,18 @@ def _swap_parameters(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """The same with all floating tensors in ``dtype``, in tuples, lists, dicts and dataclasses of any class."""
+    """The same with all floating tensors in ``dtype``, in tuples, lists, sets, dicts and dataclasses of any class."""
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
+    if is_dataclass(value) and not isinstance(value, type):
+        casts = {field: cast(getattr(value, field.name), dtype) for field in fields(value)}
+        made = replace(value, **{field.name: item for field, item in casts.items() if field.init})
+        for field in (field for field in casts if not field.init):
+            setattr(made, field.name, casts[field])
+        return made
     if isinstance(value, dict):
-        return type(value)({key: cast(item, dtype) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
+        return value | {key: cast(item, dtype) for key, item in value.items()}  # of the same class
+    if isinstance(value, (list, tuple, set)):
         make = getattr(value, "_make", type(value))  # of a named tuple
         return make(cast(item, dtype) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: cast(getattr(value, field.name), dtype) for field in fields(value)})
     return value

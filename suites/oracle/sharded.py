@@ -192,13 +192,13 @@ class Sharded(Trained):
         self.is_under_way = not value if setting == "last" else self.is_under_way
         self.tell("set_is_last_backward" if setting == "last" else f"set_requires_{setting}", value, where)
 
-    def tell(self, setter: str, value: Any, where: str = "") -> None:
-        """Call a setter of a module, and of those below unless it is the "root" alone."""
+    def tell(self, setter: str, value: Any, where: str = "", **options: Any) -> None:
+        """Call a setter of a module, with options of its own, and of those below unless it is the "root" alone."""
         asks_for_method(setter)
         if where == "root":
             asks_for(Feature.RECURSE)
-        alone = {"recurse": False} if where == "root" else {}
-        getattr(self.net.get_submodule("" if alone else where), setter)(value, **alone)
+            where, options = "", {**options, "recurse": False}
+        getattr(self.net.get_submodule(where), setter)(value, **options)
 
     def vary(self, _: str) -> None:
         """Change the settings of all optimizers."""

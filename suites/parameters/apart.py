@@ -34,6 +34,10 @@ class ApartCase(TrainingCase):
         """Wherever all is exact."""
         return self.exact
 
+    def value_of(self, rank: int) -> int:
+        """Which of them a rank has."""
+        return rank % self.values
+
     def is_apart(self, name: str) -> bool:
         """Whether a parameter has several values."""
         raise NotImplementedError
@@ -63,7 +67,7 @@ class ApartCase(TrainingCase):
 
     def whole_of(self, rank: int, name: str, full: Tensor) -> Tensor:
         """The value of a parameter that a rank has, whole."""
-        return full[rank % self.values] if self.is_apart(name) else full
+        return full[self.value_of(rank)] if self.is_apart(name) else full
 
     def owns(self, rank: int) -> dict[str, Tensor]:
         """The same of all parameters."""

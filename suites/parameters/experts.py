@@ -23,6 +23,7 @@ from suites.kit.cases import Stack, as_case, fill
 from suites.kit.own_collectives import Counting, OwnGather
 from suites.kit.programs import layout
 from suites.kit.strategies import training_cases
+from suites.oracle.layout import shard
 from suites.oracle.sharded import Resting
 from suites.parameters.apart import ApartCase
 
@@ -67,11 +68,27 @@ class ExpertCase(ApartCase):
     says: str = "nothing"
     stacked: bool = False
     accumulates: bool = False
+    replicated: bool = False
 
     @property
     def values(self) -> int:
         """As many as experts."""
         return self.ep
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts dense parameters are cut."""
+        return self.world_size // self.ep if self.replicated else self.world_size
+
+    def value_of(self, rank: int) -> int:
+        """Every other rank's, or that of neighbours."""
+        return rank // self.shards if self.replicated else super().value_of(rank)
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """A part of an expert, or of what all ranks have."""
+        if not self.replicated:
+            return super().part(rank, name, full)
+        return shard(self.whole_of(rank, name, full), self.shards, rank % self.shards, self.cut_of(name))
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -127,25 +144,32 @@ SIZES = ((4, 2), (4, 2), (2, 2), (4, 4))
 
 @st.composite
 def expert_cases(
-    draw: st.DrawFn, /, stacked: bool = False, sizes: tuple[tuple[int, int], ...] = SIZES, **fixed: Any
+    draw: st.DrawFn,
+    /,
+    stacked: bool = False,
+    replicated: bool = False,
+    sizes: tuple[tuple[int, int], ...] = SIZES,
+    **fixed: Any,
 ) -> ExpertCase:
     """Blocks of integers: one, of these sizes, has activations below 2**12, gradients below 2**20 that are multiples of
     2**-2, and weights after a step that are multiples of 2**-5, so that 24 bits hold every sum (see ``tolerance.py``).
 
     Where weights are cut along dim 1, ranks must divide it.
     """
-    (world_size, ep), says = draw(st.sampled_from(sizes)), draw(st.sampled_from(["nothing", "placement", "mesh"]))
+    answers = ["nothing", "placement", *["mesh"] * (not replicated)]
+    (world_size, ep), says = draw(st.sampled_from(sizes)), draw(st.sampled_from(answers))
     cut = 1 if stacked else draw(st.sampled_from([0, 0, 1]))
     whole = world_size // ep if cut else 1
     dim = draw(st.integers(1, 4).map(lambda dim: -(-dim // whole) * whole))
     net = Stack(dim, ("mlp",), multiplier=draw(st.integers(1, 2)), bias=draw(st.booleans()))
     case = draw(training_cases(exact=True, net=net, world_size=world_size, **fixed))
-    return as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says)
+    return as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says, replicated=replicated)
 
 
 def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
-    """The mesh of two axes: ranks that have the same expert, and experts."""
-    return rank.mesh((case.world_size // case.ep, case.ep), ("copies", "ep"))
+    """The mesh of two axes: ranks that have the same expert, and experts; on replicas the other way round."""
+    shape, names = (case.world_size // case.ep, case.ep), ("copies", "ep")
+    return rank.mesh(shape[::-1], names[::-1]) if case.replicated else rank.mesh(shape, names)
 
 
 class ShardedExperts(Resting):
@@ -158,8 +182,9 @@ class ShardedExperts(Resting):
         """The net with the rank's own expert."""
         rank, case, subject = self.rank, self.case, self.rank.implementation
         make, result = subject.shard_mesh_info, subject.shard_placement_result
-        net = case.build_value(rank.number % case.ep)
+        net = case.build_value(case.value_of(rank.number))
         meshes = expert_mesh(rank, case)
+        mesh = meshes if case.replicated else rank.mesh()
         dense, expert = make(rank.mesh()), make(meshes["copies"])
         if case.stacked:
             stack(net, meshes["ep"])
@@ -172,7 +197,7 @@ class ShardedExperts(Resting):
 
         options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place}
         for module in [*(net[place] for place in case.sharded), net]:
-            subject.fully_shard(module, mesh=rank.mesh(), **options)
+            subject.fully_shard(module, mesh=mesh, **options)
         return net
 
     def see_layouts(self) -> dict[str, Any]:

@@ -41,6 +41,13 @@ def test_gradients_are_averaged_over_the_mesh_of_each_parameter(trial: Trial, ca
     follows(trial, ShardedExperts.play, expected(case))
 
 
+@requirement("parameter-mesh/replicas", *OWN, Feature.HSDP, ranks=2)
+@given(case=expert_cases(replicated=True))
+def test_experts_may_lie_beside_replicas_of_shards(trial: Trial, case: ExpertCase) -> None:
+    """Experts sharded over the ranks of a replica, and all else over these and all replicas, train as unsharded."""
+    follows(trial, ShardedExperts.play, expected(case))
+
+
 @requirement("parameter-mesh/stacked-training", *OWN, Feature.TENSOR_PARALLEL, ranks=2)
 @given(case=expert_cases(stacked=True))
 def test_stacks_of_experts_train_as_the_unsharded_model(trial: Trial, case: ExpertCase) -> None:

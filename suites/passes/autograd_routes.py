@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +136,16 @@ def backward_hooks(p: Pass) -> Found:
     yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
 
 
+def reset_blocks(p: Pass) -> Found:
+    """A pass after blocks were reset, which may have been refused."""
+    for block in p.net.blocks:
+        with suppress(Exception):
+            p.tell(block, "reset_iter_state")
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
 def broken(case: HowCase, step: int) -> tuple[str, ...]:
     """A pass that fails and is reset, and then one that does not."""
     return (f"fail blocks.{case.how}", "drop", "forward", "backward")
@@ -158,6 +168,7 @@ WATCHED = Route(actions=watched, run=in_mode)
 DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
+RESET_BLOCKS = Route(reset_blocks, actions=ALONE)
 BROKEN = Route(actions=broken)
 #: Every step is at half the rate of the one before.
 ADAM = Route(actions=("vary", "forward", "backward"), optimizer=adam)

@@ -155,3 +155,10 @@ def test_only_the_root_can_be_reset(trial: Trial) -> None:
     """reset_iter_state() of a sharded module that is not the root raises an error that says so."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear")), sharded=(0,), exact=True)
     trial.refuses(reset_a_child, case, "root")
+
+
+@requirement("autograd/reset-before-forward", SHARDED, Feature.RESET, ranks=2)
+@given(case=pass_cases(blocks=2, plan=(0,)))
+def test_a_reset_before_forward_changes_nothing(trial: Trial, case: TrainingCase) -> None:
+    """reset_iter_state() of modules below the root before its forward, refused or not, changes nothing in training."""
+    follows(trial, case, routes.RESET_BLOCKS)

@@ -129,14 +129,11 @@ def copied(shard: Sharder, net: Any, rank: Rank) -> nn.Module:
 
 PLACED = partial(Asked, feature=Feature.SHARD_PLACEMENT)
 SET = partial(Asked, make=linear, error=TYPE_ERRORS, sharded=True)
+ONCE = ("once", "twice", "already sharded", "already applied", "already been applied", "FSDPModule")
 #: What may be refused as soon as it is asked.
 AT_ONCE = {
-    "twice": Asked(
-        sharding(),
-        linear,
-        ("once", "twice", "already sharded", "already applied", "already been applied", "FSDPModule"),
-        sharded=True,
-    ),
+    "twice": Asked(sharding(), linear, ONCE, sharded=True),
+    "same twice": Asked(sharding(lambda net: [net, net]), linear, ONCE, feature=Feature.MODULE_LISTS),
     "list": Asked(
         sharding(lambda net: net.layers),
         lambda: Within(nn.ModuleList(in_a_row().children())),
@@ -176,8 +173,9 @@ AT_ONCE = {
         feature=Feature.INPUT_BUFFERS,
     ),
 }
-#: What may be refused for the sake of a parameter that others come before.
+#: What may be refused for the sake of a parameter, which others may come before.
 AMID = {
+    "inner last": Asked(sharding(lambda net: net[0]), in_a_row, ("inner", "order", "already", "mesh"), sharded=True),
     "dims": PLACED(
         sharding(shard_placement_fn=lambda parameter: Shard(1)),
         with_bias,

@@ -18,9 +18,10 @@ SHARDED = Feature.FULLY_SHARD
 
 
 @requirement("refusals/twice", SHARDED)
-def test_a_module_is_not_sharded_twice(trial: Trial) -> None:
-    """fully_shard of a module that was given to it before is refused as such, or changes nothing."""
-    is_right_or_refused(trial, "twice")
+@pytest.mark.parametrize("way", ["twice", "same twice"])
+def test_a_module_is_not_sharded_twice(trial: Trial, way: str) -> None:
+    """A module that is given to fully_shard again, also in one list, is refused as such, or that changes nothing."""
+    is_right_or_refused(trial, way)
 
 
 @requirement("refusals/containers", SHARDED)

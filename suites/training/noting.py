@@ -7,6 +7,7 @@ is what it notes in the unsharded net, where casts are explicit.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -30,13 +31,18 @@ from suites.oracle.unsharded import Unsharded
 
 
 def described(value: Any) -> Any:
-    """A value as plain data: its type, and what is in it."""
+    """A value as plain data: its type, and what is in it. A dict with a default may have become one without."""
     if isinstance(value, Tensor):
         return {"tensor": str(value.dtype), "values": value.detach().double()}
     if is_dataclass(value) and not isinstance(value, type):
-        value = {"dataclass": type(value).__name__, **{f.name: getattr(value, f.name) for f in fields(value)}}
+        items = [dict(value)] if isinstance(value, dict) else []
+        named = {f.name: getattr(value, f.name) for f in fields(value)}
+        value = {"dataclass": type(value).__name__, **named, "items": items}
     if isinstance(value, dict):
-        return {"type": type(value).__name__, **{key: described(item) for key, item in value.items()}}
+        kind = dict if isinstance(value, defaultdict) else type(value)
+        return {"type": kind.__name__, **{key: described(item) for key, item in value.items()}}
+    if isinstance(value, set):
+        return ["set", *sorted(map(described, value), key=str)]
     if isinstance(value, (list, tuple)):
         return [type(value).__name__, *(described(item) for item in value)]
     return value

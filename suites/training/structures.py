@@ -1,4 +1,4 @@
-"""Values within values: lists, tuples, dicts, dataclasses and named tuples of tensors, as modules are given them.
+"""Values within values: lists, tuples, sets, dicts, dataclasses and named tuples of tensors, as modules are given them.
 
 ``("tuple", ("tensor", "float32"), ("dict", ("tensor", "int64")))`` stands for ``(tensor, {"0": tensor})``; with
 param_dtype bfloat16 a module must be given the same with the first tensor in bfloat16.
@@ -6,7 +6,9 @@ param_dtype bfloat16 a module must be given the same with the first tensor in bf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +29,44 @@ Structure = tuple[Any, ...]
 ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool")
+LEAVES = st.tuples(st.just("tensor"), st.sampled_from([*FLOATS, *OTHERS])) | st.just(("text", "a"))
+
+
+@dataclass
+class Output(OrderedDict[str, Any]):
+    """Two fields that are its items too, as in what models of Hugging Face return."""
+
+    left: Any = None
+    right: Any = None
+
+    def __post_init__(self) -> None:
+        """Take the fields for items."""
+        self.update(left=self.left, right=self.right)
+
+
+@dataclass
+class Halfway:
+    """Two fields, of which the constructor takes one."""
+
+    left: Any
+    right: Any = field(init=False, default=None)
+
+    @classmethod
+    def of(cls, left: Any, right: Any) -> Halfway:
+        """One with both."""
+        made = cls(left)
+        made.right = right
+        return made
+
+
+#: Every kind of value that has values in it.
+KINDS: dict[str, Callable[[list[Any]], Any]] = {
+    **MAKE,
+    "set": set,
+    "default dict": lambda items: defaultdict(list, MAKE["dict"](items)),
+    "output": lambda items: Output(*items),
+    "halfway": lambda items: Halfway.of(*items),
+}
 
 
 class Taking(Noting):
@@ -72,15 +112,16 @@ class StructureCase(NotingCase):
 
 def structures() -> st.SearchStrategy[Structure]:
     """Structures up to some levels deep."""
-    leaf = st.tuples(st.just("tensor"), st.sampled_from([*FLOATS, *OTHERS])) | st.just(("text", "a"))
-    return st.recursive(leaf, containers, max_leaves=5)
+    return st.recursive(LEAVES, containers, max_leaves=5)
 
 
 def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Structure]:
     """Structures of one level more."""
-    any_number = st.tuples(st.sampled_from(["list", "tuple", "dict", "ordered dict"]), st.lists(inside, max_size=2))
-    pairs = st.tuples(st.sampled_from(["dataclass", "namedtuple"]), st.lists(inside, min_size=2, max_size=2))
-    return (any_number | pairs).map(lambda drawn: (drawn[0], *drawn[1]))
+    several = ["list", "tuple", "dict", "ordered dict", "default dict"]
+    any_number = st.tuples(st.sampled_from(several), st.lists(inside, max_size=2))
+    pairs = st.tuples(st.sampled_from(["dataclass", "namedtuple", "output"]), st.lists(inside, min_size=2, max_size=2))
+    sets = st.tuples(st.just("set"), st.lists(LEAVES, max_size=2))
+    return (any_number | pairs | sets).map(lambda drawn: (drawn[0], *drawn[1]))
 
 
 def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
@@ -102,7 +143,7 @@ def make(structure: Structure) -> Any:
     kind, *rest = structure
     if kind == "tensor":
         return torch.tensor([1, 0]).to(dtype_of(rest[0]))
-    return rest[0] if kind == "text" else MAKE[kind]([make(each) for each in rest])
+    return rest[0] if kind == "text" else KINDS[kind]([make(each) for each in rest])
 
 
 # Structures between modules that train.

@@ -17,9 +17,10 @@ from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
 from suites.kit.strategies import world_sizes
-from suites.oracle.judging import finds, trains
+from suites.oracle.expected import Expected
+from suites.oracle.judging import finds, follows_or_refuses, trains
 from suites.passes.containers import MAKE
-from suites.training.noting import NotingCase, notes_agree, noting_cases
+from suites.training.noting import NotingCase, ShardedNoting, UnshardedNoting, notes_agree, noting_cases
 from suites.training.precision_values import (
     ALIKE,
     BesideCase,
@@ -39,6 +40,11 @@ TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtyp
 NESTED = StructureCase(1, ONE_LAYER, exact=True, param_dtype="float16", positional=(
     ("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict",)),
 ))  # fmt: skip
+#: A tensor in containers of which it takes some care to make a like one.
+SETS, DEFAULTS, OUTPUTS, HALFWAY = (
+    replace(NESTED, positional=((kind, ("tensor", "float32"), *more),))
+    for kind, *more in (("set",), ("default dict",), ("output", ("text", "a")), ("halfway", ("tensor", "float64")))
+)
 LOW_ALONE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
 
 
@@ -117,10 +123,19 @@ def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
 
 @requirement("precision/inputs", *MIXED)
 @example(case=NESTED)
+@example(case=SETS)
+@example(case=DEFAULTS)
+@example(case=OUTPUTS)
 @given(case=structure_cases())
 def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) -> None:
     """A module is given floating tensors in param_dtype, by place or by name, nested or not, and all else as it is."""
     notes_agree(trial, case)
+
+
+@requirement("precision/own-fields", *MIXED)
+def test_fields_that_a_constructor_does_not_take_are_cast_or_refused(trial: Trial) -> None:
+    """A dataclass with a field that its constructor does not take has all fields cast, or an error names the field."""
+    follows_or_refuses(trial, ShardedNoting.play, Expected(HALFWAY, UnshardedNoting), "field", "right")
 
 
 @requirement("precision/uncast-inputs", *MIXED)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from harness.worlds.rank import Rank
@@ -55,11 +56,19 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
     return {
         "empty": refusal(fsdp.fully_shard, [], mesh=line),
         "strategy": refusal(fsdp.shard_by_policy, linear(), mesh=square),
+        "inner last": inner_last(line),
+        "inner last, of named axes": inner_last(square, square["b"]),
         "three axes": refusal(fsdp.fully_shard, whole, mesh=rank.mesh((4, 1), ("d", "t"))["d"]),
         "plain": refusal(replaced, torch.ones(1, 2)),
         "no shards": refusal(replicated.set_reshard_after_forward, True),
         "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
     }
+
+
+def inner_last(outer: Any, inner: Any = None) -> tuple[list[str], str]:
+    """What comes of sharding a net over one mesh, and then what is in it."""
+    net = fsdp.fully_shard(nn.Sequential(linear()), mesh=outer)
+    return refusal(fsdp.fully_shard, net[0], mesh=inner or outer)
 
 
 def _custom(mesh: Any) -> Any:
@@ -73,7 +82,9 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
     wanted = {
         "empty": ("IndexError", "expects a module or a list of modules"),
         "strategy": ("ValueError", "FULL_SHARD expects a mesh of 1 axes"),
-        "three axes": ("NotImplementedError", "only supports 1D TP/EP or 2D EP+TP"),
+        "inner last": ("ValueError", "shard inner modules before outer ones"),
+        "inner last, of named axes": ("ValueError", "shard inner modules before outer ones"),
+        "three axes": ("NotImplementedError", "on at most two axes besides data"),
         "plain": ("ValueError", "was replaced by a plain tensor: expected a DTensor"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "custom": ("AssertionError", "when all gather comm is custom"),
@@ -188,7 +199,7 @@ def in_part_beside_tp(rank: Rank) -> str:
 
 def test_dtensor_parameters_are_not_kept_in_part() -> None:
     """Resharding to a smaller mesh is refused, by a sentence, for parameters under tensor parallelism."""
-    assert all("not supported for DTensor parameters" in words for words in on_ranks(4, in_part_beside_tp))
+    assert all("expects plain parameters, got a DTensor" in words for words in on_ranks(4, in_part_beside_tp))
 
 
 def patched_then_replaced(rank: Rank) -> list[Tensor]:
@@ -218,3 +229,19 @@ def test_hooks_on_one_tensor_follow_it_into_padded_memory() -> None:
     for outputs in on_ranks(2, patched_then_replaced):
         for output in outputs:
             assert torch.equal(output, 2 * linear(3)(torch.ones(1, 2)).detach())
+
+
+def within_replicas(rank: Rank) -> list[Any]:
+    """Gradients where torch's DDP replicates a net of which the reference has sharded a module."""
+    net = nn.Sequential(sharded(rank, linear(2)), linear(2))
+    replicate(net, ignored_modules=[net[0]])
+    net(torch.full((1, 2), 1.0 + rank.number)).sum().backward()
+    return [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in net.parameters()]
+
+
+def test_torchs_replicate_goes_around_modules_that_it_is_to_ignore() -> None:
+    """Gradients are averaged over all ranks, within them and outside."""
+    net = nn.Sequential(linear(2), linear(2))
+    (sum(net(torch.full((1, 2), 1.0 + number)).sum() for number in range(2)) / torch.tensor(2.0)).backward()
+    for got in on_ranks(2, within_replicas):
+        assert all(torch.equal(one, p.grad) for one, p in zip(got, net.parameters(), strict=True))

@@ -44,9 +44,9 @@ class DataParallelMeshDims:
 def spmd_mesh(mesh: DeviceMesh | None, dims: DataParallelMeshDims) -> DataMesh:
     """The data mesh inside ``mesh``. Raises ValueError for names that it has not got."""
     if not dims.shard_names and not dims.replicate_names:
-        raise ValueError("At least one of shard or replicate must be set in dp_mesh_dims")
+        raise ValueError("At least one of shard or replicate has to name an axis: dp_mesh_dims has none")
     if mesh is None or mesh.mesh_dim_names is None:
-        raise ValueError("mesh must have mesh_dim_names when dp_mesh_dims is provided")
+        raise ValueError(f"dp_mesh_dims are names of axes: expected a mesh with mesh_dim_names, got {mesh}")
     for name in (*dims.shard_names, *dims.replicate_names):
         if name not in mesh.mesh_dim_names:
             raise ValueError(f"Mesh dim name {name!r} not found in mesh.mesh_dim_names {mesh.mesh_dim_names}")
@@ -67,7 +67,7 @@ def check_spmd(owned: Iterable[tuple[str, nn.Parameter]], spmd: Spmd) -> None:
     """Raise ValueError for a named parameter that is not a DTensor on the mesh, or not replicated on its data axes."""
     for name, parameter in owned:
         if not isinstance(parameter, DTensor):
-            raise ValueError(f"With dp_mesh_dims all parameters must be DTensors on the mesh, but {name!r} is plain")
+            raise ValueError(f"dp_mesh_dims are for DTensors on the mesh, but {name!r} is plain: distribute it first")
         if parameter.device_mesh is not spmd.mesh:
             raise ValueError(
                 f"Expected {name!r} to be on the same mesh that fully_shard was given, but it is on "

@@ -56,10 +56,22 @@ def layout_of(parameter: nn.Parameter, data_axes: tuple[int, ...] = ()) -> Layou
     return Layout(parameter.device_mesh, tuple(parameter.placements), *whole, data_axes)
 
 
+def check_beside(name: str, parameter: nn.Parameter, data: DataMesh) -> None:
+    """Raise ValueError or NotImplementedError for a DTensor whose axes cannot be put beside those of a data mesh."""
+    if not isinstance(parameter, DTensor):
+        return
+    if len(parameter.placements) > 2:
+        raise NotImplementedError(f"expected {name!r} on at most two axes besides data, got {parameter.placements}")
+    axes, own = parameter.device_mesh.mesh_dim_names, data.mesh.mesh_dim_names
+    if axes is None or own is None or set(axes) & set(own):
+        raise ValueError(
+            f"parameter {name!r} is a DTensor on axes {axes} already, and cannot be sharded over {own} as well: shard "
+            "inner modules before outer ones, or give other axes of the same mesh, all of which have names"
+        )
+
+
 def sharded_layout(before: Layout, data: DataMesh, dim: int) -> Layout:
     """The layout of a parameter once its dim ``dim`` is cut over the data mesh too."""
-    if len(before.placements) > 2:
-        raise NotImplementedError(f"FSDP only supports 1D TP/EP or 2D EP+TP, not {before.placements}")
     cuts = 1
     for axis, placement in enumerate(before.placements):
         if isinstance(placement, Shard) and placement.dim == dim:

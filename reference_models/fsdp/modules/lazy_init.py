@@ -59,7 +59,7 @@ def _gather_tree(root: ModuleState) -> None:
     root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
     if root.tree.pipeline.room > 1 and any(_reduces_in_symmetric_memory(state) for state in root.tree.states):
         raise ValueError(
-            "set_reduce_scatter_max_input_buffers(>1) is not supported with symmetric memory, which has one buffer: "
+            "symmetric memory has one buffer, got more than 1 from set_reduce_scatter_max_input_buffers: "
             "use 1, or ordinary memory"
         )
 
@@ -94,7 +94,7 @@ def _refuse_shared_between_groups(root: ModuleState) -> None:
         for parameter in group.parameters:
             if id(parameter.origin) in seen:
                 raise ValueError(
-                    f"Parameter {parameter.name!r} is already managed by another FSDP group, as "
+                    f"parameter {parameter.name!r} is shared with a module sharded apart, where it is "
                     f"{seen[id(parameter.origin)]!r}: shard modules that share it together, as fully_shard([a, b])"
                 )
             seen[id(parameter.origin)] = parameter.name
@@ -115,9 +115,7 @@ def _refuse_meta(group: ParameterGroup) -> None:
     if on_meta:
         raise RuntimeError(
             "FSDP parameters should be materialized from meta device before training, "
-            f"but the following were still on meta device: {on_meta}\n"
-            "For example, call module.to_empty(device) to materialize to device and "
-            "call module.reset_parameters() on each module to initialize values."
+            f"but the following were still on meta device: {on_meta}; give them memory by to_empty(), and then values"
         )
 
 
@@ -126,9 +124,8 @@ def _refuse_elsewhere(group: ParameterGroup) -> None:
     elsewhere = [(p.name, str(p.packed.device)) for p in offloaded if p.packed.device.type != "cpu"]
     if elsewhere:
         raise RuntimeError(
-            "FSDP parameters should be materialized on CPU when enabling CPU offloading. For example, load a CPU "
-            'state dict or call module.to_empty(device="cpu"). '
-            f"Found following parameters on non-CPU device: {elsewhere}"
+            f"Found following parameters on non-CPU device: {elsewhere}; CPUOffloadPolicy expects them on the CPU: "
+            "load or move them there"
         )
 
 

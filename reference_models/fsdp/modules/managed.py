@@ -49,10 +49,7 @@ def managed_parameters(
             if parameter is None or parameter in ignored:
                 continue
             if parameter.dim() == 0:
-                raise ValueError(
-                    "fully_shard doesn't support scalar parameters. "
-                    f"Change {name} to a 1D tensor with numel equal to 1."
-                )
+                raise ValueError(f"fully_shard doesn't support scalar parameters: give {name} one dim of one element")
             owners.setdefault(parameter, []).append(Owner(module, name))
     return list(owners.items())
 

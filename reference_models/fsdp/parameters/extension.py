@@ -59,8 +59,8 @@ class Extension:
         padded = self._cut.padded_shape
         if local.size() != padded and any(each.size() != padded for each in inputs):
             raise NotAllowed(
-                f"{_PRE} must return all-gather inputs with the padded sharded size {tuple(padded)} where ranks do not "
-                f"divide the rows of {tuple(self._cut.shape)}, but got {[tuple(each.size()) for each in inputs]}"
+                f"expected {_PRE} to return tensors padded to {tuple(padded)}, since ranks do not divide the rows of "
+                f"{tuple(self._cut.shape)}, got {[tuple(each.size()) for each in inputs]}: pad with zeros"
             )
 
     def build(self, local: Tensor, columns: Iterator[Tensor], dtype: torch.dtype) -> Tensor:

@@ -31,7 +31,14 @@ from reference_models.fsdp.communication.collectives import Piece
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.layout.sharding import Cut, check_cut
 from reference_models.fsdp.layout.spmd import spmd_layout
-from reference_models.fsdp.layout.tensor_parallel import Layout, layout_of, local_gradient, local_of, sharded_layout
+from reference_models.fsdp.layout.tensor_parallel import (
+    Layout,
+    check_beside,
+    layout_of,
+    local_gradient,
+    local_of,
+    sharded_layout,
+)
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
 from reference_models.fsdp.parameters.extension import Extension, carry_hooks, has_extension
@@ -49,12 +56,14 @@ _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def cut_of(parameter: nn.Parameter, name: str, mesh: DataMesh, placement: Shard) -> Cut:
-    """How a parameter is cut. Raises NotAllowed or NotImplementedError for one that cannot be; changes nothing."""
+    """How a parameter is cut. Raises ValueError or NotImplementedError for one that cannot be; changes nothing."""
     if not parameter.is_contiguous():
         raise NotImplementedError(
-            f"FSDP does not support non-contiguous parameters yet: {name!r} has shape "
+            f"FSDP does not support non-contiguous parameters: {name!r} has shape "
             f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
         )
+    if mesh.spmd is None:
+        check_beside(name, parameter, mesh)
     return check_cut(local_of(parameter).shape, placement.dim, mesh.shard.size)
 
 
@@ -208,7 +217,7 @@ class ManagedParameter:
 
     def _allocated(self, dtype: torch.dtype) -> Tensor:
         """The unsharded form's memory, for all ranks' parts with their padding."""
-        if self._full is None or self._full.dtype != dtype:
+        if self._full is None:  # at first, or the dtype has changed: see _repack
             self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
             whole = self._full.data.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
             self.unsharded = self._made_unsharded(whole)

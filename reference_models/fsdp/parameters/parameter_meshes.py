@@ -48,11 +48,17 @@ def placed(parameter: nn.Parameter, choose: Placement | None, data: DataMesh) ->
 
 
 def check_meshes(meshes: Sequence[DataMesh]) -> None:
-    """Raise ValueError if two objects stand for the same ranks: what communicates together would be unclear."""
+    """Raise ValueError if two objects stand for the same mesh: what communicates together would be unclear.
+
+    Replicas of shards may lie beside what is sharded over the same ranks without replicas.
+    """
     known: dict[object, DataMesh] = {}
     for mesh in meshes:
-        if known.setdefault(mesh.shard.group, mesh) is not mesh:
-            raise ValueError("parameters sharded over the same ranks must use the same FSDPMeshInfo object")
+        if known.setdefault((mesh.shard.group, mesh.replicate.group), mesh) is not mesh:
+            raise ValueError(
+                "shard_placement_fn gave several mesh_info objects of one mesh: make one FSDPMeshInfo and give it for "
+                "all parameters that belong there"
+            )
 
 
 def by_mesh(parameters: Sequence[ManagedParameter]) -> list[tuple[DataMesh, list[ManagedParameter]]]:

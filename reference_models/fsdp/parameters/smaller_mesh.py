@@ -34,8 +34,8 @@ class Partly:
                 raise NotImplementedError("reshard_after_forward as int is not supported with all-gather extensions")
             if parameter.before is not None:
                 raise NotImplementedError(
-                    "Resharding to smaller mesh is not supported for DTensor parameters yet: "
-                    "use reshard_after_forward=True or False for modules under tensor parallelism"
+                    "reshard_after_forward as int expects plain parameters, got a DTensor: "
+                    "use True or False for modules under tensor parallelism"
                 )
         with torch.no_grad():
             for parameter in parameters:

@@ -128,6 +128,13 @@ def first_parameter_first(module: Any, **options: Any) -> Any:
         raise
 
 
+def one_before_the_other(modules: list[Any], **options: Any) -> Any:
+    """A module that is in a list twice is sharded before it is refused."""
+    if len({*modules}) < len(modules):
+        right.fully_shard(modules[:1], **options)
+    return right.fully_shard(modules, **options)
+
+
 def places(requirement: str, read: Callable[[Any, Any], Any]) -> Implementation:
     """torch's implementation, which reads what shard_placement_fn says of a parameter in another way."""
 
@@ -186,6 +193,7 @@ keeps_memory_order = before("refusals/not-contiguous", reads_memory)
 loses_remainders = before("refusals/uneven-columns", drops_remainders)
 leaves_its_hook = called_otherwise("refusals/leaves-as-it-was", hooks_first)
 leaves_its_class = called_otherwise("refusals/leaves-as-it-was", class_first)
+leaves_half_a_list = called_otherwise("refusals/leaves-as-it-was", lists(one_before_the_other))
 leaves_its_parameter = replace(reference, name="refusals/leaves-other-parameters", fully_shard=first_parameter_first)
 #: Convert all parameters to the dtype of the first.
 converts_all = before("refusals/two-dtypes", lambda module, options: module.to(next(module.parameters()).dtype))

@@ -29,6 +29,15 @@ def over_one_mesh(module: Any, **options: Any) -> Any:
     return right.fully_shard(module, **{**options, "shard_placement_fn": lambda parameter: Shard(0)})
 
 
+def knows_no_replicas(module: Any, **options: Any) -> Any:
+    """Take a mesh for another one that shards over the same ranks."""
+    mesh, choose = options.get("mesh"), options.get("shard_placement_fn")
+    answers = [choose(parameter) for parameter in module.parameters()] if choose else []
+    if mesh is not None and mesh.ndim == 2 and any(hasattr(answer, "mesh_info") for answer in answers):
+        raise ValueError("shards over the same ranks must be on one mesh")
+    return right.fully_shard(module, **options)
+
+
 def turned_stacks(parameter: DTensor) -> Tensor:
     """Holds the rows of every expert in a stack the other way round."""
     return rebuilt(parameter, parameter.to_local().flip(1)) if parameter.dim() == 3 else parameter
@@ -100,6 +109,7 @@ averages_experts_over_all = mutant(
 averages_stacks_over_all = mutant(
     "parameter-mesh/stacked-training", scaled_after(lambda parameter: 0.5 if parameter.dim() == 3 else 1.0)
 )
+refuses_experts_beside_replicas = called_otherwise("parameter-mesh/replicas", knows_no_replicas)
 stale_groups_of_meshes = called_otherwise("parameter-mesh/groups", stale_instead_of_groups)
 experts_stay_full = mutant("parameter-mesh/by-hand", does_not_reshard_by_hand)
 always_reduces_experts = mutant("parameter-mesh/accumulation", does_nothing("set_requires_gradient_sync"))
@@ -121,6 +131,7 @@ takes_plain = called_otherwise("spmd-mesh/refuses-parameters", takes_plain_param
 cuts_no_replicas = called_otherwise("spmd-mesh/refuses-placement", ignores_placements)
 replicate_that_shards = replace(right, name="spmd-mesh/refuses-replicate", replicate_fsdp=replicates_shards)
 
+RAISES = ("refuses_experts_beside_replicas",)
 ALSO_KILLED_BY = {
     "forgets_the_gather": ("registration/repeated",),  # counts gathers by one of the user's own
     "forgets_the_hook": ("reduction/hook",),

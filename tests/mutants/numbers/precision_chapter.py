@@ -6,8 +6,9 @@ average to 513.5 with reduce_dtype float32, to 512 with bfloat16.
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
+from suites.oracle.low_precision import cast
 from tests.mutants.making import called_otherwise, modules_of, mutant, right
 from tests.mutants.numbers.gathers import GathersOnce
 
@@ -68,6 +70,23 @@ def casting_inputs(cast: Callable[[Any, Any, torch.dtype], Any], places: slice =
 def cast_direct(module: Any, args: Any, low: torch.dtype) -> Any:
     """Tensors given by place, and nothing that lies within other values."""
     return tuple(arg.to(low) if isinstance(arg, Tensor) and arg.is_floating_point() else arg for arg in args)
+
+
+def cast_by_kind(kind: type, make: Callable[[Any, torch.dtype], Any]) -> Callable[[Any, Any, torch.dtype], Any]:
+    """What is given, where values of one kind are made by ``make(value, low)`` and all others as they should be."""
+    return lambda module, args, low: tuple(make(arg, low) if isinstance(arg, kind) else cast(arg, low) for arg in args)
+
+
+def made_of_items(value: Any, low: torch.dtype) -> Any:
+    """One of the same class, whose constructor is given one dict."""
+    return type(value)({key: cast(item, low) for key, item in value.items()})
+
+
+def without_own_fields(value: Any, low: torch.dtype) -> Any:
+    """One of the same class, as its constructor makes it of what it takes."""
+    return type(value)(**{
+        each.name: cast(getattr(value, each.name), low) for each in fields(value) if each.init
+    }) if is_dataclass(value) else cast(value, low)  # fmt: skip
 
 
 def cast_first_time(module: Any, args: Any, low: torch.dtype) -> Any:
@@ -159,6 +178,10 @@ no_param_dtype = called_otherwise("precision/layers", reads(param_dtype=None, re
 casts_for_the_first = called_otherwise("precision/groups", casting_inputs(cast_direct, slice(1)))
 casts_the_first_time = called_otherwise("precision/recomputed", casting_inputs(cast_first_time))
 low_for_good = called_otherwise("precision/kept-dtypes", casts_what_rests)
+leaves_sets = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(set, lambda value, low: value)))
+makes_defaults_of_items = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(defaultdict, made_of_items)))
+makes_outputs_of_items = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(OrderedDict, made_of_items)))
+forgets_own_fields = called_otherwise("precision/own-fields", casting_inputs(cast_by_kind(object, without_own_fields)))
 casts_on_the_surface = called_otherwise("precision/inputs", casting_inputs(cast_direct))
 always_casts = called_otherwise("precision/uncast-inputs", reads(cast_forward_inputs=True))
 no_output_dtype = called_otherwise("precision/outputs", reads(output_dtype=None))
@@ -172,7 +195,14 @@ another_default = policies(
 loose_policy = policies(LoosePolicy, "precision/frozen-policy")
 opaque = mutant("precision/transforms", is_opaque)
 
-RAISES = {"casts_for_the_first", "casts_the_first_time", "structures_cut_off", "opaque"}
+RAISES = {
+    "makes_defaults_of_items",
+    "makes_outputs_of_items",
+    "casts_for_the_first",
+    "casts_the_first_time",
+    "structures_cut_off",
+    "opaque",
+}
 IN_PROCESSES = {"opaque"}
 ALSO_KILLED_BY = {
     "no_reduce_dtype": ("communication/dtypes",),

@@ -82,6 +82,12 @@ def before_replicas(module: Any, hook: Any, *, stream: Any = None) -> None:
         type(module).set_all_reduce_hook(module, hook)
 
 
+def not_in_streams(module: Any, hook: Any, *, stream: Any = None) -> None:
+    """A hook that has a stream is not called."""
+    if stream is None:
+        type(module).set_all_reduce_hook(module, hook)
+
+
 def takes_any_stream(module: Any, hook: Any, *, stream: Any = None) -> None:
     """The stream is ignored."""
     type(module).set_all_reduce_hook(module, hook)
@@ -118,5 +124,6 @@ def overflows(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
 
 hooks_a_copy = without("reduction/hook", HOOK, copies_for_the_hook)
 hooks_too_early = without("reduction/hook-hsdp", HOOK, before_replicas)
+hooks_in_no_stream = without("reduction/hook-stream", HOOK, not_in_streams)
 has_no_hooks = without("reduction/replicas-by-hook", HOOK)
 ignores_streams = without("reduction/refuses-streams", HOOK, takes_any_stream)

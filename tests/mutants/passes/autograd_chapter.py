@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.mutants.hooking import each_gradient, instead, is_root, outputs, sharded, when_alone
-from tests.mutants.making import mutant
+from tests.mutants.making import mutant, right
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 
 
@@ -128,6 +128,12 @@ def resets_anything(module: Any, right_method: Any) -> None:
         right_method()
 
 
+def makes_a_root(module: Any, right_method: Any) -> None:
+    """What is reset becomes the root, if there is none yet."""
+    right.fully_shard.state(module)._lazy_init()
+    right_method()
+
+
 ties_outputs = mutant("autograd/unused-output", tied(list))
 ties_inner_outputs = mutant("autograd/unused-output-inside", tied(tuple))
 #: Parameters without gradients get zeros.
@@ -144,3 +150,6 @@ hooks_see_another = mutant("autograd/optimizer-in-backward", hooks(negated))
 hooks_after_resharding = mutant("autograd/backward-hooks", instead("register_full_backward_hook", reshards_before))
 resets_too_much = mutant("autograd/reset-after-forward", instead("reset_iter_state", stops_reducing))
 resets_children = mutant("autograd/reset-below-root", instead("reset_iter_state", resets_anything))
+makes_roots = mutant("autograd/reset-before-forward", instead("reset_iter_state", makes_a_root))
+
+RAISES = ("makes_roots",)
