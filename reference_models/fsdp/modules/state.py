@@ -203,7 +203,7 @@ class ModuleState:
         if self.reshard_after_forward is False:
             return
         for group in self.groups:
-            if group.partly is not None and torch.is_grad_enabled():
+            if group.partly is not None:
                 group.reshard_partly()
             else:
                 group.reshard()
