@@ -71,7 +71,7 @@ class FSDPModule(nn.Module):
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Gather this module's own parameters and register them; with ``async_op`` when the handle is waited for."""
         state = _state(self)
-        state.start_unsharding()
+        state.start_unsharding(async_op)
         handle = UnshardHandle(state)
         if async_op:
             return handle
@@ -98,7 +98,9 @@ class FSDPModule(nn.Module):
             group.reshard_after_backward = reshard_after_backward
 
     def _set_unshard_async_op(self, async_op: bool) -> None:
-        """Accepted for torch's sake: gathers are always started first and waited for where they are used."""
+        """Whether a custom all-gather is called with ``async_op=True``; torch's own always returns early."""
+        for group in _groups(self, True):
+            group.unshards_async = async_op
 
     def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
         """Whether backward needs the parameters at all."""

@@ -178,10 +178,10 @@ class ModuleState:
         for group in self.groups:
             group.wait()
 
-    def start_unsharding(self) -> None:
-        """Start gathering."""
+    def start_unsharding(self, async_op: bool = False) -> None:
+        """Start gathering; with ``async_op`` a user's all-gather, too, may return early."""
         for group in self.groups:
-            group.unshard(self._lane)
+            group.unshard(self._lane, async_op)
 
     @property
     def _lane(self) -> Lane:
