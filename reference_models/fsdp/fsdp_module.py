@@ -128,7 +128,7 @@ class FSDPModule(nn.Module):
             group.all_reduces = requires_all_reduce
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Whether the end of backward waits for reductions, for the whole tree."""
+        """Whether a device waits at the end of backward for gradients, and modules need not be come to again."""
         _state(self).tree.is_last_backward = is_last_backward
 
     def set_gradient_divide_factor(self, factor: float) -> None:

@@ -56,16 +56,20 @@ class Pipeline:
                 self._results.append((reduction, hand_out))
         return reduction
 
-    def finish(self) -> None:
-        """Wait for all of them, and hand out their results in the order in which they were started."""
+    def finish(self, waits: bool) -> None:
+        """Hand out the results of all of them, in the order in which they were started, and wait for them.
+
+        Unless it ``waits``, the stream that computes goes on beside the last of them, which keep their memory.
+        """
         results, self._results = self._results, []
         with self.lane.beside():
             for held in self._holding:
                 held.reduction.advance()
             for reduction, hand_out in results:
                 hand_out(reduction.finish())
-        self.lane.lead()
-        self._holding.clear()
+        if waits:
+            self.lane.lead()
+            self._holding.clear()
 
     def drop(self) -> None:
         """Wait for all of them and forget their results."""

@@ -8,8 +8,9 @@
 
 Backward leaves a module when the gradients of its inputs are done, which an identity function on the inputs notices. A
 module whose inputs need no gradient is left at the end of backward, as is every module whose outputs were not used. The
-end of backward also waits for all reductions. During backward, activation checkpointing may run forwards again: those
-cast inputs and gather what is missing, and free nothing, since backward is about to come through.
+end of backward also waits for all reductions, on a device that of the last backward alone. During backward, activation
+checkpointing may run forwards again: those cast inputs and gather what is missing, and free nothing, since backward is
+about to come through.
 """
 
 from __future__ import annotations
@@ -266,8 +267,8 @@ class ModuleState:
         self.tree.in_backward = False
         self.tree.ahead.clear()
         self.tree.reduced.clear()
+        self.tree.pipeline.finish(waits=self.tree.is_last_backward)
         if self.tree.is_last_backward:
-            self.tree.pipeline.finish()
             self.tree.order.clear()
         for state in self.tree.states:
             for group in state.groups:
