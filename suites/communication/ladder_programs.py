@@ -25,7 +25,7 @@ class Ladder(ShardedStack):
     """The rungs of a case on one rank, recomputed or not, with notes among what each action communicates.
 
     Noted is when a group's first rung runs, when a gradient comes to its last one, and when that one's own backward
-    begins: inside the module, after all that is done before it.
+    begins: inside the module, after all that is done before it. With ``hooked``, when its hooks after accumulation run.
     """
 
     def made(self) -> Any:
@@ -41,6 +41,8 @@ class Ladder(ShardedStack):
             rungs[-1].out_proj.register_forward_hook(lambda *found, place=place: self.marked(found[-1], place))
             fully_shard(rungs[0] if len(rungs) == 1 else rungs, reshard_after_forward=case.reshard_after_forward)
             rungs[-1].register_forward_hook(lambda *found, place=place: self.enters(found[-1], place))
+            for parameter in (p for rung in rungs for p in rung.parameters() if self.options["hooked"]):
+                parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.note(f"hook {place}"))
         return fully_shard(net, reshard_after_forward=case.reshard_after_forward)
 
     def marked(self, output: Tensor, place: int) -> Tensor:
@@ -62,10 +64,12 @@ class Ladder(ShardedStack):
         return {"words": heard(self.case, self.entries)}
 
 
-def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, list[str]]:
+def in_order(
+    rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False, hooked: bool = False
+) -> dict[str, list[str]]:
     """The second forward and backward in words; ``ahead`` says which of them lists are for."""
     asks_for(Feature.ONE_MESSAGE)  # groups are known by their numbers
-    stack = Ladder(rank, case, recomputed=recomputed)
+    stack = Ladder(rank, case, recomputed=recomputed, hooked=hooked)
     for place, others in case.ahead if ahead else ():
         names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *others)]
         stack.ahead(" ".join([ahead, *names]))

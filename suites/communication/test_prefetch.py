@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example
 
@@ -64,13 +66,15 @@ def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase)
 @given_half(case=ladders())
 def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
     """A group's gradients begin to be reduced before backward is through the group that ran before it."""
-    for number, got in enumerate(trial.run(programs.in_order, case)):
-        words = got["backward"]
-        for place in range(2, len(case.groups)):
-            trial.holds(
-                precedes(words, f"reduce {place}", f"enter {place - 2}"),
-                f"rank {number}: expected 'reduce {place}' before 'enter {place - 2}' in {words}",
-            )
+    comes_meanwhile(trial, case, "reduce")
+
+
+@requirement("prefetch/hands-out-meanwhile", SHARDED, level="should", ranks=2)
+@example(case=LadderCase(2))
+@given_half(case=ladders())
+def test_gradients_are_handed_out_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
+    """A group's hooks after accumulation run, and may free its gradients, before backward is two groups further."""
+    comes_meanwhile(trial, case, "hook", "", False, True)
 
 
 @requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2)
@@ -124,6 +128,17 @@ def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, dir
     """Listing a module that is not sharded raises an error that asks for a sharded one."""
     case = ActionsCase(2, NET, acts=(f"ahead {direction} root 0",))
     trial.refuses(play, case, "FSDPModule", "fully_shard", "sharded", error=TYPE_ERRORS)
+
+
+def comes_meanwhile(trial: Trial, case: LadderCase, verb: str, *how: Any) -> None:
+    """Require that what ``verb`` says of a group comes before backward enters the group two before it."""
+    for number, got in enumerate(trial.run(programs.in_order, case, *how)):
+        words = got["backward"]
+        for place in range(2, len(case.groups)):
+            trial.holds(
+                precedes(words, f"{verb} {place}", f"enter {place - 2}"),
+                f"rank {number}: expected '{verb} {place}' before 'enter {place - 2}' in {words}",
+            )
 
 
 def goes_backward(trial: Trial, case: LadderCase, recomputed: bool = False) -> None:

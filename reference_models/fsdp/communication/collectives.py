@@ -126,20 +126,24 @@ class Reduction:
         comm: ReduceScatter,
         all_reduces: bool,
         earlier: Callable[[], Tensor] | None,
+        at_once: bool,
     ) -> None:
-        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added."""
+        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added.
+
+        With ``at_once`` nothing is left to wait for when it has been made.
+        """
         self._mesh, self._divide, self._all_reduces, self._earlier = mesh, divide, all_reduces, earlier
         if divide.before != 1.0:
             rows.div_(divide.before)
         self._op = dist.ReduceOp.AVG if divide.average else dist.ReduceOp.SUM
         self._work: Any = None
-        self._advanced = False
+        self._advanced, self._at_once = False, at_once
         on_stream = rows.device.type != "cpu"
         if mesh.shard.size == 1:
             self.part = rows[0].clone() if on_stream else rows[0]  # memory of the lane, to be freed in its order
         else:
             self.part = comm.allocate((rows.size(1),), dtype=rows.dtype, device=rows.device)
-            early = returns_early(comm) and not on_stream
+            early = returns_early(comm) and not on_stream and not at_once
             self._work = under_way(comm(self.part, rows.view(-1), mesh.shard.group, self._op, early))
         if self._work is None:
             self.advance()
@@ -154,7 +158,13 @@ class Reduction:
             self.part.add_(self._earlier())
             self._earlier = None
         if self._all_reduces and self._mesh.replicate.size > 1:
-            self._work = dist.all_reduce(self.part, op=self._op, group=self._mesh.replicate.group, async_op=True)
+            group, early = self._mesh.replicate.group, not self._at_once
+            self._work = dist.all_reduce(self.part, op=self._op, group=group, async_op=early)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self._advanced and self._work is None
 
     def finish(self) -> Tensor:
         """Wait for all of it; this rank's part of the mean."""

@@ -4,6 +4,8 @@ With room for one, backward through c, b, a goes::
 
     c: start c's    b: wait for c's reduce-scatter, start b's    a: wait for b's, start a's    end: wait for all
 
+A result is handed out when there is nothing left to wait for: on a device, whose lane keeps the order, once it has been
+started; on a CPU, with the next one, unless somebody wants it ``at_once``. An all-reduce may take until the one after.
 They have a lane of their own. What waits is the stream that computes, before memory is used again; a CPU waits itself.
 """
 
@@ -34,7 +36,7 @@ class Pipeline:
         self.room = 1
         self.lane = HERE
         self._holding: deque[_Holding] = deque()
-        self._results: list[tuple[Reduction, Callable[[Tensor], None]]] = []
+        self._results: deque[tuple[Reduction, Callable[[Tensor], None]]] = deque()
 
     def make_room(self) -> None:
         """Wait until one more reduction may be started."""
@@ -42,18 +44,20 @@ class Pipeline:
             oldest = self._holding.popleft()
             with self.lane.beside():
                 oldest.reduction.advance()
+                self._hand_out(self.room)
             self.lane.lead(oldest.read)
 
     def start(
         self, rows: Tensor, reduce: Callable[[Tensor], Reduction], hand_out: Callable[[Tensor], None] | None
     ) -> Reduction:
-        """Start reducing rows; ``hand_out`` gets the result at the end, None if it is kept elsewhere."""
+        """Start reducing rows; ``hand_out`` gets the result, None if it is kept elsewhere."""
         self.lane.follow()
         with self.lane.beside():
             reduction = reduce(rows)
             self._holding.append(_Holding(reduction, rows, self.lane.mark()))
             if hand_out is not None:
                 self._results.append((reduction, hand_out))
+            self._hand_out(self.room + 1)
         return reduction
 
     def finish(self, waits: bool) -> None:
@@ -61,15 +65,19 @@ class Pipeline:
 
         Unless it ``waits``, the stream that computes goes on beside the last of them, which keep their memory.
         """
-        results, self._results = self._results, []
         with self.lane.beside():
             for held in self._holding:
                 held.reduction.advance()
-            for reduction, hand_out in results:
-                hand_out(reduction.finish())
+            self._hand_out(0)
         if waits:
             self.lane.lead()
             self._holding.clear()
+
+    def _hand_out(self, most: int) -> None:
+        """Hand out results, oldest first, up to one that is not there, and of those all but ``most``."""
+        while self._results and (len(self._results) > most or self._results[0][0].is_there):
+            reduction, hand_out = self._results.popleft()
+            hand_out(reduction.finish())
 
     def drop(self) -> None:
         """Wait for all of them and forget their results."""

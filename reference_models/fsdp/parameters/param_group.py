@@ -194,6 +194,7 @@ class ParameterGroup:
             comm=self.reduce_scatter,
             all_reduces=self.all_reduces,
             earlier=functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None,
+            at_once=any(parameter.hooks for parameter in reduced),
         )
         if self.all_reduces or self.mesh.replicate.group is None:
             pipeline.start(rows, reduce, functools.partial(self._hand_out, reduced))
