@@ -88,9 +88,10 @@ class FSDPModule(nn.Module):
             raise ValueError(f"reshard_after_forward should be a bool, got {type(reshard_after_forward).__name__}")
         _check_shards(self)
         for state in _states(self, recurse):
-            state.reshard_after_forward = reshard_after_forward
-            for group in state.groups:
-                group.partly = None
+            if all(group.mesh.shard.group is not None for group in state.groups):
+                state.reshard_after_forward = reshard_after_forward
+                for group in state.groups:
+                    group.partly = None
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
         """Whether to free after backward."""
