@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.trial import Trial
 from harness.vendor import Feature
@@ -17,7 +17,7 @@ from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
 from suites.communication.played import PASS, RecordedStack, each_unit, mark
 from suites.kit.cases import TrainingCase
-from suites.kit.programs import ShardedStack
+from suites.kit.programs import ShardedStack, apply
 from suites.oracle.sharded import State
 
 
@@ -43,6 +43,10 @@ class Ladder(ShardedStack):
             rungs[-1].register_forward_hook(lambda *found, place=place: self.enters(found[-1], place))
             for parameter in (p for rung in rungs for p in rung.parameters() if self.options["hooked"]):
                 parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.note(f"hook {place}"))
+        if case.nested:
+            pairs = [net[start : start + 2] for start in range(0, len(case.groups), 2)]
+            layers = [fully_shard(pair, reshard_after_forward=case.reshard_after_forward) for pair in pairs]
+            net = nn.Sequential(*layers, *net[len(case.groups) :])
         return fully_shard(net, reshard_after_forward=case.reshard_after_forward)
 
     def marked(self, output: Tensor, place: int) -> Tensor:
@@ -99,6 +103,29 @@ def comes_in_order(
                 first not in words or precedes(words, first, second),
                 f"rank {number}: expected {first!r} before {second!r} in {words}",
             )
+
+
+class Heads(nn.Sequential):
+    """Modules after the first one, each of its output."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """``(batch, dim)`` to the results of all heads."""
+        trunk, *heads = self
+        y = trunk(x)
+        return [head(y) for head in heads]
+
+
+def gathers_for_the_first_head(rank: Rank, case: TrainingCase) -> int:
+    """How often backward gathers, in a second pass, for the first of the results."""
+    asks_for(Feature.ONE_MESSAGE)
+    net = apply(rank, case, Heads(*case.build()), reshard_after_forward=case.reshard_after_forward)
+    count = 0
+    for _ in range(2):
+        first, *_ = net(case.inputs(0, rank.number).to(rank.device))
+        with rank.collectives() as entries:
+            first.sum().backward()
+        count = [entry["op"] for entry in entries].count("all_gather")
+    return count
 
 
 @st.composite

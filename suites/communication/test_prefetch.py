@@ -17,7 +17,7 @@ from suites.communication.ladder import LadderCase, Rungs, ladders, only, preced
 from suites.communication.ladder_programs import comes_in_order
 from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
-from suites.kit.cases import Stack
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given_half, stacks, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
@@ -52,6 +52,22 @@ def test_backward_gathers_and_reduces_in_reverse(trial: Trial, case: LadderCase)
 def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case: LadderCase) -> None:
     """In backward a group is gathered before the gradients of the group that ran after it are reduced."""
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
+
+
+@requirement("prefetch/backward-nested", SHARDED, level="should", ranks=2)
+@example(case=LadderCase(2, nested=True))
+@given_half(case=ladders(nested=True, reshard_after_forward=True))
+def test_layers_around_groups_do_not_hold_up_gathers(trial: Trial, case: LadderCase) -> None:
+    """Groups in sharded modules without parameters of their own, as in layers, are gathered ahead in backward, too."""
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
+
+
+@requirement("prefetch/backward-unused", SHARDED, level="should", ranks=2)
+def test_what_a_loss_does_not_use_is_not_gathered_for_a_root_without_parameters(trial: Trial) -> None:
+    """Backward from the first of two heads gathers it and the trunk; for a root without parameters nothing more."""
+    case = TrainingCase(2, Stack(3, ("linear",) * 3), (0, 1, 2), reshard_after_forward=True)
+    for number, count in enumerate(trial.run(programs.gathers_for_the_first_head, case)):
+        trial.holds(count <= 2, f"rank {number}: expected 2 gathers at most, got {count}")
 
 
 @requirement("prefetch/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)

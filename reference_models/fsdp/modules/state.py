@@ -117,10 +117,10 @@ class ModuleState:
         """Whether some of its modules have run in this pass and others may yet."""
         return bool(self._to_run) and self._to_run != set(self.modules)
 
-    def _before_backward(self, place: int | None) -> None:
-        """Backward comes to the pass at this place of the order; None for modules of a list that have run alone."""
+    def _before_backward(self, place: int | None, is_alone: bool = False) -> None:
+        """Backward comes to the pass at this place of the order, if it has one."""
         self._backward_begins()
-        self.tree.is_partial &= place is None
+        self.tree.is_partial &= is_alone
         self.tree.come_to.add(self)
         self.tree.ran_alone.discard(self)
         if not self._in_backward:
@@ -131,7 +131,7 @@ class ModuleState:
                 if group.unshard_in_backward:
                     group.unshard(self._lane)
                     group.wait()
-            if place is None:
+            if is_alone:
                 return
             ahead = ahead_in_backward(self, self.backward_prefetch, self.tree.order, place)
             for group in (g for state in ahead for g in state.groups):
@@ -201,18 +201,22 @@ class ModuleState:
             return self._tell_before_backward_of_transformed(tensors, output)
         tensors = [tensor for tensor in tensors if tensor.requires_grad]
         if tensors:
-            place = None if is_alone else self.tree.order.note(self)
-            if is_alone:
-                self.tree.ran_alone.add(self)
+            place = self._note_pass(is_alone)
             for tensor in tensors:
                 if tensor._base is not None:
                     self._warn_of_view()
-                tensor.register_hook(lambda _: self._before_backward(place))
+                tensor.register_hook(lambda _: self._before_backward(place, is_alone))
         return output
+
+    def _note_pass(self, is_alone: bool = False) -> int | None:
+        """Forward ends: the place of this pass in the order, if backward has anything to gather for it there."""
+        if is_alone:
+            self.tree.ran_alone.add(self)
+        return self.tree.order.note(self) if self.groups and not is_alone else None
 
     def _tell_before_backward_of_transformed(self, tensors: list[Tensor], output: Any) -> Any:
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-        call = functools.partial(self._before_backward, self.tree.order.note(self))
+        call = functools.partial(self._before_backward, self._note_pass())
         same = {id(tensor): told(call, [tensor])[0] for tensor in floating}
         return map_tensors(lambda tensor: same.get(id(tensor), tensor), output)
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.distributed.tensor import DTensor
 
+from harness.vendor.torch_fsdp2 import _groups, _state
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import gathers_when_run_again, without
 
@@ -59,6 +60,19 @@ def _hook_at_the_end(parameter: Any, hook: Callable[[Any], None]) -> Any:
     return getattr(type(parameter), HOOKING)(parameter, later)
 
 
+def stops_at_layers(module: Any) -> None:
+    """Before the first module of one without parameters, nothing is gathered ahead."""
+    if not _groups(_state(module)):
+        first = sharded_below(module)[0]
+        first.set_modules_to_backward_prefetch([first])
+
+
+def starts_from_roots(module: Any) -> None:
+    """A root without parameters gathers ahead what ran last."""
+    if not _groups(_state(module)):
+        module.set_modules_to_backward_prefetch(sharded_below(module)[-1:])
+
+
 def listed_backwards(module: Any, listed: list[Any]) -> None:
     """The list, from its end."""
     type(module).set_modules_to_backward_prefetch(module, listed[::-1])
@@ -89,6 +103,8 @@ gathers_last_first = mutant("prefetch/forward-order", gathers_the_last_first)
 gathers_first_first = mutant("prefetch/backward-order", gathers_the_first_first)
 #: In backward, each gathers itself and no other.
 gathers_late = mutant("prefetch/backward-default", lambda module: module.set_modules_to_backward_prefetch([module]))
+gathers_late_between_layers = mutant("prefetch/backward-nested", stops_at_layers)
+gathers_for_the_root = mutant("prefetch/backward-unused", starts_from_roots)
 gathers_again = mutant("prefetch/recomputed", gathers_when_run_again)
 reduces_late = mutant("prefetch/reduces-meanwhile", reduces_at_the_end)
 hands_out_late = mutant("prefetch/hands-out-meanwhile", calls_hooks_at_the_end)
