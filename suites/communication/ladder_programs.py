@@ -117,7 +117,6 @@ class Heads(nn.Sequential):
 
 def gathers_for_the_first_head(rank: Rank, case: TrainingCase) -> int:
     """How often backward gathers, in a second pass, for the first of the results."""
-    asks_for(Feature.ONE_MESSAGE)
     net = apply(rank, case, Heads(*case.build()), reshard_after_forward=case.reshard_after_forward)
     count = 0
     for _ in range(2):

@@ -62,7 +62,7 @@ def test_layers_around_groups_do_not_hold_up_gathers(trial: Trial, case: LadderC
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
 
 
-@requirement("prefetch/backward-unused", SHARDED, level="should", ranks=2)
+@requirement("prefetch/backward-unused", SHARDED, Feature.ONE_MESSAGE, level="should", ranks=2)
 def test_what_a_loss_does_not_use_is_not_gathered_for_a_root_without_parameters(trial: Trial) -> None:
     """Backward from the first of two heads gathers it and the trunk; for a root without parameters nothing more."""
     case = TrainingCase(2, Stack(3, ("linear",) * 3), (0, 1, 2), reshard_after_forward=True)

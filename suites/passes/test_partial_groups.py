@@ -11,7 +11,6 @@ from hypothesis import given
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.judging import finds
@@ -69,7 +68,6 @@ def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: Tr
 
 def gathers_of_chunks(rank: Rank, case: TrainingCase) -> dict[str, int]:
     """How often a second pass gathers for two chunks of its head, and then for backward through the rest."""
-    asks_for(Feature.ONE_MESSAGE)
     net: Any = Cut(case.net).to(rank.device)
     options: dict[str, Any] = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward}
     shard_in_list(rank.implementation, case, net, **options)
@@ -87,7 +85,7 @@ def gathers_of_chunks(rank: Rank, case: TrainingCase) -> dict[str, int]:
     return found
 
 
-@requirement("partial-groups/gathered-once", *PARTIAL, level="should", ranks=2)
+@requirement("partial-groups/gathered-once", *PARTIAL, Feature.ONE_MESSAGE, level="should", ranks=2)
 @pytest.mark.parametrize("reshards", [True, False])
 def test_a_module_that_runs_alone_is_gathered_once_a_chunk(trial: Trial, reshards: bool) -> None:
     """A listed module that runs alone is gathered once for a chunk's two passes, which free no other group."""
