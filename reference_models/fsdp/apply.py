@@ -76,12 +76,15 @@ def replicate(
     ignored_params: set[nn.Parameter] | None = None,
     dp_mesh_dims: DataParallelMeshDims | None = None,
 ) -> Modules:
-    """Keep whole parameters on every rank and all-reduce their gradients. Arguments and errors as ``fully_shard``."""
+    """Keep whole parameters on every rank and all-reduce their gradients. Arguments and errors as ``fully_shard``.
+
+    What is copied for forward, which gathers nothing, is kept until backward.
+    """
     if dp_mesh_dims is not None and dp_mesh_dims.shard_names:
         raise ValueError(f"replicate requires replicate-only dims in dp_mesh_dims, got shard={dp_mesh_dims.shard!r}")
     data = replicating_mesh(mesh) if dp_mesh_dims is None else spmd_mesh(mesh, dp_mesh_dims)
     options = (mp_policy or MixedPrecisionPolicy(), offload_policy or OffloadPolicy(), frozenset(ignored_params or ()))
-    return _apply(module, "replicate", ReplicateModule, data, None, None, *options)
+    return _apply(module, "replicate", ReplicateModule, data, False, None, *options)
 
 
 def _apply(

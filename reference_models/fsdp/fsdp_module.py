@@ -71,7 +71,7 @@ class FSDPModule(nn.Module):
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Gather this module's own parameters and register them; with ``async_op`` when the handle is waited for."""
         state = _state(self)
-        state.start_unsharding()
+        state.start_unsharding(async_op)
         handle = UnshardHandle(state)
         if async_op:
             return handle
@@ -88,9 +88,10 @@ class FSDPModule(nn.Module):
             raise ValueError(f"expected a bool for reshard_after_forward, got {reshard_after_forward!r}")
         _check_shards(self)
         for state in _states(self, recurse):
-            state.reshard_after_forward = reshard_after_forward
-            for group in state.groups:
-                group.partly = None
+            if all(group.mesh.shard.group is not None for group in state.groups):
+                state.reshard_after_forward = reshard_after_forward
+                for group in state.groups:
+                    group.partly = None
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
         """Whether to free after backward."""
@@ -98,7 +99,9 @@ class FSDPModule(nn.Module):
             group.reshard_after_backward = reshard_after_backward
 
     def _set_unshard_async_op(self, async_op: bool) -> None:
-        """Accepted for torch's sake: gathers are always started first and waited for where they are used."""
+        """Whether a custom all-gather is called with ``async_op=True``; torch's own always returns early."""
+        for group in _groups(self, True):
+            group.unshards_async = async_op
 
     def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
         """Whether backward needs the parameters at all."""
@@ -126,7 +129,7 @@ class FSDPModule(nn.Module):
             group.all_reduces = requires_all_reduce
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Whether the end of backward waits for reductions, for the whole tree."""
+        """Whether a device waits at the end of backward for gradients, and modules need not be come to again."""
         _state(self).tree.is_last_backward = is_last_backward
 
     def set_gradient_divide_factor(self, factor: float) -> None:

@@ -56,6 +56,8 @@ class LadderCase(TrainingCase):
     sharded: tuple[int, ...] = (0, 1, 2)
     reshard_after_forward: bool | None = True
     groups: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
+    #: Whether two groups each lie in a layer that is sharded, too, and has no parameters of its own.
+    nested: bool = False
     ahead: Ahead = ()
 
     def unit_of(self, name: str) -> str:

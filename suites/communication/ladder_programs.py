@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.trial import Trial
 from harness.vendor import Feature
@@ -17,7 +17,7 @@ from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
 from suites.communication.played import PASS, RecordedStack, each_unit, mark
 from suites.kit.cases import TrainingCase
-from suites.kit.programs import ShardedStack
+from suites.kit.programs import ShardedStack, apply
 from suites.oracle.sharded import State
 
 
@@ -25,7 +25,7 @@ class Ladder(ShardedStack):
     """The rungs of a case on one rank, recomputed or not, with notes among what each action communicates.
 
     Noted is when a group's first rung runs, when a gradient comes to its last one, and when that one's own backward
-    begins: inside the module, after all that is done before it.
+    begins: inside the module, after all that is done before it. With ``hooked``, when its hooks after accumulation run.
     """
 
     def made(self) -> Any:
@@ -41,6 +41,12 @@ class Ladder(ShardedStack):
             rungs[-1].out_proj.register_forward_hook(lambda *found, place=place: self.marked(found[-1], place))
             fully_shard(rungs[0] if len(rungs) == 1 else rungs, reshard_after_forward=case.reshard_after_forward)
             rungs[-1].register_forward_hook(lambda *found, place=place: self.enters(found[-1], place))
+            for parameter in (p for rung in rungs for p in rung.parameters() if self.options["hooked"]):
+                parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.note(f"hook {place}"))
+        if case.nested:
+            pairs = [net[start : start + 2] for start in range(0, len(case.groups), 2)]
+            layers = [fully_shard(pair, reshard_after_forward=case.reshard_after_forward) for pair in pairs]
+            net = nn.Sequential(*layers, *net[len(case.groups) :])
         return fully_shard(net, reshard_after_forward=case.reshard_after_forward)
 
     def marked(self, output: Tensor, place: int) -> Tensor:
@@ -62,10 +68,12 @@ class Ladder(ShardedStack):
         return {"words": heard(self.case, self.entries)}
 
 
-def in_order(rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False) -> dict[str, list[str]]:
+def in_order(
+    rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False, hooked: bool = False
+) -> dict[str, list[str]]:
     """The second forward and backward in words; ``ahead`` says which of them lists are for."""
     asks_for(Feature.ONE_MESSAGE)  # groups are known by their numbers
-    stack = Ladder(rank, case, recomputed=recomputed)
+    stack = Ladder(rank, case, recomputed=recomputed, hooked=hooked)
     for place, others in case.ahead if ahead else ():
         names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *others)]
         stack.ahead(" ".join([ahead, *names]))
@@ -95,6 +103,28 @@ def comes_in_order(
                 first not in words or precedes(words, first, second),
                 f"rank {number}: expected {first!r} before {second!r} in {words}",
             )
+
+
+class Heads(nn.Sequential):
+    """Modules after the first one, each of its output."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """``(batch, dim)`` to the results of all heads."""
+        trunk, *heads = self
+        y = trunk(x)
+        return [head(y) for head in heads]
+
+
+def gathers_for_the_first_head(rank: Rank, case: TrainingCase) -> int:
+    """How often backward gathers, in a second pass, for the first of the results."""
+    net = apply(rank, case, Heads(*case.build()), reshard_after_forward=case.reshard_after_forward)
+    count = 0
+    for _ in range(2):
+        first, *_ = net(case.inputs(0, rank.number).to(rank.device))
+        with rank.collectives() as entries:
+            first.sum().backward()
+        count = [entry["op"] for entry in entries].count("all_gather")
+    return count
 
 
 @st.composite

@@ -18,12 +18,13 @@ from suites.oracle.sharded import played_on
 
 
 class _Noting:
-    """Notes each call: by which group, and whether the tensors lie in memory that this object allocated."""
+    """Notes each call: by which group, whether it may be early, and whether this object allocated its memory."""
 
     def __init__(self) -> None:
         self.groups: list[str] = []
         self.ranks: list[list[int]] = []
         self.placed: list[bool] = []
+        self.early: list[bool] = []
         self._memory: list[Tensor] = []
 
     def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
@@ -35,6 +36,7 @@ class _Noting:
         """One call; of a gather, the output alone has to lie there."""
         own = {memory.untyped_storage().data_ptr() for memory in self._memory}
         self.groups.append(group.group_name)
+        self.early.append(is_async)
         self.ranks.append(dist.get_process_group_ranks(group))
         kept = tensors[:1] if isinstance(self, OwnGather) else tensors
         self.placed.append(all(tensor.untyped_storage().data_ptr() in own for tensor in kept))
@@ -65,6 +67,15 @@ def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]
         "unasked": sum(not gather.groups or not reduction.groups for gather, reduction in own),
         "misplaced": sum(not all(each.placed) for pair in own for each in pair),
     }
+
+
+def asked_to_return_early(rank: Rank, case: TrainingCase) -> dict[str, int]:
+    """Train with other collectives on every module; how many calls there were with ``async_op``, and without."""
+    stack = RecordedStack(rank, case)
+    own = give_own(stack)
+    played_on(stack)
+    asked = [early for pair in own for each in pair for early in each.early]
+    return {"early": sum(asked), "none at all": int(not asked)}
 
 
 def give_own(stack: RecordedStack) -> list[tuple[NotingGather, NotingReduction]]:

@@ -28,7 +28,7 @@ from suites.kit.precision_programs import precision_cases
 from suites.kit.registered import group_cases
 from suites.kit.strategies import given_half, training_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import agrees, follows
+from suites.oracle.judging import agrees, finds, follows
 
 SHARDED, APART, OWN = Feature.FULLY_SHARD, Feature.SEPARATE_GROUP, Feature.CUSTOM_COLLECTIVES
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.
@@ -187,6 +187,13 @@ def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: Tr
     agrees(trial, [got.pop("trace") for got in found], expected(case))
     for number, got in enumerate(found):
         trial.agree(f"rank {number}, calls", got, dict.fromkeys(got, 0))
+
+
+@requirement("communication/own-results", SHARDED, OWN, level="should", ranks=2)
+@given_half(case=training_cases(steps=1))
+def test_collectives_of_the_user_may_look_at_their_results(trial: Trial, case: TrainingCase) -> None:
+    """Training calls custom collectives without async_op: what they return from is done, and they may go on with it."""
+    finds(trial, own_collectives.asked_to_return_early, case, {"early": 0, "none at all": 0})
 
 
 @requirement("communication/group-apart", SHARDED, Feature.ONE_MESSAGE, APART, OWN, ranks=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example
 
@@ -15,7 +17,7 @@ from suites.communication.ladder import LadderCase, Rungs, ladders, only, preced
 from suites.communication.ladder_programs import comes_in_order
 from suites.communication.played import PASS, ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
-from suites.kit.cases import Stack
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given_half, stacks, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
@@ -52,6 +54,22 @@ def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case:
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
 
 
+@requirement("prefetch/backward-nested", SHARDED, level="should", ranks=2)
+@example(case=LadderCase(2, nested=True))
+@given_half(case=ladders(nested=True, reshard_after_forward=True))
+def test_layers_around_groups_do_not_hold_up_gathers(trial: Trial, case: LadderCase) -> None:
+    """Groups in sharded modules without parameters of their own, as in layers, are gathered ahead in backward, too."""
+    comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
+
+
+@requirement("prefetch/backward-unused", SHARDED, Feature.ONE_MESSAGE, level="should", ranks=2)
+def test_what_a_loss_does_not_use_is_not_gathered_for_a_root_without_parameters(trial: Trial) -> None:
+    """Backward from the first of two heads gathers it and the trunk; for a root without parameters nothing more."""
+    case = TrainingCase(2, Stack(3, ("linear",) * 3), (0, 1, 2), reshard_after_forward=True)
+    for number, count in enumerate(trial.run(programs.gathers_for_the_first_head, case)):
+        trial.holds(count <= 2, f"rank {number}: expected 2 gathers at most, got {count}")
+
+
 @requirement("prefetch/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
 @given_half(case=ladders(reshard_after_forward=True))
 def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase) -> None:
@@ -64,13 +82,15 @@ def test_recomputation_does_not_change_the_order(trial: Trial, case: LadderCase)
 @given_half(case=ladders())
 def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
     """A group's gradients begin to be reduced before backward is through the group that ran before it."""
-    for number, got in enumerate(trial.run(programs.in_order, case)):
-        words = got["backward"]
-        for place in range(2, len(case.groups)):
-            trial.holds(
-                precedes(words, f"reduce {place}", f"enter {place - 2}"),
-                f"rank {number}: expected 'reduce {place}' before 'enter {place - 2}' in {words}",
-            )
+    comes_meanwhile(trial, case, "reduce")
+
+
+@requirement("prefetch/hands-out-meanwhile", SHARDED, level="should", ranks=2)
+@example(case=LadderCase(2))
+@given_half(case=ladders())
+def test_gradients_are_handed_out_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
+    """A group's hooks after accumulation run, and may free its gradients, before backward is two groups further."""
+    comes_meanwhile(trial, case, "hook", "", False, True)
 
 
 @requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2)
@@ -124,6 +144,17 @@ def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, dir
     """Listing a module that is not sharded raises an error that asks for a sharded one."""
     case = ActionsCase(2, NET, acts=(f"ahead {direction} root 0",))
     trial.refuses(play, case, "FSDPModule", "fully_shard", "sharded", error=TYPE_ERRORS)
+
+
+def comes_meanwhile(trial: Trial, case: LadderCase, verb: str, *how: Any) -> None:
+    """Require that what ``verb`` says of a group comes before backward enters the group two before it."""
+    for number, got in enumerate(trial.run(programs.in_order, case, *how)):
+        words = got["backward"]
+        for place in range(2, len(case.groups)):
+            trial.holds(
+                precedes(words, f"{verb} {place}", f"enter {place - 2}"),
+                f"rank {number}: expected '{verb} {place}' before 'enter {place - 2}' in {words}",
+            )
 
 
 def goes_backward(trial: Trial, case: LadderCase, recomputed: bool = False) -> None:

@@ -80,6 +80,17 @@ def test_replicated_parameters_are_dtensors_that_are_whole_everywhere(trial: Tri
     lie_as_told(trial, case)
 
 
+@requirement("replicate/kept-after-forward", DTENSORS, Feature.PLAIN_FORWARD, level="should", ranks=2)
+@example(case=SOME_DTENSORS)
+@given(case=OF_DTENSORS)
+def test_replicas_stay_plain_until_backward(trial: Trial, case: ComposedCase) -> None:
+    """Between forward and backward parameters() are plain, the root's and all others: backward copies none again."""
+    names = [name for name, _ in case.build().named_parameters()]
+    for number, got in enumerate(trial.run(Composed.seen, case, ("forward",), "registered")):
+        forms = {name: each["form"] for name, each in got["registered"].items()}
+        trial.agree(f"rank {number}", forms, dict.fromkeys(names, "whole"))
+
+
 @requirement("replicate/dtensors-parity", DTENSORS, ranks=2)
 @example(case=replace(SOME_DTENSORS, adam=True))
 @given(case=replicas("replicate_fsdp", adam=st.booleans()))

@@ -20,6 +20,7 @@ from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
+from suites.kit.programs import ShardedStack
 from suites.kit.strategies import drawn, training_cases
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
@@ -108,6 +109,32 @@ class FineCase(PrecisionCase):
     def inputs(self, step: int, rank: int) -> Tensor:
         """A large micro-batch, then a small one."""
         return super().inputs(step, rank) * (SCALE, 1.0)[step]
+
+
+# What is done with gradients before the last backward.
+
+
+def before_last(act: str) -> tuple[str, ...]:
+    """A pass that is said not to be the last, what is done with its gradients, and a step from the last one."""
+    return ("defer last", *PASS, act, "drop", "resume last", *PASS, "step", "drop")
+
+
+class Settled(ShardedStack):
+    """A stack on a device that is done with all it was given, whenever gradients are stepped with or dropped."""
+
+    def done(self) -> None:
+        """Wait for it."""
+        torch.get_device_module(self.rank.device).synchronize()
+
+    def step(self, _: str) -> None:
+        """A step."""
+        self.done()
+        super().step("")
+
+    def drop(self, _: str) -> None:
+        """No gradients."""
+        self.done()
+        super().drop("")
 
 
 # Two results of one forward.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.communication.played import PASS, ActionsCase, play
+from suites.communication.played import PASS, ActionsCase, doing, play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
@@ -19,12 +19,14 @@ from suites.gradients.accumulation import (
     BranchedMicroBatches,
     FineCase,
     OffloadedRecorded,
+    Settled,
     accumulation_cases,
+    before_last,
     branched_micro_batches,
 )
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly
+from suites.kit.strategies import costly, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 from suites.passes import pass_programs
@@ -36,6 +38,7 @@ RICH = AccumulationCase(
     2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=2, kept=(True, False)
 )
 LINE = Stack(1, ("linear",), 1, bias=False)
+BEFORE_LAST = ActionsCase(2, LINE, dtype="float64", steps=1, batch=1)
 BRANCHES = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
 
 
@@ -123,6 +126,14 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase) -> None:
     """After set_is_last_backward(False) a backward of one result, and then one of another, give all gradients."""
     pass_programs.follows(trial, case, FORK)
+
+
+@requirement("accumulation/before-last", *ADDING, Feature.LAST_BACKWARD, level="should", ranks=2)
+@example(case=replace(BEFORE_LAST, acts=before_last("drop")))
+@given_half(case=st.sampled_from(("step", "drop")).flatmap(lambda act: doing(training_cases(), *before_last(act))))
+def test_a_backward_that_is_not_the_last_leaves_gradients(trial: Trial, case: ActionsCase) -> None:
+    """After set_is_last_backward(False) gradients are there once the device is done, to take a step with or to drop."""
+    follows(trial, Settled.play, expected(case))
 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)

@@ -150,7 +150,9 @@ class Unsharded(Trained):
         self.waiting -= self.those(what)
 
     def those(self, what: str) -> set[str]:
-        """The parameters that a setting is of."""
+        """The parameters whose gradients a setting keeps; before the last backward they are reduced all the same."""
+        if what == "last":
+            return set()
         unit = what.partition(" in ")[2]
         return {name for name in self.named if not unit or self.case.unit_of(name) == unit}
 

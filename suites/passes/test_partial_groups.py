@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 
@@ -63,6 +64,39 @@ def test_a_list_can_be_kept_full_while_a_module_runs_alone(trial: Trial, case: T
 def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: TrainingCase) -> None:
     """After two forwards that skip a listed module, one backward gives all others their gradients and it none."""
     follows(trial, case, routes.TWO_FORWARDS)
+
+
+def gathers_of_chunks(rank: Rank, case: TrainingCase) -> dict[str, int]:
+    """How often a second pass gathers for two chunks of its head, and then for backward through the rest."""
+    net: Any = Cut(case.net).to(rank.device)
+    options: dict[str, Any] = {"mesh": rank.mesh(), "reshard_after_forward": case.reshard_after_forward}
+    shard_in_list(rank.implementation, case, net, **options)
+    found: dict[str, int] = {}
+    for _ in range(2):
+        codes = net(torch.ones(2, case.net.dim, device=rank.device))
+        chunks = [chunk.requires_grad_() for chunk in codes.detach().chunk(2)]
+        with rank.collectives() as entries:
+            for chunk in chunks:
+                net.blocks[-1](chunk).sum().backward()
+        found["chunks"] = [entry["op"] for entry in entries].count("all_gather")
+        with rank.collectives() as entries:
+            codes.backward(torch.cat([chunk.grad for chunk in chunks]))
+        found["rest"] = [entry["op"] for entry in entries].count("all_gather")
+    return found
+
+
+@requirement("partial-groups/gathered-once", *PARTIAL, Feature.ONE_MESSAGE, level="should", ranks=2)
+@pytest.mark.parametrize("reshards", [True, False])
+def test_a_module_that_runs_alone_is_gathered_once_a_chunk(trial: Trial, reshards: bool) -> None:
+    """A listed module that runs alone is gathered once for a chunk's two passes, which free no other group."""
+    net = Stack(dim=2, blocks=("linear",) * 3)
+    case = TrainingCase(world_size=2, net=net, sharded=(0,), reshard_after_forward=reshards)
+    most = {"chunks": 2, "rest": 2} if reshards else {"chunks": 1, "rest": 1}
+    for number, got in enumerate(trial.run(gathers_of_chunks, case)):
+        for what, count in got.items():
+            trial.holds(
+                count <= most[what], f"rank {number}, {what}: expected {most[what]} gathers at most, got {count}"
+            )
 
 
 def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, str]:

@@ -75,6 +75,14 @@ def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: 
     is_registered(trial, case, "forward", root=value, children=value)
 
 
+@requirement("reshard/to-group-without-gradients", *TO_GROUP, ranks=4)
+@given(case=group_cases())
+def test_an_int_is_heeded_where_no_gradients_are_recorded(trial: Trial, case: TrainingCase) -> None:
+    """With reshard_after_forward=k a forward without gradients leaves the same as any other, cut over groups of k."""
+    value = case.reshard_after_forward
+    is_registered(trial, case, "look", root=value, children=value)
+
+
 @requirement("reshard/to-group-uneven", *TO_GROUP, ranks=4)
 @example(case=FIVE_ROWS)
 @given(case=training_cases(net=stacks(most_blocks=2), world_size=4, reshard_after_forward=2))

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from reference_models.fsdp.communication.comms import AllGather, ReduceScatter
+from reference_models.fsdp.communication.comms import AllGather, ReduceScatter, returns_early, under_way
 from reference_models.fsdp.layout.mesh import Axis, DataMesh
 
 
@@ -60,8 +60,13 @@ class Own:
             yield numbers.view(1, -1)
 
 
-def gather(pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllGather) -> Gathering | Own:
-    """Start gathering pieces, each as long on every rank. Pieces of several dtypes travel as bytes."""
+def gather(
+    pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllGather, async_op: bool = False
+) -> Gathering | Own:
+    """Start gathering pieces, each as long on every rank. Pieces of several dtypes travel as bytes.
+
+    With ``async_op`` a user's collective, too, may return before all is there.
+    """
     if axis.size == 1:
         return Own(pieces)
     dtypes = [dtype for _, dtype in pieces]
@@ -75,7 +80,8 @@ def gather(pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllG
     rows = flat.view(axis.size, -1)
     own = rows[axis.rank]
     torch.cat(sent, out=own)  # casts, too
-    return Gathering(comm(flat, own, axis.group, True), rows, sizes, dtypes)
+    answer = comm(flat, own, axis.group, async_op or returns_early(comm))
+    return Gathering(under_way(answer), rows, sizes, dtypes)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,8 @@ class Reduction:
     """The reduction of one group's gradients, in stages, so that communication runs while backward goes on.
 
     Made: reduce-scatter started. ``advance``: that is done, all-reduce started. ``finish``: the mean is in ``part``,
-    this rank's row.
+    this rank's row. All of it is work of the current stream, which is a lane's; ``rows`` must live until that is past
+    the reduce-scatter, on a CPU until ``advance``.
     """
 
     def __init__(
@@ -119,20 +126,27 @@ class Reduction:
         comm: ReduceScatter,
         all_reduces: bool,
         earlier: Callable[[], Tensor] | None,
+        at_once: bool,
     ) -> None:
-        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added."""
+        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added.
+
+        With ``at_once`` nothing is left to wait for when it has been made.
+        """
         self._mesh, self._divide, self._all_reduces, self._earlier = mesh, divide, all_reduces, earlier
-        self._rows: Tensor | None = rows  # must live until the collective is done
         if divide.before != 1.0:
             rows.div_(divide.before)
         self._op = dist.ReduceOp.AVG if divide.average else dist.ReduceOp.SUM
         self._work: Any = None
+        self._advanced, self._at_once = False, at_once
+        on_stream = rows.device.type != "cpu"
         if mesh.shard.size == 1:
-            self.part = rows[0]
+            self.part = rows[0].clone() if on_stream else rows[0]  # memory of the lane, to be freed in its order
         else:
             self.part = comm.allocate((rows.size(1),), dtype=rows.dtype, device=rows.device)
-            self._work = comm(self.part, rows.view(-1), mesh.shard.group, self._op, True)
-        self._advanced = False
+            early = returns_early(comm) and not on_stream and not at_once
+            self._work = under_way(comm(self.part, rows.view(-1), mesh.shard.group, self._op, early))
+        if self._work is None:
+            self.advance()
 
     def advance(self) -> None:
         """Wait for the reduce-scatter and start the all-reduce, if there is one."""
@@ -140,12 +154,17 @@ class Reduction:
             return
         self._advanced = True
         self._wait()
-        self._rows = None
         if self._earlier is not None:
             self.part.add_(self._earlier())
             self._earlier = None
         if self._all_reduces and self._mesh.replicate.size > 1:
-            self._work = dist.all_reduce(self.part, op=self._op, group=self._mesh.replicate.group, async_op=True)
+            group, early = self._mesh.replicate.group, not self._at_once
+            self._work = dist.all_reduce(self.part, op=self._op, group=group, async_op=early)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self._advanced and self._work is None
 
     def finish(self) -> Tensor:
         """Wait for all of it; this rank's part of the mean."""

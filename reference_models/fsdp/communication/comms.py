@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from torch import Tensor
 
@@ -76,6 +77,19 @@ class PlainReduceScatter(_Plain):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         """Reduce and scatter."""
         return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+
+def returns_early(comm: AllGather | ReduceScatter) -> bool:
+    """Whether a collective may be asked to return before its result is there.
+
+    torch's own may: whoever uses the result waits for it first. A user's may look at its result, which is then there.
+    """
+    return isinstance(comm, (PlainAllGather, PlainReduceScatter))
+
+
+def under_way(answer: Any) -> dist.Work | None:
+    """What is left to wait for, of what a collective answered: users' may answer anything."""
+    return answer if isinstance(answer, dist.Work) else None
 
 
 class AllGatherFromGroup(FromGroup, PlainAllGather):

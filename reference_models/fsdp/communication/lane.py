@@ -1,4 +1,4 @@
-"""A stream on which a tree of modules gathers, beside the one that computes.
+"""A stream beside the one that computes; a tree of modules gathers on one, and reduces on another.
 
 computes    optimizer ─┬─ block 0 waits ─ copies out ─┬─ computes ────────── block 1 waits ─ copies out ─ computes
 lane                   └─ gathers 0                   └─ gathers 1 meanwhile
@@ -29,6 +29,10 @@ class Lane:
         if self._stream is not None:
             self._stream.wait_event(event or torch.accelerator.current_stream().record_event())
 
+    def mark(self) -> Any:
+        """An event after all that this stream has been given; None on a CPU."""
+        return None if self._stream is None else self._stream.record_event()
+
     def lend(self, lends: bool) -> None:
         """Whether memory is taken back one gather later, so that one may begin before the last has been copied out."""
         self._lends = lends
@@ -45,10 +49,10 @@ class Lane:
         if before is not None:
             self.follow(before[1])
 
-    def lead(self) -> None:
-        """Have the current stream wait for all that this one has been given."""
+    def lead(self, event: Any = None) -> None:
+        """Have the current stream wait for an event of this one, else for all that this one has been given."""
         if self._stream is not None:
-            torch.accelerator.current_stream().wait_event(self._stream.record_event())
+            torch.accelerator.current_stream().wait_event(event or self._stream.record_event())
 
 
 #: Where there is no stream beside the current one, or it is not to be used.

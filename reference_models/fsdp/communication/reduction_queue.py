@@ -3,16 +3,30 @@
 With room for one, backward through c, b, a goes::
 
     c: start c's    b: wait for c's reduce-scatter, start b's    a: wait for b's, start a's    end: wait for all
+
+A result is handed out when there is nothing left to wait for: on a device, whose lane keeps the order, once it has been
+started; on a CPU, with the next one, unless somebody wants it ``at_once``. An all-reduce may take until the one after.
+They have a lane of their own. What waits is the stream that computes, before memory is used again; a CPU waits itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from reference_models.fsdp.communication.collectives import Reduction
+from reference_models.fsdp.communication.lane import HERE
+
+
+class _Holding(NamedTuple):
+    """A reduction whose input is in memory until it has been read."""
+
+    reduction: Reduction
+    rows: Tensor
+    read: Any
 
 
 class Pipeline:
@@ -20,30 +34,56 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.room = 1
-        self._holding: deque[Reduction] = deque()
-        self._results: list[tuple[Reduction, Callable[[Tensor], None]]] = []
+        self.lane = HERE
+        self._holding: deque[_Holding] = deque()
+        self._results: deque[tuple[Reduction, Callable[[Tensor], None]]] = deque()
 
     def make_room(self) -> None:
         """Wait until one more reduction may be started."""
         while len(self._holding) >= self.room:
-            self._holding.popleft().advance()
+            oldest = self._holding.popleft()
+            with self.lane.beside():
+                oldest.reduction.advance()
+                self._hand_out(self.room)
+            self.lane.lead(oldest.read)
 
-    def add(self, reduction: Reduction, hand_out: Callable[[Tensor], None] | None) -> None:
-        """A reduction has been started; ``hand_out`` gets its result at the end, None if it is kept elsewhere."""
-        self._holding.append(reduction)
-        if hand_out is not None:
-            self._results.append((reduction, hand_out))
+    def start(
+        self, rows: Tensor, reduce: Callable[[Tensor], Reduction], hand_out: Callable[[Tensor], None] | None
+    ) -> Reduction:
+        """Start reducing rows; ``hand_out`` gets the result, None if it is kept elsewhere."""
+        self.lane.follow()
+        with self.lane.beside():
+            reduction = reduce(rows)
+            self._holding.append(_Holding(reduction, rows, self.lane.mark()))
+            if hand_out is not None:
+                self._results.append((reduction, hand_out))
+            self._hand_out(self.room + 1)
+        return reduction
 
-    def finish(self) -> None:
-        """Wait for all of them, and hand out their results in the order in which they were started."""
-        results, self._results = self._results, []
-        self._holding.clear()
-        for reduction, hand_out in results:
+    def finish(self, waits: bool) -> None:
+        """Hand out the results of all of them, in the order in which they were started, and wait for them.
+
+        Unless it ``waits``, the stream that computes goes on beside the last of them, which keep their memory.
+        """
+        with self.lane.beside():
+            for held in self._holding:
+                held.reduction.advance()
+            self._hand_out(0)
+        if waits:
+            self.lane.lead()
+            self._holding.clear()
+
+    def _hand_out(self, most: int) -> None:
+        """Hand out results, oldest first, up to one that is not there, and of those all but ``most``."""
+        while self._results and (len(self._results) > most or self._results[0][0].is_there):
+            reduction, hand_out = self._results.popleft()
             hand_out(reduction.finish())
 
     def drop(self) -> None:
         """Wait for all of them and forget their results."""
-        for reduction in (*self._holding, *(reduction for reduction, _ in self._results)):
-            reduction.finish()
+        with self.lane.beside():
+            for reduction in (*(held.reduction for held in self._holding), *(each for each, _ in self._results)):
+                reduction.finish()
+        self.lane.lead()
         self._holding.clear()
         self._results.clear()

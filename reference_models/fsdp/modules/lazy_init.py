@@ -55,7 +55,7 @@ def _gather_tree(root: ModuleState) -> None:
         root.tree.states.append(state)
     for state in root.tree.states[1:]:
         state.is_root, state.tree = False, root.tree
-    root.tree.lane = Lane(root.device)
+    root.tree.lane, root.tree.pipeline.lane = Lane(root.device), Lane(root.device)
     root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
     if root.tree.pipeline.room > 1 and any(_reduces_in_symmetric_memory(state) for state in root.tree.states):
         raise ValueError(

@@ -1,6 +1,8 @@
 """Policy: which module's groups to gather ahead, from the order seen in forward or from what the user listed.
 
 Forward runs a, b, c; backward needs c, b, a. When backward reaches c it starts gathering b, so that b is there in time.
+A module without parameters of its own, such as the layer that b and c are in, has no place in this order: from c on
+backward goes to b, and on to the module that ran before, whatever they are in.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ class Order(Generic[State]):
         self._ended.clear()
 
 
-def ahead_in_backward(state: State, listed: list[State], order: Order[State], place: int) -> list[State]:
+def ahead_in_backward(state: State, listed: list[State], order: Order[State], place: int | None) -> list[State]:
     """What to gather once ``state`` has been gathered in backward: what the user listed, else the one before it."""
-    if listed:
+    if listed or place is None:
         return listed
     previous = order.before(place)
     return [previous] if previous is not None and previous is not state else []

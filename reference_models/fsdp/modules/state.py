@@ -8,8 +8,9 @@
 
 Backward leaves a module when the gradients of its inputs are done, which an identity function on the inputs notices. A
 module whose inputs need no gradient is left at the end of backward, as is every module whose outputs were not used. The
-end of backward also waits for all reductions. During backward, activation checkpointing may run forwards again: those
-cast inputs and gather what is missing, and free nothing, since backward is about to come through.
+end of backward also waits for all reductions, on a device that of the last backward alone. During backward, activation
+checkpointing may run forwards again: those cast inputs and gather what is missing, and free nothing, since backward is
+about to come through.
 """
 
 from __future__ import annotations
@@ -23,48 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from reference_models.fsdp.communication.lane import HERE, Lane
-from reference_models.fsdp.communication.reduction_queue import Pipeline
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy, cast, map_tensors, tensors_in
 from reference_models.fsdp.modules.autograd import in_transform, told
-from reference_models.fsdp.modules.prefetch import Order, ahead_in_backward
+from reference_models.fsdp.modules.prefetch import ahead_in_backward
+from reference_models.fsdp.modules.tree import Tree
 from reference_models.fsdp.parameters.param_group import ParameterGroup
-
-
-class Tree:
-    """What a root and the modules below it share during a pass."""
-
-    def __init__(self) -> None:
-        self.states: list[ModuleState] = []
-        self.order: Order[ModuleState] = Order()
-        self.pipeline = Pipeline()
-        self.lane = HERE
-        self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has come to them
-        self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
-        self.in_forward = False
-        self.in_backward = False
-        self.is_last_backward = True
-
-    def set_in_forward(self, value: bool) -> None:
-        """Forward begins, or has ended."""
-        self.in_forward = value
-        self.lane.lend(value)
-
-    def end_partial_runs(self) -> None:
-        """The root's forward is over: modules of a list that have not run will not run in it."""
-        for state in self.states:
-            if state.is_root or state.is_running:
-                state.end_run()
-
-    def reset(self) -> None:
-        """Forget a pass that failed."""
-        self.set_in_forward(False)
-        self.in_backward = False
-        self.order.clear()
-        self.ahead.clear()
-        self.reduced.clear()
-        self.pipeline.drop()
-        for state in self.states:
-            state.forget()
 
 
 class ModuleState:
@@ -87,7 +51,7 @@ class ModuleState:
         self._settle = settle  # lazy init
         self.is_root: bool | None = None
         self.name: str | None = None
-        self.tree = Tree()
+        self.tree: Tree[ModuleState] = Tree()
         self.forward_prefetch: list[ModuleState] = []
         self.backward_prefetch: list[ModuleState] = []
         self.reduction_room = 1
@@ -117,6 +81,7 @@ class ModuleState:
             self.unshard()
             return args, kwargs
         if self.is_root:
+            self.tree.end_runs_alone()
             self.tree.set_in_forward(True)
             self._wait_for_optimizer()
         if not self._to_run:
@@ -131,11 +96,14 @@ class ModuleState:
         """See [Note: four moments]; what is returned takes the place of the output."""
         if not self.tree.in_backward:
             self._to_run.discard(module)
-            output = self._tell_before_backward(output)
+            is_alone = bool(self._to_run) and not self.tree.in_forward
+            output = self._tell_before_backward(output, is_alone)
             if self.is_root:
                 self.tree.set_in_forward(False)
                 self.tree.end_partial_runs()
-            elif not self._to_run or not self.tree.in_forward:
+            elif is_alone and self in self.tree.ran_alone:
+                self._to_run = set()
+            elif not self._to_run or is_alone:
                 self.end_run()
         return cast(output, self.precision.output_dtype)
 
@@ -149,8 +117,12 @@ class ModuleState:
         """Whether some of its modules have run in this pass and others may yet."""
         return bool(self._to_run) and self._to_run != set(self.modules)
 
-    def _before_backward(self, place: int) -> None:
+    def _before_backward(self, place: int | None, is_alone: bool = False) -> None:
+        """Backward comes to the pass at this place of the order, if it has one."""
         self._backward_begins()
+        self.tree.is_partial &= is_alone
+        self.tree.come_to.add(self)
+        self.tree.ran_alone.discard(self)
         if not self._in_backward:
             self._in_backward = True
             for group in self.groups:
@@ -159,6 +131,8 @@ class ModuleState:
                 if group.unshard_in_backward:
                     group.unshard(self._lane)
                     group.wait()
+            if is_alone:
+                return
             ahead = ahead_in_backward(self, self.backward_prefetch, self.tree.order, place)
             for group in (g for state in ahead for g in state.groups):
                 if group.unshard_in_backward and group.unshard(self._lane):
@@ -178,10 +152,10 @@ class ModuleState:
         for group in self.groups:
             group.wait()
 
-    def start_unsharding(self) -> None:
-        """Start gathering."""
+    def start_unsharding(self, async_op: bool = False) -> None:
+        """Start gathering; with ``async_op`` a user's all-gather, too, may return early."""
         for group in self.groups:
-            group.unshard(self._lane)
+            group.unshard(self._lane, async_op)
 
     @property
     def _lane(self) -> Lane:
@@ -203,7 +177,7 @@ class ModuleState:
         if self.reshard_after_forward is False:
             return
         for group in self.groups:
-            if group.partly is not None and torch.is_grad_enabled():
+            if group.partly is not None:
                 group.reshard_partly()
             else:
                 group.reshard()
@@ -219,7 +193,7 @@ class ModuleState:
         same = dict(zip(map(id, tensors), told(self._after_backward, tensors), strict=True))
         return map_tensors(lambda tensor: same.get(id(tensor), tensor), inputs)
 
-    def _tell_before_backward(self, output: Any) -> Any:
+    def _tell_before_backward(self, output: Any, is_alone: bool) -> Any:
         if not torch.is_grad_enabled():
             return output
         tensors = tensors_in(output)
@@ -227,16 +201,22 @@ class ModuleState:
             return self._tell_before_backward_of_transformed(tensors, output)
         tensors = [tensor for tensor in tensors if tensor.requires_grad]
         if tensors:
-            place = self.tree.order.note(self)
+            place = self._note_pass(is_alone)
             for tensor in tensors:
                 if tensor._base is not None:
                     self._warn_of_view()
-                tensor.register_hook(lambda _: self._before_backward(place))
+                tensor.register_hook(lambda _: self._before_backward(place, is_alone))
         return output
+
+    def _note_pass(self, is_alone: bool = False) -> int | None:
+        """Forward ends: the place of this pass in the order, if backward has anything to gather for it there."""
+        if is_alone:
+            self.tree.ran_alone.add(self)
+        return self.tree.order.note(self) if self.groups and not is_alone else None
 
     def _tell_before_backward_of_transformed(self, tensors: list[Tensor], output: Any) -> Any:
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-        call = functools.partial(self._before_backward, self.tree.order.note(self))
+        call = functools.partial(self._before_backward, self._note_pass())
         same = {id(tensor): told(call, [tensor])[0] for tensor in floating}
         return map_tensors(lambda tensor: same.get(id(tensor), tensor), output)
 
@@ -251,12 +231,17 @@ class ModuleState:
 
     def _backward_begins(self) -> None:
         if not self.tree.in_backward:
-            self.tree.in_backward = True
+            self.tree.in_backward = self.tree.is_partial = True
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
     def _backward_ends(self) -> None:
-        """Catch up on modules that backward did not come through, then wait for all reductions."""
+        """Catch up on modules that backward did not come through, then wait for all reductions.
+
+        A chunk's backward through modules that ran alone leaves all others as they are: theirs is still to come.
+        """
         for state in reversed(self.tree.states):
+            if self.tree.is_partial and state not in self.tree.come_to:
+                continue
             state._in_backward = False
             for group in state.groups:
                 if group not in self.tree.reduced:
@@ -264,10 +249,10 @@ class ModuleState:
         for group in self.tree.ahead:  # in vain: backward has not come to them again
             group.reshard()
         self.tree.in_backward = False
-        self.tree.ahead.clear()
-        self.tree.reduced.clear()
-        if self.tree.is_last_backward:
-            self.tree.pipeline.finish()
+        for noted in (self.tree.come_to, self.tree.ahead, self.tree.reduced):
+            noted.clear()
+        self.tree.pipeline.finish(waits=self.tree.is_last_backward)
+        if self.tree.is_last_backward and not self.tree.is_partial:
             self.tree.order.clear()
         for state in self.tree.states:
             for group in state.groups:

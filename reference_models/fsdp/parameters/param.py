@@ -18,7 +18,7 @@ Two ranks, rows [1 2 3 4 5]::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -251,6 +251,11 @@ class ManagedParameter:
 
     # Gradients.
 
+    @property
+    def hooks(self) -> list[Callable[[nn.Parameter], object]]:
+        """What the user has hooked to the sharded form, to be called when its gradient is there."""
+        return list((getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values())
+
     def _on_cpu(self, part: Tensor) -> Tensor:
         """A copy on the CPU; one in page-locked memory is there after ``land``, which is now if it is read now."""
         assert isinstance(self.offload, CPUOffloadPolicy)
@@ -259,7 +264,7 @@ class ManagedParameter:
         landed = torch.empty(part.size(), dtype=part.dtype, pin_memory=True)
         landed.copy_(part, non_blocking=True)
         self._landing = torch.accelerator.current_stream().record_event()
-        if self.sharded.grad is not None or getattr(self.sharded, "_post_accumulate_grad_hooks", None):
+        if self.sharded.grad is not None or self.hooks:
             self.land()
         return landed
 
@@ -290,6 +295,6 @@ class ManagedParameter:
             self.sharded.grad = self.layout.wrap(own)
         else:
             local_of(self.sharded.grad).add_(own)
-        for hook in (getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values():
+        for hook in self.hooks:
             hook(self.sharded)
         return self._landing is not None

@@ -76,6 +76,7 @@ class ParameterGroup:
         self.all_reduces = True
         self.reshard_after_backward = True
         self.unshard_in_backward = True
+        self.unshards_async = False
         self.reduces_unused = False
         self.divide_factor: float | None = None
         self.force_sum = False
@@ -91,21 +92,25 @@ class ParameterGroup:
     # Gathering.
 
     @unseen_by_transforms
-    def unshard(self, lane: Lane = HERE) -> bool:
-        """Start gathering on a lane, unless all is there or on its way; whether it has been started."""
+    def unshard(self, lane: Lane = HERE, async_op: bool = False) -> bool:
+        """Start gathering on a lane, unless all is there or on its way; whether it has been started.
+
+        With ``async_op`` a user's all-gather is asked to return before its result is there.
+        """
         if self._gathering is not None or self.form is Form.UNSHARDED:
             return False
         self._lane = lane
+        async_op |= self.unshards_async
         is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.PARTLY]
         if self.form is Form.PARTLY or any(is_copied):
             lane.follow()  # what is kept, or has been replaced, was copied on the current stream
         with lane.beside():
             if self.form is Form.PARTLY:
                 assert self.partly is not None
-                self._gathering = self.partly.gather(self.mesh.device, self.all_gather)
+                self._gathering = self.partly.gather(self.mesh.device, self.all_gather, async_op)
             else:
                 pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
-                self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather)
+                self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather, async_op)
         return True
 
     @unseen_by_transforms
@@ -182,13 +187,19 @@ class ParameterGroup:
         pipeline.make_room()
         rows = self._rows(reduced, gradients)
         divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
-        added = functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None
-        reduction = Reduction(rows, self.reduce_mesh, divide, self.reduce_scatter, self.all_reduces, added)
+        reduce = functools.partial(
+            Reduction,
+            mesh=self.reduce_mesh,
+            divide=divide,
+            comm=self.reduce_scatter,
+            all_reduces=self.all_reduces,
+            earlier=functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None,
+            at_once=any(parameter.hooks for parameter in reduced),
+        )
         if self.all_reduces or self.mesh.replicate.group is None:
-            pipeline.add(reduction, functools.partial(self._hand_out, reduced))
+            pipeline.start(rows, reduce, functools.partial(self._hand_out, reduced))
         else:
-            self._partial = PartialSum(reduction, reduced)
-            pipeline.add(reduction, None)
+            self._partial = PartialSum(pipeline.start(rows, reduce, None), reduced)
 
     def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""

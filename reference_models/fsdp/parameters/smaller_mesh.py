@@ -55,9 +55,9 @@ class Partly:
         layout = Layout(self.mesh.mesh, placements, parameter.layout.shape, parameter.layout.stride)
         return nn.Parameter(layout.wrap(local), parameter.sharded.requires_grad)
 
-    def gather(self, device: torch.device, comm: AllGather) -> Gathering | Own:
+    def gather(self, device: torch.device, comm: AllGather, async_op: bool) -> Gathering | Own:
         """Start gathering among the neighbours."""
-        return gather([Piece(piece, piece.dtype) for piece in self._pieces], self.mesh.shard, device, comm)
+        return gather([Piece(piece, piece.dtype) for piece in self._pieces], self.mesh.shard, device, comm, async_op)
 
     def drop(self) -> None:
         """Free what was kept."""

@@ -79,11 +79,19 @@ def doubles_what_is_kept(module: Any) -> None:
     outputs(lambda module, output: doubled(output) if keeps[0] else output)(module)
 
 
+def gathers_twice_if_alone(module: Any, is_alone: bool) -> None:
+    """What runs alone is gathered for each of its two passes."""
+    if is_alone:
+        module.reshard()
+        module.unshard()
+
+
 keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless_alone))
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
 names_by_first_owners = mutant("partial-groups/tied", looks_for_first_owners)
 checkpoints_count_twice = replace(right, name="partial-groups/checkpointed", checkpoint=checkpoint_twice_as_much)
 kept_counts_twice = mutant("partial-groups/accumulation", doubles_what_is_kept)
+gathers_twice_alone = mutant("partial-groups/gathered-once", when_alone(gathers_twice_if_alone))
 lists_cannot_be_kept = mutant("partial-groups/stays-full", cannot_stay_full)
 halves_partial_forwards = mutant("partial-groups/two-forwards", second_call_is_halved(is_root))
 forgets_output_dtype = called_otherwise("partial-groups/output-dtype", lists(without_output_dtype))

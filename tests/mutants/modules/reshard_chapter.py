@@ -49,6 +49,11 @@ def unshards_without_gradients(module: Any) -> None:
     module.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.unshard())
 
 
+def reshards_over_all_without_gradients(module: Any) -> None:
+    """A forward without gradients has no backward that would gather among few; and so all ranks share."""
+    module.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
+
+
 def always_recurses(module: Any) -> None:
     """Set all, also when the root alone was meant."""
     setter = module.set_reshard_after_forward
@@ -121,6 +126,9 @@ without_gradients_stays_full = mutant("reshard/without-gradients", unshards_with
 sets_all_later = mutant("reshard/set-later", always_recurses)
 reads_groups_as_true = called_otherwise(
     "reshard/to-group", reads(lambda setting, _: True if is_int(setting) else setting)
+)
+groups_need_gradients = called_otherwise(
+    "reshard/to-group-without-gradients", then(reshards_over_all_without_gradients, is_int)
 )
 reads_one_as_true = called_otherwise(
     "reshard/to-one-or-all", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)

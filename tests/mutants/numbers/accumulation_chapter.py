@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
@@ -62,6 +63,22 @@ def forgets_the_others(module: Any, is_last: bool) -> None:
         parameter.grad = None
 
 
+def keeps_for_the_last(module: Any) -> None:
+    """What other backwards have reduced is handed out with the last one, whatever is done before that."""
+    kept: dict[Any, Any] = {}
+    is_last = [True]
+
+    def keep(parameter: Any) -> None:
+        if not is_last[0]:
+            kept[parameter], parameter.grad = parameter.grad + kept.pop(parameter, 0), None
+        elif parameter in kept:
+            parameter.grad += kept.pop(parameter)
+
+    each_gradient_once(keep)(module)
+    setter = module.set_is_last_backward
+    module.set_is_last_backward = lambda last: (is_last.__setitem__(0, last), setter(last))[1]
+
+
 def adds_in_low_precision(module: Any) -> None:
     """Gradients that are not reduced stay in the dtype in which they were computed."""
     for parameter in parameters_of(module):
@@ -92,6 +109,7 @@ reduces_replicas_anyway = without("accumulation/hsdp-scatters", "set_requires_al
 reshards_anyway = without("accumulation/gathers-once", "set_reshard_after_backward")
 never_reshards_again = without("accumulation/pipeline", "set_reshard_after_backward", cannot_reshard_again)
 forgets_other_backwards = without("accumulation/last-backward", "set_is_last_backward", forgets_the_others)
+hands_out_with_the_last = mutant("accumulation/before-last", keeps_for_the_last)
 adds_in_the_compute_dtype = mutant("accumulation/reduce-dtype", adds_in_low_precision)
 loses_gradients_with_offload = replace(right, name="accumulation/offload", fully_shard=sharded_with_a_bad_memory)
 reaches_only_itself = without("accumulation/reach", "set_requires_gradient_sync", reaches_itself)

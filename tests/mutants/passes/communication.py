@@ -120,6 +120,8 @@ gathers_in_full_precision = changed(
     "communication/dtypes", lambda options: {name: value for name, value in options.items() if name != "mp_policy"}
 )
 gathers_for_recomputation = mutant("communication/recomputed", gathers_when_run_again)
+#: What a collective of the user's returns from may be still under way.
+has_own_gathers_return_early = mutant("communication/own-results", lambda module: module._set_unshard_async_op(True))
 ignores_own_collectives = without("communication/own-collectives", "set_custom_reduce_scatter")
 has_one_group = without("communication/group-apart", "set_separate_reduce_scatter_group")
 sums_in_a_group_apart = without("communication/group-apart-trains", "set_separate_reduce_scatter_group", sums_apart)

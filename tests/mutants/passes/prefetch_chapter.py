@@ -8,9 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.autograd import Variable
+from torch.distributed.tensor import DTensor
 
+from harness.vendor.torch_fsdp2 import _groups, _state
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import gathers_when_run_again, without
+
+HOOKING = "register_post_accumulate_grad_hook"
 
 
 def sharded_below(module: Any) -> list[Any]:
@@ -39,6 +44,33 @@ def reduces_at_the_end(module: Any) -> None:
 def _only_at_the_end(post_backward: Callable[..., None], *args: Any) -> None:
     if sys._getframe(1).f_code.co_name == "_root_post_backward_final_callback":
         post_backward(*args)
+
+
+def calls_hooks_at_the_end(module: Any) -> None:
+    """Hooks after accumulation are called when backward is over."""
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            setattr(parameter, HOOKING, functools.partial(_hook_at_the_end, parameter))
+
+
+def _hook_at_the_end(parameter: Any, hook: Callable[[Any], None]) -> Any:
+    def later(_: Any) -> None:
+        Variable._execution_engine.queue_callback(lambda: hook(parameter))  # type: ignore[no-untyped-call]
+
+    return getattr(type(parameter), HOOKING)(parameter, later)
+
+
+def stops_at_layers(module: Any) -> None:
+    """Before the first module of one without parameters, nothing is gathered ahead."""
+    if not _groups(_state(module)):
+        first = sharded_below(module)[0]
+        first.set_modules_to_backward_prefetch([first])
+
+
+def starts_from_roots(module: Any) -> None:
+    """A root without parameters gathers ahead what ran last."""
+    if not _groups(_state(module)):
+        module.set_modules_to_backward_prefetch(sharded_below(module)[-1:])
 
 
 def listed_backwards(module: Any, listed: list[Any]) -> None:
@@ -71,8 +103,11 @@ gathers_last_first = mutant("prefetch/forward-order", gathers_the_last_first)
 gathers_first_first = mutant("prefetch/backward-order", gathers_the_first_first)
 #: In backward, each gathers itself and no other.
 gathers_late = mutant("prefetch/backward-default", lambda module: module.set_modules_to_backward_prefetch([module]))
+gathers_late_between_layers = mutant("prefetch/backward-nested", stops_at_layers)
+gathers_for_the_root = mutant("prefetch/backward-unused", starts_from_roots)
 gathers_again = mutant("prefetch/recomputed", gathers_when_run_again)
 reduces_late = mutant("prefetch/reduces-meanwhile", reduces_at_the_end)
+hands_out_late = mutant("prefetch/hands-out-meanwhile", calls_hooks_at_the_end)
 ignores_lists = without("prefetch/forward-lists", "set_modules_to_forward_prefetch")
 reverses_lists = without("prefetch/backward-lists", "set_modules_to_backward_prefetch", listed_backwards)
 keeps_lists = without("prefetch/of-no-use", "set_modules_to_backward_prefetch", keeps_what_is_listed)

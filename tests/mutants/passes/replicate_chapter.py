@@ -91,6 +91,11 @@ def shards_what_is_inside(module: nn.Module, **options: Any) -> Any:
     return (reference_replicate if whole else reference_fully_shard)(module, **options)
 
 
+def frees_after_forward(module: Any) -> None:
+    """Go back to DTensors after forward; backward has them copied again."""
+    module.register_forward_hook(lambda module, *_: module.reshard())
+
+
 def is_root(module: nn.Module) -> bool:
     """Whether a module has parameters of its own beside others."""
     return any(True for _ in module.parameters(recurse=False)) and any(True for _ in module.children())
@@ -162,6 +167,7 @@ are_saved_as_wrapped = plain("replicate/state-dict", then(right_replicate, prefi
 always_synchronise = plain("replicate/gradient-sync", then(right_replicate, always_synchronises))
 are_replicated_twice = plain("replicate/once", once_is_enough)
 are_no_dtensors = dtensors("replicate/dtensors", keeps_plain)
+are_copied_twice = dtensors("replicate/kept-after-forward", then(right_replicate_fsdp, frees_after_forward))
 sum_up = dtensors("replicate/dtensors-parity", then(right_replicate_fsdp, each_gradient(doubled)))
 are_sharded_below_a_root = dtensors("replicate/mixed", shards_what_is_small)
 belong_to_the_root = replace(
