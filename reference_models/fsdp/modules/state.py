@@ -77,9 +77,8 @@ class ModuleState:
             args, kwargs = self._on_device(args), self._on_device(kwargs)
         if self.precision.cast_forward_inputs:
             args, kwargs = (cast(value, self.precision.param_dtype) for value in (args, kwargs))
-        if self.tree.in_backward:  # checkpointing runs it again
-            self.unshard()
-            return args, kwargs
+        if self.tree.in_backward:
+            return self._before_recomputing((args, kwargs))
         if self.is_root:
             self.tree.end_runs_alone()
             self.tree.set_in_forward(True)
@@ -91,6 +90,12 @@ class ModuleState:
                 state.start_unsharding()
             args, kwargs = self._tell_after_backward((args, kwargs))
         return args, kwargs
+
+    def _before_recomputing(self, inputs: Any) -> Any:
+        """Checkpointing runs a module again: re-entered, backward goes through it now, and not at the end."""
+        self.unshard()
+        self.tree.reduced.difference_update(self.groups)
+        return self._tell_after_backward(inputs) if len(self.modules) == 1 else inputs
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
         """See [Note: four moments]; what is returned takes the place of the output."""

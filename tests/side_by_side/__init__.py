@@ -1,0 +1,1 @@
+"""The reference beside torch: random scenarios played on both, and what a user sees to differ."""
