@@ -5,6 +5,7 @@ A group in Python derives from ``CollectiveGroup`` and says what posting a call 
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,8 @@ class CollectiveGroup(dist.ProcessGroup):
     def __init__(self, name: str, number: int, ranks: tuple[int, ...]) -> None:
         super().__init__(number, len(ranks))
         self._name, self._number, self._ranks = name, number, ranks
+        # Or torch 2.15 attaches its flight recorder, which finds no name: it asks for that of a backend in C++.
+        os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
 
     def size(self) -> int:
         """How many ranks the group has."""

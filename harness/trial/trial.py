@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import reject
+from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.comparison import Allowance, exact
 from harness.trial.combinations import Combinations
@@ -81,7 +81,7 @@ class Trial:
         """Reject the case if this world has fewer ranks."""
         if ranks > self.most_ranks:
             self.facts.misfit = min(self.facts.misfit or ranks, ranks)
-            reject()
+            raise UnsatisfiedAssumption
 
     def agree(self, where: str, got: Any, want: Any, within: Allowance = exact) -> None:
         """Require that two trees agree within an allowance; ``where`` says whose, e.g. ``"rank 1"``."""
@@ -156,7 +156,7 @@ class Trial:
             self.facts.unclaimed[str(asked.feature)] += 1
             if not self.facts.checks and self.facts.unclaimed.total() >= MOST_UNCLAIMED:
                 pytest.skip(str(asked))  # Hypothesis would draw ten times as many cases as the profile says
-            reject()
+            raise UnsatisfiedAssumption from asked
 
     def offering(self) -> AbstractContextManager[None]:
         """Let strategies draw world sizes up to what this world has, and features that are claimed."""

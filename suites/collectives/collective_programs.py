@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from harness.collective_trace.torch_names import all_gather, premultiplied_sum, reduce_scatter
 from harness.worlds.rank import Rank
 from suites.collectives.collective_cases import (
     IN_PLACE,
@@ -58,8 +58,7 @@ class Prepared:
 
 def reduction(call: Collective) -> Any:
     """The operation as torch takes it."""
-    operation = getattr(dist.ReduceOp, call.op)
-    return operation(call.factor) if call.op == "PREMUL_SUM" else operation
+    return premultiplied_sum(call.factor) if call.op == "PREMUL_SUM" else getattr(dist.ReduceOp, call.op)
 
 
 def _scatter(it: Prepared, how: dict[str, Any]) -> Any:

@@ -136,6 +136,13 @@ MENDED = {
     "accumulation/hsdp-other-parameters": ("2.14.1", "2.15.0"),
     "accumulation/late-parameters": ("2.14.1", "2.15.0"),
     "scripts/thawed-precision": ("2.13.0", "2.14.0"),
+    "precision/groups": ("2.12.1", "2.13.0"),
+    "precision/recomputed": ("2.12.1", "2.13.0"),
+    "precision/transforms": ("2.12.1", "2.13.0"),
+    "interactions/replicas": ("2.12.1", "2.13.0"),
+    "entry/containers-with-forward": ("2.11.0", "2.12.0"),
+    "generated/prefetch": ("2.11.0", "2.12.0"),
+    "refusals/placements": ("2.11.0", "2.12.0"),
 }
 
 

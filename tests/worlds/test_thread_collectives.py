@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.collective_trace.torch_names import all_gather, reduce_scatter
+from harness.collective_trace.torch_names import all_gather, premultiplied_sum, reduce_scatter
 from harness.data.case import Case
 from harness.worlds.base import Fate
 from harness.worlds.rank import Rank
@@ -59,7 +59,7 @@ class Reduce(Case):
 
     def operation(self) -> Any:
         """The operation as torch takes it."""
-        return dist.ReduceOp.PREMUL_SUM(0.25) if self.op == "PREMUL_SUM" else getattr(dist.ReduceOp, self.op)
+        return premultiplied_sum(0.25) if self.op == "PREMUL_SUM" else getattr(dist.ReduceOp, self.op)
 
     def reduced(self, times: int = 1) -> Tensor:
         """What all of them come to, by plain torch."""

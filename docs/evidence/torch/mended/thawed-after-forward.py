@@ -1,6 +1,6 @@
 """Under mixed precision, what was frozen in the first forward cannot train later (torch 2.11.0 to 2.13.0).
 
-Run: python docs/evidence/torch/fsdp/thawed-after-forward.py
+Run: python docs/evidence/torch/mended/thawed-after-forward.py
 Expected: "torch.float32" from both ranks, the dtype of the gradient. Got: RuntimeError, "attempting to assign a
 gradient with dtype 'c10::BFloat16' to a tensor with grad_dtype 'Float'": in which dtypes a group is reduced, and its
 gradients are kept, is read off those of its parameters that train in the first forward; here that is none.
