@@ -244,7 +244,7 @@ class ModuleState:
 
         A chunk's backward through modules that ran alone leaves all others as they are: theirs is still to come.
         """
-        for state in reversed(self.tree.states):
+        for state in self.tree.states:
             if self.tree.is_partial and state not in self.tree.come_to:
                 continue
             state._in_backward = False
