@@ -17,6 +17,7 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor
 
+from harness.vendor.bounds import averages
 from harness.worlds.rank import Rank
 from suites.communication.played import PASS, RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
@@ -24,6 +25,7 @@ from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases, world_sizes
+from suites.oracle.layout import even
 from suites.oracle.sharded import State, played_on
 
 #: Powers of two, so that exact cases stay exact.
@@ -142,7 +144,7 @@ def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:
 
 @dataclass(frozen=True)
 class LargeCase(TrainingCase):
-    """A weight of one number whose gradients in float16 have a mean of less than 2**16, and a sum of just that."""
+    """A weight of one number whose gradients in float16 have a sum of 2**16, or of half where that is what is due."""
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -150,12 +152,12 @@ class LargeCase(TrainingCase):
         return PASS
 
     def inputs(self, step: int, rank: int) -> Tensor:
-        """``[[2**8]]``."""
-        return torch.full((1, 1), 2.0**8, dtype=torch.float16)
+        """``[[2**8]]``, or as many as ranks divide."""
+        return torch.full((1, even(1)), 2.0**8, dtype=torch.float16)
 
     def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
-        """``2**8 / ranks`` times the output."""
-        return (outputs * (2.0**8 / self.world_size)).sum()
+        """``2**8 / ranks`` times the output, or half of that."""
+        return (outputs * ((2.0**8 if averages() else 2.0**7) / self.world_size)).sum()
 
 
 def large_cases() -> st.SearchStrategy[LargeCase]:

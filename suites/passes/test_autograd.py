@@ -106,7 +106,7 @@ def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, ca
     follows(trial, case, routes.HOOKED)
 
 
-@requirement("autograd/backward-hooks", SHARDED, ranks=2)
+@requirement("autograd/backward-hooks", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
 @given(case=pass_cases())
 def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """Full backward hooks on modules, sharded or not, are called once each while full parameters are registered."""
