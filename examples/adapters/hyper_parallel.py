@@ -39,10 +39,12 @@ implementation = Implementation(
     fully_shard=fully_shard,
     module_class=api.HSDPModule,
     mixed_precision_policy=utils.MixedPrecisionPolicy,
-    offload_policy=utils.OffloadPolicy,
-    cpu_offload_policy=utils.CPUOffloadPolicy,
     state_dicts=StateDicts(get_model_state_dict=api.get_model_state_dict),
-    claims=_CLAIMED | {Feature.CPU_OFFLOAD, Feature.ACCUMULATION, Feature.PREFETCH, Feature.IGNORED_PARAMS},
-    not_claimed={Feature.UNEVEN_ROWS: "fully_shard raises NotImplementedError for them"},
+    claims=_CLAIMED | {Feature.ACCUMULATION, Feature.PREFETCH, Feature.IGNORED_PARAMS},
+    not_claimed={
+        Feature.UNEVEN_ROWS: "fully_shard raises NotImplementedError for them",
+        Feature.SHARD_PLACEMENT: "fully_shard takes shard_placement_fn, and ignores it",
+        Feature.CPU_OFFLOAD: "it is from other devices than the CPU",
+    },
     one_rank_per_process="meshes and groups are kept in class attributes",
 )

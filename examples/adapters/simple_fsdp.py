@@ -42,4 +42,5 @@ implementation = Implementation(
     mixed_precision_policy=simple_fsdp.MixedPrecisionPolicy,
     claims=_CLAIMED | {Feature.REPLICATE},
     sums_gradients=True,
+    one_rank_per_process="all modules of a class are gathered over the mesh of the first",
 )

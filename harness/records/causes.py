@@ -22,7 +22,9 @@ from harness.records.record import Record
 #: How many causes are told apart: ten times as many as a run has, and as a page can show.
 MOST = 200
 #: The first line of what a rank has raised, without the place in a script of actions; and what differs by case in it.
-_RAISED = re.compile(r"rank \d+ of \d+ failed first \(raised\): (in action \d+, [^:]*: )?(?P<error>[^\n]+)")
+_RAISED = re.compile(
+    r"rank \d+ of \d+ failed first \(raised\): (?P<kind>[\w.]+: )?(in action \d+, [^:]*: )*(?P<error>[^\n]+)"
+)
 _NUMBERS = re.compile(r"\d+(\.\d+)?|0x[0-9a-f]+")
 
 
@@ -64,7 +66,7 @@ def _same_errors(records: Iterable[Record]) -> Iterator[SharedCause]:
     found: dict[str, list[tuple[str, Record]]] = {}
     for record in records:
         if error := _RAISED.match(record.message):
-            words = error.group("error").strip()
+            words = f"{error.group('kind') or ''}{error.group('error')}".strip()
             found.setdefault(_NUMBERS.sub("#", words), []).append((words, record))
     for alike in found.values():
         if len({record.requirement for _, record in alike}) > 1:

@@ -38,6 +38,7 @@ class Feature(StringEnum):
     OUTPUT_DTYPE = "output_dtype"
     CPU_OFFLOAD = "CPU offload"
     # When parameters are whole, and what is communicated.
+    RESHARD_AFTER_FORWARD = "reshard_after_forward"
     RESHARD_TO_GROUP = "reshard_after_forward=int"
     UNSHARD = "unshard and reshard"
     UNSHARD_IN_BACKWARD = "set_unshard_in_backward"

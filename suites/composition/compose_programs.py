@@ -80,7 +80,10 @@ class Composed(Resting):
     def switch(self, _: str, value: bool) -> None:
         """Say of everything that is spread whether its gradients are synchronised."""
         for act in self.case.acts:
-            self.net.get_submodule(act.place).set_requires_gradient_sync(value)
+            spread = self.net.get_submodule(act.place)
+            if not hasattr(spread, "set_requires_gradient_sync"):
+                asks_for(Feature.ACCUMULATION)
+            spread.set_requires_gradient_sync(value)
 
     def see_forms(self) -> State:
         """Whether each parameter is cut or whole."""

@@ -30,11 +30,11 @@ def even(rows: int) -> int:
 
 
 def own(tensor: Tensor) -> Tensor:
-    """The very memory of a rank's part."""
+    """The very memory of a rank's part, as no leaf, so that it may be written to."""
     to_local = getattr(tensor, "to_local", None)
     with torch.no_grad():
         part: Tensor = tensor if to_local is None else to_local()
-    return part
+    return part.detach()
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -92,7 +92,11 @@ def _whole_of_parts(parts: list[Any], due: Tensor) -> list[Any]:
         return parts
     if not held or sum(part.numel() for part in held) != due.numel():
         return parts
-    return [torch.cat([part.flatten() for part in held]).view(due.shape)] * len(parts)
+    flat = torch.cat([part.flatten() for part in held])
+    rows, memory = flat.view(due.shape), flat.as_strided(due.shape, due.stride())
+    if due.is_contiguous():
+        return [rows] * len(parts)
+    return [min(rows, memory, key=lambda one: float((one - due).abs().sum()))] * len(parts)  # which of them is open
 
 
 def lies_in_rows() -> bool:

@@ -107,7 +107,7 @@ BY_TURNS = Route(actions=by_turns)
 ALL_FROZEN = Route(actions=("freeze blocks", "forward", "reshard"))
 TIED = Route(net=Tied)
 #: What a refusal of a weight that two groups share may name.
-SHARED = ("another group", "another FSDP group", "several groups", "shared", "tied", "managed")
+SHARED = ("another group", "another FSDP group", "owned", "several groups", "shared", "tied", "managed")
 TIED_IN_A_LIST = Route(net=Tied, spread=as_a_list)
 
 

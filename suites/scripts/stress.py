@@ -84,7 +84,7 @@ def train_on_nothing(rank: Rank, case: StressedCase) -> Trace:
 def fail_and_go_on(rank: Rank, case: StressedCase) -> dict[str, Any]:
     """Have one collective of an iteration fail; what was raised, whether shards are as before; then train afresh."""
     net: Any = apply(rank, case, case.build(), reshard_after_forward=case.reshard_after_forward)
-    shards = {name: own(parameter).detach() for name, parameter in net.named_parameters()}
+    shards = {name: own(parameter) for name, parameter in net.named_parameters()}
     before = {name: own.clone() for name, own in shards.items()}
     raised = "nothing"
     try:

@@ -129,7 +129,7 @@ def copied(shard: Sharder, net: Any, rank: Rank) -> nn.Module:
 
 PLACED = partial(Asked, feature=Feature.SHARD_PLACEMENT)
 SET = partial(Asked, make=linear, error=TYPE_ERRORS, sharded=True)
-ONCE = ("once", "twice", "already sharded", "already applied", "already been applied", "FSDPModule")
+ONCE = ("once", "twice", "already sharded", "already managed", "already applied", "already been applied", "FSDPModule")
 #: What may be refused as soon as it is asked.
 AT_ONCE = {
     "twice": Asked(sharding(), linear, ONCE, sharded=True),
@@ -145,7 +145,7 @@ AT_ONCE = {
         ("forward", "container", "ModuleDict"),
     ),
     "deepcopy": Asked(copied, linear, ("deepcopy", "deep copy", "copy", "pickle"), error=TYPE_ERRORS, sharded=True),
-    "scalars": Asked(sharding(), Scaled, ("scale", "scalar", "dim", "1D", "0-dim")),
+    "scalars": Asked(sharding(), Scaled, ("scale", "scalar", "dim", "1D", "0D", "0-dim")),
     "nameless axes": Asked(sharding(mesh=(1,)), linear, ("mesh_dim_names", "named", "mesh"), feature=Feature.HSDP),
     "three axes": Asked(sharding(mesh=(1, 1)), linear, ("mesh", "DeviceMesh", "1D", "2D", "3D")),
     "types of resharding": Asked(
@@ -253,7 +253,7 @@ def passed(net: nn.Module, number: int, device: torch.device | str = "cpu") -> d
     full = [put_together(parameter) for parameter in net.parameters()]
     outputs = net(torch.full((1, 2), 1.0 + number, device=device))
     outputs.sum().backward()
-    gradients = [put_together(p.grad, p).contiguous() for p in net.parameters() if p.grad is not None]
+    gradients = [None if p.grad is None else put_together(p.grad, p) for p in net.parameters()]
     return {"parameters": full, "outputs": outputs.detach().double(), "gradients": gradients}
 
 
@@ -262,5 +262,10 @@ def due(asked: Asked, number: int, ranks: int, is_sharded: bool = True) -> dict[
     each = [passed(asked.make(), other) for other in range(ranks)]
     if not is_sharded:
         return each[number]
-    sums = [torch.stack(found).sum(0) for found in zip(*(one["gradients"] for one in each), strict=True)]
-    return {**each[number], "gradients": [one / (ranks if averages() else 1) for one in sums]}
+    apart = zip(*(one["gradients"] for one in each), strict=True)
+    return {**each[number], "gradients": [_reduced(found, ranks if averages() else 1) for found in apart]}
+
+
+def _reduced(gradients: tuple[Tensor | None, ...], divisor: int) -> Tensor | None:
+    there = [gradient for gradient in gradients if gradient is not None]
+    return sum(there[1:], there[0]) / divisor if there else None

@@ -141,7 +141,7 @@ def shard_over_its_mesh(rank: Rank, case: ParallelCase) -> None:
 @given(case=meshes_of_three_axes())
 def test_a_mesh_of_three_axes_is_refused(trial: Trial, case: ParallelCase) -> None:
     """A mesh of three axes raises an error that names it, even where two of them have one rank each."""
-    trial.refuses(shard_over_its_mesh, case, "mesh", "DeviceMesh", "1D", "2D", "3D")
+    trial.refuses(shard_over_its_mesh, case, "mesh", "DeviceMesh", "device_mesh", "1D", "2D", "3D")
 
 
 # Meshes made from groups.

@@ -138,7 +138,7 @@ def test_fields_that_a_constructor_does_not_take_are_cast_or_refused(trial: Tria
     follows_or_refuses(trial, ShardedNoting.play, Expected(HALFWAY, UnshardedNoting), "field", "right")
 
 
-@requirement("precision/uncast-inputs", *MIXED)
+@requirement("precision/uncast-inputs", *MIXED, Feature.INPUT_CASTING)
 @example(case=replace(NESTED, cast=False))
 @given(case=structure_cases(cast=False))
 def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: StructureCase) -> None:
@@ -176,7 +176,7 @@ def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> N
     notes_agree(trial, case)
 
 
-@requirement("precision/policy", *MIXED)
+@requirement("precision/policy", *MIXED, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE)
 @given(case=precision_cases(pairs=ALIKE, net=ONE_LAYER, steps=1))
 def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None:
     """A policy casts only inputs by default, and training leaves it as it was."""

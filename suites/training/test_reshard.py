@@ -163,7 +163,7 @@ def test_layers_find_full_parameters_when_they_run(trial: Trial, case: TrainingC
     finds(trial, registered.seen_in_forward, case, lambda number: forms_of(case, number, False, False))
 
 
-@requirement("reshard/frees-memory", Feature.FULLY_SHARD, ranks=2)
+@requirement("reshard/frees-memory", Feature.FULLY_SHARD, Feature.RESHARD_AFTER_FORWARD, ranks=2)
 @given(case=training_cases(reshard_after_forward=True))
 def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """After a forward that reshards and records no gradients, no memory of full parameters is held."""
@@ -194,7 +194,7 @@ def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case
     trial.refuses(registered.shard_as_told, case, "reshard_after_forward", "factor", "divisor", "divide", "divisible")
 
 
-@requirement("reshard/refuses-types", Feature.FULLY_SHARD)
+@requirement("reshard/refuses-types", Feature.FULLY_SHARD, Feature.RESHARD_AFTER_FORWARD)
 @given(case=registered.refused_cases(types=True))
 def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) -> None:
     """A reshard_after_forward that is neither a bool nor an int raises an error that names it or these types."""

@@ -1,0 +1,37 @@
+"""hyper-parallel cannot shard a net with a parameter of integers (hyper-parallel fdd0a808, torch 2.13.0).
+
+Run: python docs/results/defects/hyper_parallel/integers-are-refused.py
+Expected: a sharded net
+Got: RuntimeError: only Tensors of floating point dtype can require gradients
+"""
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+os.environ["HYPER_PARALLEL_PLATFORM"] = "torch"
+from hyper_parallel import init_device_mesh
+from hyper_parallel.core.fully_shard.api import fully_shard
+
+
+def main(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    given = {"mesh": init_device_mesh("cpu", (2,)), "reshard_after_forward": False, "device": torch.device("cpu")}
+    net = nn.Linear(2, 2, bias=False)
+    net.codes = nn.Parameter(torch.arange(4), requires_grad=False)
+    expected = "a sharded net"
+    try:
+        fully_shard(net, **given)
+        got = "a sharded net"
+    except RuntimeError as error:
+        got = f"RuntimeError: {error}"
+    if rank == 0:
+        print(f"Expected: {expected}\nGot: {got}", flush=True)
+
+
+if __name__ == "__main__":
+    mp.spawn(main, (f"{tempfile.mkdtemp()}/store",), nprocs=2)

@@ -1,0 +1,40 @@
+"""Two forwards before their backwards do not work with hyper-parallel (hyper-parallel fdd0a808, torch 2.13.0).
+
+Run: python docs/results/defects/hyper_parallel/two-forwards.py
+Expected: gradients
+Got: RuntimeError: setStorage: sizes [2, 2], strides [2, 1], storage offset 0, and itemsi
+"""
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+os.environ["HYPER_PARALLEL_PLATFORM"] = "torch"
+from hyper_parallel import init_device_mesh
+from hyper_parallel.core.fully_shard.api import fully_shard
+
+
+def main(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    given = {"mesh": init_device_mesh("cpu", (2,)), "reshard_after_forward": False, "device": torch.device("cpu")}
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    expected = "gradients"
+    fully_shard(net[0], **given)
+    fully_shard(net, **given)
+    try:
+        first, second = net(torch.ones(1, 2)), net(torch.ones(1, 2))
+        first.sum().backward()
+        second.sum().backward()
+        got = "gradients"
+    except Exception as error:
+        got = f"{type(error).__name__}: {str(error)[:70]}"
+    if rank == 0:
+        print(f"Expected: {expected}\nGot: {got}", flush=True)
+
+
+if __name__ == "__main__":
+    mp.spawn(main, (f"{tempfile.mkdtemp()}/store",), nprocs=2)
