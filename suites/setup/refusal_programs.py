@@ -175,7 +175,7 @@ AT_ONCE = {
 }
 #: What may be refused for the sake of a parameter, which others may come before.
 AMID = {
-    "inner last": Asked(sharding(lambda net: net[0]), in_a_row, ("inner", "order", "already", "mesh"), sharded=True),
+    "inner last": Asked(sharding(lambda net: net[0]), in_a_row, (*ONCE, "inner", "order", "mesh"), sharded=True),
     "dims": PLACED(
         sharding(shard_placement_fn=lambda parameter: Shard(1)),
         with_bias,

@@ -35,8 +35,8 @@ def _says_nothing_to_itself(_: Scenario, found: Difference) -> bool:
     return found.aspect == "collectives" and _but_alone(found.torch) == _but_alone(found.reference)
 
 
-def _is_re_entrant(scenario: Scenario, found: Difference) -> bool:
-    is_said = found.aspect == "collectives" and scenario.recompute == "reentrant"
+def _says_the_same_later(scenario: Scenario, found: Difference) -> bool:
+    is_said = found.aspect == "collectives" and (scenario.recompute == "reentrant" or "all_reduce" in str(found.torch))
     return is_said and _amounts(found.torch) == _amounts(found.reference)
 
 
@@ -49,10 +49,28 @@ def _is_left_from_before(scenario: Scenario, found: Difference) -> bool:
     return is_said and Counter(found.torch) <= Counter(found.reference)
 
 
+def _looks_between(scenario: Scenario, found: Difference) -> bool:
+    looks = scenario.runs in ("eval", "no grad") or scenario.asked == "after forward"
+    return looks and found.aspect == "collectives" and Counter(found.reference) <= Counter(found.torch)
+
+
+def _gathers_less(scenario: Scenario, found: Difference) -> bool:
+    is_said = found.aspect == "collectives" and scenario.reshard == "pairs"
+    return is_said and _amounts(found.reference) <= _amounts(found.torch)
+
+
 ARGUED = (
     Argued("a rank that is a group of its own all-reduces nothing, which saves a copy", _says_nothing_to_itself),
-    Argued("what is recomputed re-entrantly gathers nothing ahead, and lists are reduced once", _is_re_entrant),
+    Argued(
+        "the same in another order: an all-reduce starts once its reduce-scatter is done, and what is recomputed "
+        "re-entrantly is not gathered ahead",
+        _says_the_same_later,
+    ),
     Argued("a backward that raised leaves no gradients that were still on their way", _was_interrupted),
+    Argued(
+        "a forward without gradients has no place in backward's order, so nothing is gathered in vain", _looks_between
+    ),
+    Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
     Argued("what was gathered in vain is freed at the end of every backward, not of the last", _is_left_from_before),
 )
 
