@@ -35,6 +35,10 @@ class CollectiveWork(dist._Work):
         return future
 
 
+#: From 2.15 on torch attaches its flight recorder, which finds no name: it asks for that of a backend in C++.
+ENVIRONMENT = {"TORCH_FR_BUFFER_SIZE": "0"} if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15) else {}
+
+
 class CollectiveGroup(dist.ProcessGroup):
     """A process group in Python. All methods have c10d's own names and arguments.
 
@@ -44,8 +48,7 @@ class CollectiveGroup(dist.ProcessGroup):
     def __init__(self, name: str, number: int, ranks: tuple[int, ...]) -> None:
         super().__init__(number, len(ranks))
         self._name, self._number, self._ranks = name, number, ranks
-        # Or torch 2.15 attaches its flight recorder, which finds no name: it asks for that of a backend in C++.
-        os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
+        os.environ.update(ENVIRONMENT)
 
     def size(self) -> int:
         """How many ranks the group has."""

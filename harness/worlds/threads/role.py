@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 )
 
 from harness.collective_trace import recorder
-from harness.process_group.methods import ranks_of
+from harness.process_group.methods import ENVIRONMENT, ranks_of
 from harness.vendor.api import Backend, Claimed, Implementation
 from harness.vendor.bounds import judged
 from harness.vendor.load import Subject, load_backend, load_implementation
@@ -50,6 +50,7 @@ class ThreadRole:
     def __init__(self, size: int, subject: Subject, seed: int = 0) -> None:
         self._seed = seed
         backend = load_backend(subject.backend)
+        os.environ.update(ENVIRONMENT)  # what it would change itself would count as a trace of a program
         if backend.device_type == "cpu":
             _stay_on_one_core()  # before there are threads: they inherit it
         self._ranks = ThreadRanks(size, load_implementation(subject.implementation), backend)
