@@ -118,7 +118,11 @@ def test_wrong_numbers_are_killed_and_an_equivalent_mutant_survives() -> None:
     assert (result.end, result.by, result.position, result.is_killed) == ("killed", "parity/exact", 0, True)
     assert "expected" in result.message
     assert "+        self._op = dist.ReduceOp.SUM if divide.average" in result.diff
-    assert end("self._advanced = False", "self._advanced = 0")[2:5] == ("survived", "", "")
+    assert end("self._advanced, self._at_once = False, at_once", "self._advanced, self._at_once = 0, at_once")[2:5] == (
+        "survived",
+        "",
+        "",
+    )
     assert COLLECTIVES.read_bytes() == before
 
 

@@ -133,13 +133,6 @@ def test_torch_hides_all_that_can_be(name: str) -> None:
         assert complaint(times, *PASSES[name][2:]) == ""
 
 
-@pytest.mark.parametrize("name", ["overlap/forward-ahead", "overlap/backward"])
-def test_who_owns_no_streams_hides_what_is_issued_ahead(name: str) -> None:
-    """The reference starts collectives where others compute, and hides as much where they come before the compute."""
-    for times in measured(name, "reference"):
-        assert (times.quiet, times.delayed) == BEST[name]
-
-
 @pytest.mark.parametrize("name", PASSES)
 def test_one_thing_after_the_other_is_blamed(name: str) -> None:
     """A subject in which collectives and compute take turns, or which does not hear of the event, hides nothing."""

@@ -114,7 +114,10 @@ def test_data_becomes_code_nowhere_else(name: str) -> None:
 def test_the_controller_receives_bytes_and_no_objects() -> None:
     """``Connection.recv`` unpickles what comes: ranks call ``recv_bytes``, and the controller reads its socket."""
     texts = {name: path.read_text(encoding="utf-8") for name, path in OURS.items() if name.startswith("harness")}
-    of_tensors = "harness.simulated.process_group"  # gloo's own, in ranks
-    assert [name for name, text in texts.items() if ".recv(" in text] == [of_tensors]
+    others = [
+        "harness.simulated.process_group",
+        "harness.worlds.attached.pmi",
+    ]  # of tensors, in ranks; bytes of a socket
+    assert [name for name, text in texts.items() if ".recv(" in text] == others
     receivers = [name for name, text in texts.items() if ".recv_bytes(" in text]
     assert receivers == ["harness.worlds.workers.worker"]

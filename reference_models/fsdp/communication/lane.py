@@ -55,5 +55,10 @@ class Lane:
             torch.accelerator.current_stream().wait_event(event or self._stream.record_event())
 
 
+def passed(device: torch.device) -> Any:
+    """An event after all that the current stream has been given; None on a CPU."""
+    return None if device.type == "cpu" else torch.accelerator.current_stream().record_event()
+
+
 #: Where there is no stream beside the current one, or it is not to be used.
 HERE = Lane(torch.device("cpu"))

@@ -14,13 +14,14 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference_models.fsdp.communication.collectives import Gathering, Own, Reduction, division, gather
 from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
-from reference_models.fsdp.communication.lane import HERE, Lane
+from reference_models.fsdp.communication.lane import HERE, Lane, passed
 from reference_models.fsdp.communication.reduction_queue import Pipeline
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
@@ -85,6 +86,7 @@ class ParameterGroup:
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
         self._gathering: Gathering | Own | None = None
         self._lane = HERE
+        self._hooks_ran: Any = None  # an event after hooks that may have changed parameters, beside what computes
         self._landing: list[ManagedParameter] = []  # those whose gradients are on their way to the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: PartialSum | None = None
@@ -104,6 +106,9 @@ class ParameterGroup:
         is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.PARTLY]
         if self.form is Form.PARTLY or any(is_copied):
             lane.follow()  # what is kept, or has been replaced, was copied on the current stream
+        if self._hooks_ran is not None:
+            lane.follow(self._hooks_ran)
+            self._hooks_ran = None
         with lane.beside():
             if self.form is Form.PARTLY:
                 assert self.partly is not None
@@ -239,6 +244,8 @@ class ParameterGroup:
             for parameter, own in zip(reduced, parts, strict=True):
                 if parameter.add_gradient(own):
                     self._landing.append(parameter)
+        if any(parameter.hooks for parameter in reduced):
+            self._hooks_ran = passed(self.mesh.device)
 
     def land(self) -> None:
         """Have the host wait for gradients that are on their way to the CPU."""
