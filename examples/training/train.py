@@ -44,7 +44,7 @@ def in_bfloat16(net: nn.Module) -> None:
 
 
 def sharded(net: Decoder, implementation: Any, device: torch.device) -> None:
-    """The same over all ranks: each block is gathered by itself, and the rest with the root."""
+    """The same over all ranks: each block is a group, and the rest another one."""
     policy = implementation.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in (*net.blocks, net):

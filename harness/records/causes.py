@@ -61,12 +61,17 @@ def shared_causes(records: Iterable[Record]) -> list[SharedCause]:
     return sorted(causes, key=lambda cause: -len(cause.records))
 
 
+def raised(message: str) -> str:
+    """The first line of the error that a rank has raised first, without its place in a script; "" if none has."""
+    error = _RAISED.match(message)
+    return f"{error.group('kind') or ''}{error.group('error')}".strip() if error else ""
+
+
 def _same_errors(records: Iterable[Record]) -> Iterator[SharedCause]:
     """Results of several requirements with the same error, but for its numbers; in the words of the first."""
     found: dict[str, list[tuple[str, Record]]] = {}
     for record in records:
-        if error := _RAISED.match(record.message):
-            words = f"{error.group('kind') or ''}{error.group('error')}".strip()
+        if words := raised(record.message):
             found.setdefault(_NUMBERS.sub("#", words), []).append((words, record))
     for alike in found.values():
         if len({record.requirement for _, record in alike}) > 1:

@@ -122,12 +122,17 @@ class Trial:
         return self.facts.combinations
 
     def failure_of(self, body: Callable[[], None]) -> SubjectFailure | None:
-        """The failure that ``body``, an example, ends with; for tests that look at several before they end."""
+        """The failure that ``body``, an example, ends with; for tests that look at several before they end.
+
+        One that is left out has none.
+        """
         before, self.shrinking = self.shrinking, Shrinking()
         try:
             body()
         except SubjectFailure as failure:
             return failure
+        except UnsatisfiedAssumption:
+            return None
         finally:
             self.shrinking = before
         return None

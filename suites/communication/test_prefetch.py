@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 from hypothesis import example
@@ -90,7 +90,7 @@ def test_gradients_are_reduced_while_backward_goes_on(trial: Trial, case: Ladder
 @given_half(case=ladders())
 def test_gradients_are_handed_out_while_backward_goes_on(trial: Trial, case: LadderCase) -> None:
     """A group's hooks after accumulation run, and may free its gradients, before backward is two groups further."""
-    comes_meanwhile(trial, case, "hook", "", False, True)
+    comes_meanwhile(trial, case, "hook", hooked=True)
 
 
 @requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2)
@@ -146,9 +146,9 @@ def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, dir
     trial.refuses(play, case, "FSDPModule", "fully_shard", "sharded", error=TYPE_ERRORS)
 
 
-def comes_meanwhile(trial: Trial, case: LadderCase, verb: str, *how: Any) -> None:
+def comes_meanwhile(trial: Trial, case: LadderCase, verb: str, hooked: bool = False) -> None:
     """Require that what ``verb`` says of a group comes before backward enters the group two before it."""
-    for number, got in enumerate(trial.run(programs.in_order, case, *how)):
+    for number, got in enumerate(trial.run(partial(programs.in_order, hooked=hooked), case)):
         words = got["backward"]
         for place in range(2, len(case.groups)):
             trial.holds(

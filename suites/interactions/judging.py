@@ -15,7 +15,7 @@ from functools import partial, wraps
 from typing import Any
 
 from harness.trial import Trial
-from harness.vendor.bounds import NotClaimed, claims
+from harness.vendor.bounds import claims
 from harness.vendor.load import load_backend
 from harness.worlds.base import SubjectFailure
 from suites.interactions.covering import covering
@@ -89,15 +89,8 @@ def strength(trial: Trial) -> int:
 
 
 def failure_of(trial: Trial, test: Callable[..., None], scenario: Scenario) -> SubjectFailure | None:
-    """What a scenario fails with, if it does. Raises it if the time of the test is up.
-
-    One that turns out to ask for what is not claimed is left out, as one that its values rule out.
-    """
-    try:
-        failure = trial.failure_of(partial(test, trial=trial, case=scenario))
-    except NotClaimed as asked:
-        trial.facts.unclaimed[str(asked.feature)] += 1
-        return None
+    """What a scenario fails with, if it does. Raises it if the time of the test is up."""
+    failure = trial.failure_of(partial(test, trial=trial, case=scenario))
     if failure is not None and failure.cause == "hung":
         raise failure
     return failure

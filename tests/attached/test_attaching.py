@@ -49,7 +49,7 @@ def test_few_ranks_of_a_launch_are_on_many_nodes() -> None:
 
 
 def test_nodes_have_numbers_by_their_first_ranks() -> None:
-    """What a launcher or this machine calls a node is for nobody to read."""
+    """Messages do not show what a launcher or this machine calls a node."""
     assert attached_fleet.numbered(["b", "b", "a", "b", "c"]) == ["0", "0", "1", "0", "2"]
 
 
@@ -200,7 +200,7 @@ def test_mpiexec_tells_ranks_of_one_machine_where_they_meet() -> None:
 
 
 def test_an_mpiexec_that_does_not_answer_is_told_in_a_sentence() -> None:
-    """Whoever started ranks so is asked for a port."""
+    """It asks for a port to be set."""
     ours, theirs = socket.socketpair()
     theirs.close()
     with pytest.raises(ConnectionError, match=r"mpiexec does not say at which port ranks meet .* set MASTER_PORT"):

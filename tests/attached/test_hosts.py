@@ -109,6 +109,16 @@ def _all_end(host: Host) -> bool:
     return all(is_gone(pid) for pid in host.processes())
 
 
+def _run_until(lose: Callable[[Host], None], launcher: Launcher, hosts: Pair, folder: Path) -> Run:
+    """The record of a run in whose midst the second host is lost; it fails, and no process of it stays."""
+    with named_pipe(folder / "pipe") as pipe, launched(launcher, hosts, folder) as started:
+        assert heard(pipe)
+        lose(hosts[1])
+        assert not any(_ends(started)), _said(folder)
+        assert all(map(_all_end, hosts))
+    return read_run(folder / "run.jsonl")
+
+
 @pytest.mark.parametrize("launcher", [_torchrun, _mpiexec])
 def test_a_run_on_two_hosts_passes_and_can_be_submitted(launcher: Launcher, hosts: Pair, tmp_path: Path) -> None:
     """Ranks meet over the network, the record counts two nodes, and verify accepts it as that of any other run."""
@@ -125,32 +135,17 @@ def test_a_cut_link_is_told_of_the_rank_and_node_that_cannot_be_reached(
     launcher: Launcher, hosts: Pair, tmp_path: Path
 ) -> None:
     """The row in hand is broken, the next one not run; the run ends on both sides of the cut."""
-    with named_pipe(tmp_path / "pipe") as pipe, launched(launcher, hosts, tmp_path) as started:
-        assert heard(pipe)
-        hosts[1].cut()
-        assert not any(_ends(started)), _said(tmp_path)
-        assert all(map(_all_end, hosts))
-    _check_loss(read_run(tmp_path / "run.jsonl"), "its connection is lost")
+    _check_loss(_run_until(Host.cut, launcher, hosts, tmp_path), "its connection is lost")
 
 
 def test_a_killed_host_is_told_of_its_rank_and_node(hosts: Pair, tmp_path: Path) -> None:
     """The row in hand is broken, and the run ends, with its footer, on the host that is left."""
-    with named_pipe(tmp_path / "pipe") as pipe, launched(_torchrun, hosts, tmp_path) as started:
-        assert heard(pipe)
-        hosts[1].kill()
-        assert not any(_ends(started)), _said(tmp_path)
-        assert _all_end(hosts[0])
-    _check_loss(read_run(tmp_path / "run.jsonl"), "its connection has ended")
+    _check_loss(_run_until(Host.kill, _torchrun, hosts, tmp_path), "its connection has ended")
 
 
 def test_a_run_that_mpiexec_ends_since_a_host_was_killed_is_incomplete(hosts: Pair, tmp_path: Path) -> None:
     """It kills the other ranks at once: the row in hand is missing, or broken if it came first; no process is left."""
-    with named_pipe(tmp_path / "pipe") as pipe, launched(_mpiexec, hosts, tmp_path) as started:
-        assert heard(pipe)
-        hosts[1].kill()
-        assert not any(_ends(started)), _said(tmp_path)
-        assert _all_end(hosts[0])
-    run = read_run(tmp_path / "run.jsonl")
+    run = _run_until(Host.kill, _mpiexec, hosts, tmp_path)
     assert _verdicts(run)[0] == ("hosts/meet", Verdict.PASS)
     assert all(_LOST in record.message for record in run.records[1:])
     assert standing(run).state is State.INCOMPLETE

@@ -9,14 +9,14 @@ import msgspec
 
 from harness.records.reader import read_run
 from tests import ROOT
-from tests.results.page import Cause, Causes, page, told
+from tests.results.page import Cause, Causes, in_one_line, page
 from tests.results.summary import Summary, read, summary_of, written
 
 FOLDER = ROOT / "docs" / "results"
 
 
 def causes(folder: Path = FOLDER) -> list[Cause]:
-    """What is known of why results fail."""
+    """Why results fail."""
     return msgspec.toml.decode((folder / "causes.toml").read_bytes(), type=Causes).cause
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     summaries = sorted(found.values(), key=lambda one: (one.subject, one.torch, one.backend, one.worlds))
     (FOLDER / "summary.json").write_text(written(summaries), encoding="utf-8")
     (FOLDER / "README.md").write_text(page(summaries, causes()), encoding="utf-8")
-    print(told(summaries))
+    print(in_one_line(summaries))
 
 
 if __name__ == "__main__":

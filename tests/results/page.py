@@ -101,6 +101,6 @@ def _cells(*cells: object) -> str:
     return " | ".join(str(cell).replace("|", "\\|") for cell in cells)
 
 
-def told(summaries: Sequence[Summary]) -> str:
+def in_one_line(summaries: Sequence[Summary]) -> str:
     """What has been written, in one line."""
     return f"{plural(len(summaries), 'run')}: {', '.join(unique(one.subject for one in summaries))}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,13 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from harness.data.text import one_line
-from harness.records.causes import shared_causes
+from harness.records.causes import raised, shared_causes
 from harness.records.reader import Run, missing
 from harness.records.record import Verdict
 from harness.waivers.check import subjects
 
-#: What an error's line begins with that says no more than that it was raised.
-_RAISED = re.compile(r"rank \d+ of \d+ failed first \(raised\): ")
 _LONGEST = 180
 
 
@@ -75,7 +72,8 @@ def _failures(run: Run) -> dict[str, Failure]:
     found = {}
     for requirement in dict.fromkeys(record.requirement for record in failing):
         alike = [record for record in failing if record.requirement == requirement]
-        words = shared.get(alike[0].nodeid) or _RAISED.sub("", alike[0].message.partition("\n")[0])
+        message = alike[0].message
+        words = shared.get(alike[0].nodeid) or raised(message) or message.partition("\n")[0]
         worlds = sorted({record.world for record in alike})
         waived = sum(record.verdict is Verdict.WAIVED for record in alike)
         found[requirement] = Failure(len(alike), worlds, waived, one_line(words, _LONGEST))

@@ -16,7 +16,7 @@ from harness.data.case import Case
 from harness.trial import Trial, most_ranks
 from harness.trial.shrinking import Shrinking
 from harness.vendor import Feature
-from harness.vendor.bounds import claims
+from harness.vendor.bounds import NotClaimed, claims
 from harness.vendor.load import Subject
 from harness.worlds.base import Fate, Outcome, SubjectFailure, World, fate_of
 from harness.worlds.rank import Rank
@@ -166,6 +166,21 @@ def test_a_test_may_look_at_failures_and_go_on() -> None:
     assert failed.cause == "disagreement"
     assert trial.failure_of(lambda: judged(7)) is None
     assert trial.shrinking.first_failure is None
+
+
+@pytest.mark.parametrize("feature", [Feature.MODULE_LISTS, None])
+def test_a_case_that_is_left_out_is_none_of_the_failures(feature: Feature | None) -> None:
+    """One that asks for what is not claimed, or for too many ranks, does not end a test that looks at several."""
+    trial = trial_on(Worlds())
+
+    def left_out() -> None:
+        with trial.collecting_failures():
+            if feature is not None:
+                raise NotClaimed(feature)
+            trial.needs(trial.most_ranks + 1)
+
+    assert trial.failure_of(left_out) is None
+    assert list(trial.facts.unclaimed) == ([] if feature is None else [str(feature)])
 
 
 # Judging.

@@ -82,7 +82,7 @@ class PlainReduceScatter(_Plain):
 def returns_early(comm: AllGather | ReduceScatter) -> bool:
     """Whether a collective may be asked to return before its result is there.
 
-    torch's own may: whoever uses the result waits for it first. A user's may look at its result, which is then there.
+    torch's own may: the result is waited for before it is used. A user's may look at its result, which is then there.
     """
     return isinstance(comm, (PlainAllGather, PlainReduceScatter))
 

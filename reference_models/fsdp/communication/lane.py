@@ -12,6 +12,11 @@ from typing import Any
 import torch
 
 
+def passed(device: torch.device) -> Any:
+    """An event after all that the current stream has been given; None on a CPU."""
+    return None if device.type == "cpu" else torch.accelerator.current_stream().record_event()
+
+
 class Lane:
     """The stream of a device; a CPU has none, and everything happens in the order in which it is written."""
 
@@ -27,7 +32,7 @@ class Lane:
     def follow(self, event: Any = None) -> None:
         """Wait for an event, else for all that the current stream has been given."""
         if self._stream is not None:
-            self._stream.wait_event(event or torch.accelerator.current_stream().record_event())
+            self._stream.wait_event(event or passed(self._stream.device))
 
     def mark(self) -> Any:
         """An event after all that this stream has been given; None on a CPU."""
@@ -45,7 +50,7 @@ class Lane:
         if not self._lends or self._stream is None:
             self.follow()
             return
-        before, self._lent = self._lent, (memory, torch.accelerator.current_stream().record_event())
+        before, self._lent = self._lent, (memory, passed(self._stream.device))
         if before is not None:
             self.follow(before[1])
 
@@ -53,11 +58,6 @@ class Lane:
         """Have the current stream wait for an event of this one, else for all that this one has been given."""
         if self._stream is not None:
             torch.accelerator.current_stream().wait_event(event or self._stream.record_event())
-
-
-def passed(device: torch.device) -> Any:
-    """An event after all that the current stream has been given; None on a CPU."""
-    return None if device.type == "cpu" else torch.accelerator.current_stream().record_event()
 
 
 #: Where there is no stream beside the current one, or it is not to be used.

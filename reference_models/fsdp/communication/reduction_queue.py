@@ -5,7 +5,7 @@ With room for one, backward through c, b, a goes::
     c: start c's    b: wait for c's reduce-scatter, start b's    a: wait for b's, start a's    end: wait for all
 
 A result is handed out when there is nothing left to wait for: on a device, whose lane keeps the order, once it has been
-started; on a CPU, with the next one, unless somebody wants it ``at_once``. An all-reduce may take until the one after.
+started; on a CPU, with the next one, unless it is wanted ``at_once``. An all-reduce may take until the one after.
 They have a lane of their own. What waits is the stream that computes, before memory is used again; a CPU waits itself.
 """
 
