@@ -35,8 +35,15 @@ def _says_nothing_to_itself(_: Scenario, found: Difference) -> bool:
     return found.aspect == "collectives" and _but_alone(found.torch) == _but_alone(found.reference)
 
 
-def _says_the_same_later(scenario: Scenario, found: Difference) -> bool:
-    is_said = found.aspect == "collectives" and (scenario.recompute == "reentrant" or "all_reduce" in str(found.torch))
+def _gathers_at_most_torchs(found: Difference) -> bool:
+    """It gathers no more than torch, and sends just as much otherwise."""
+    more, less = _amounts(found.torch), _amounts(found.reference)
+    differ = {kind for kind in {*more, *less} if more[kind] != less[kind]}
+    return less <= more and {op for op, *_ in differ} <= {"all_gather"}
+
+
+def _reduces_later(_: Scenario, found: Difference) -> bool:
+    is_said = found.aspect == "collectives" and "all_reduce" in str(found.torch)
     return is_said and _amounts(found.torch) == _amounts(found.reference)
 
 
@@ -45,33 +52,35 @@ def _was_interrupted(_: Scenario, found: Difference) -> bool:
 
 
 def _is_left_from_before(scenario: Scenario, found: Difference) -> bool:
-    is_said = found.aspect == "collectives" and scenario.gradients == "last backward"
+    looks_ahead = scenario.asked == "after forward" and scenario.prefetch in ("forward", "both")
+    is_said = found.aspect == "collectives" and (scenario.gradients == "last backward" or looks_ahead)
     return is_said and Counter(found.torch) <= Counter(found.reference)
 
 
-def _looks_between(scenario: Scenario, found: Difference) -> bool:
+def _gathers_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
     looks = scenario.runs in ("eval", "no grad") or scenario.asked == "after forward"
-    return looks and found.aspect == "collectives" and Counter(found.reference) <= Counter(found.torch)
+    is_said = found.aspect == "collectives" and (looks or scenario.recompute == "reentrant")
+    return is_said and _gathers_at_most_torchs(found)
 
 
 def _gathers_less(scenario: Scenario, found: Difference) -> bool:
-    is_said = found.aspect == "collectives" and scenario.reshard == "pairs"
-    return is_said and _amounts(found.reference) <= _amounts(found.torch)
+    return found.aspect == "collectives" and scenario.reshard == "pairs" and _gathers_at_most_torchs(found)
 
 
 ARGUED = (
     Argued("a rank that is a group of its own all-reduces nothing, which saves a copy", _says_nothing_to_itself),
-    Argued(
-        "the same in another order: an all-reduce starts once its reduce-scatter is done, and what is recomputed "
-        "re-entrantly is not gathered ahead",
-        _says_the_same_later,
-    ),
+    Argued("the same in another order: an all-reduce starts once its reduce-scatter is done", _reduces_later),
     Argued("a backward that raised leaves no gradients that were still on their way", _was_interrupted),
     Argued(
-        "a forward without gradients has no place in backward's order, so nothing is gathered in vain", _looks_between
+        "nothing is gathered in vain: a forward without gradients has no place in backward's order, and what is "
+        "recomputed re-entrantly is gathered once, when it is needed",
+        _gathers_nothing_in_vain,
     ),
     Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
-    Argued("what was gathered in vain is freed at the end of every backward, not of the last", _is_left_from_before),
+    Argued(
+        "what was gathered in vain is freed at the end of every backward, not of the last, and as state is asked for",
+        _is_left_from_before,
+    ),
 )
 
 

@@ -18,9 +18,9 @@ class Order(Generic[State]):
     def __init__(self) -> None:
         self._ended: list[State] = []
 
-    def note(self, state: State) -> int:
-        """A module has ended a forward pass; the place of that pass. Modules of a list that run in a row are one."""
-        if not self._ended or self._ended[-1] is not state:
+    def note(self, state: State, goes_on: bool = False) -> int:
+        """A module has ended a forward pass; the place of that pass, which ``goes_on`` as modules of a list do."""
+        if not (goes_on and self._ended and self._ended[-1] is state):
             self._ended.append(state)
         return len(self._ended) - 1
 

@@ -217,7 +217,8 @@ class ModuleState:
         """Forward ends: the place of this pass in the order, if backward has anything to gather for it there."""
         if is_alone:
             self.tree.ran_alone.add(self)
-        return self.tree.order.note(self) if self.groups and not is_alone else None
+        goes_on = len(self._to_run) + 1 < len(self.modules)
+        return self.tree.order.note(self, goes_on) if self.groups and not is_alone else None
 
     def _tell_before_backward_of_transformed(self, tensors: list[Tensor], output: Any) -> Any:
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]

@@ -234,7 +234,7 @@ class ParameterGroup:
                 f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
                 "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
             )
-        return gradients, wanted or next(iter(dtypes), self.parameters[0].dtype)
+        return gradients, wanted or next(iter(dtypes), self.precision.param_dtype or self.parameters[0].dtype)
 
     def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
         if self.all_reduce_hook is not None:
