@@ -15,6 +15,7 @@ COMMANDS = {
     "doctor": ("harness.doctor.__main__", "check what a device and a backend support, before the suites"),
     "bundle": ("harness.commands.bundle", "make one archive of runs for submission"),
     "verify": ("harness.commands.verify", "check that an archive is intact, and show its results"),
+    "site": ("harness.commands.site", "build static pages from many runs: a matrix, histories, badges"),
     "compare": ("harness.commands.compare", "show what differs between two runs"),
     "reproduce": ("harness.commands.reproduce", "run a recorded result again, or make a script that shows its failure"),
     "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),

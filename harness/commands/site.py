@@ -1,0 +1,48 @@
+"""``fsdp-conformance site``: static pages from many runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.cli import refuse
+from harness.data.text import plural, visible
+from harness.site.build import build
+from harness.site.given import given_runs
+from harness.site.history import histories_of
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build the site, or say in a sentence why not."""
+    options = _parser().parse_intermixed_args(arguments)
+    try:
+        runs = given_runs(options.runs)
+        files = build(runs, options.output)
+    except (OSError, ValueError) as error:
+        return refuse("site", error)
+    for history in histories_of(runs):
+        print(visible(f"{history.name}: {plural(len(history.runs), 'run')}; newest {history.shown.standing}"))
+    print(visible(f"{plural(len(files), 'file')}; begin with {options.output / 'index.html'}"))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fsdp-conformance site",
+        description="Build static pages from many runs: subjects and chapters in a matrix, the history of each subject "
+        "and result, the page of each run under an address that stays, and a badge for READMEs. The pages need no "
+        "server and no network. Give all runs each time: the site is made anew, and pages of other runs stay.",
+        epilog="exit status: 0 the site was written, whatever it says; 2 a file cannot be read, verified or written.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an archive of bundle, or a record file")
+    default = Path("site")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=default,
+        metavar="DIR",
+        help="the folder of the site (default: %(default)s)",
+    )
+    return parser
