@@ -146,8 +146,8 @@ class ModuleState:
     def _after_backward(self) -> None:
         self._in_backward = False
         for group in self.groups:
-            group.after_backward(self.tree.pipeline)
-            self.tree.reduced.add(group)
+            if group.after_backward(self.tree.pipeline):
+                self.tree.reduced.add(group)
 
     # Gathering and freeing.
 
@@ -251,7 +251,7 @@ class ModuleState:
             state._in_backward = False
             for group in state.groups:
                 if group not in self.tree.reduced:
-                    group.after_backward(self.tree.pipeline)
+                    group.after_backward(self.tree.pipeline, is_over=True)
         for group in self.tree.ahead:  # in vain: backward has not come to them again
             group.reshard()
         self.tree.in_backward = False

@@ -160,15 +160,21 @@ class ParameterGroup:
 
     # Reducing.
 
-    def after_backward(self, pipeline: Pipeline) -> None:
-        """Start reducing the gradients that backward has left, or keep them for later; then free the parameters."""
+    def after_backward(self, pipeline: Pipeline, is_over: bool = False) -> bool:
+        """Start reducing the gradients that backward has left, or keep them for later; then free the parameters.
+
+        Whether that is all: what earlier passes left to be all-reduced waits for gradients, until backward ``is_over``.
+        """
         gradients = self._take_gradients()
         if self.reshard_after_backward:
             self.reshard()  # before there is memory for reducing
-        if self.reduces:
-            self._start_reduction(gradients, pipeline)
-        else:
+        if not self.reduces:
             self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
+            return True
+        if self._partial is not None and not (gradients or self.reduces_unused or is_over):
+            return False
+        self._start_reduction(gradients, pipeline)
+        return True
 
     def _take_gradients(self) -> dict[ManagedParameter, Tensor]:
         """New gradients, added to those kept from passes without reduction."""
