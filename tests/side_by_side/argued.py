@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,20 +18,12 @@ class Argued:
     covers: Callable[[Scenario, Difference], bool]
 
 
-def _but_alone(collectives: list[str]) -> list[str]:
-    return [each for each in collectives if not re.search(r"among \[\d+\]$", each)]
-
-
 def _amounts(collectives: list[str]) -> Counter[tuple[str, ...]]:
     """How many numbers are sent by each kind of collective, in each dtype and group."""
     amounts = Counter[tuple[str, ...]]()
-    for op, sent, _, _, dtype, group in (each.split(maxsplit=5) for each in _but_alone(collectives)):
+    for op, sent, _, _, dtype, group in (each.split(maxsplit=5) for each in collectives):
         amounts[op, dtype, group] += int(sent)
     return amounts
-
-
-def _says_nothing_to_itself(_: Scenario, found: Difference) -> bool:
-    return found.aspect == "collectives" and _but_alone(found.torch) == _but_alone(found.reference)
 
 
 def _gathers_at_most_torchs(found: Difference) -> bool:
@@ -63,12 +54,17 @@ def _gathers_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
     return is_said and _gathers_at_most_torchs(found)
 
 
+def _keeps_the_list(scenario: Scenario, found: Difference) -> bool:
+    if (scenario.runs, scenario.wrapping, scenario.reshard) != ("method", "list", "never"):
+        return False
+    return found.aspect == "registered" or (found.aspect == "collectives" and _gathers_at_most_torchs(found))
+
+
 def _gathers_less(scenario: Scenario, found: Difference) -> bool:
     return found.aspect == "collectives" and scenario.reshard == "pairs" and _gathers_at_most_torchs(found)
 
 
 ARGUED = (
-    Argued("a rank that is a group of its own all-reduces nothing, which saves a copy", _says_nothing_to_itself),
     Argued("the same in another order: an all-reduce starts once its reduce-scatter is done", _reduces_later),
     Argued("a backward that raised leaves no gradients that were still on their way", _was_interrupted),
     Argued(
@@ -77,6 +73,10 @@ ARGUED = (
         _gathers_nothing_in_vain,
     ),
     Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
+    Argued(
+        "reshard_after_forward=False also keeps a list of which a module has run by its registered method",
+        _keeps_the_list,
+    ),
     Argued(
         "what was gathered in vain is freed at the end of every backward, not of the last, and as state is asked for",
         _is_left_from_before,

@@ -21,7 +21,8 @@ def noted(rank: Rank, scenario: Scenario) -> list[Noted]:
     """A program: a note of how the net is made, and one of each action, up to the first that raises.
 
     ``does`` says which action; ``error`` the class of what it raised, None if it did not; ``collectives`` what was
-    communicated, in order; ``registered`` and ``gradients`` what is registered then, and which gradients there are.
+    communicated with other ranks, in order; ``registered`` and ``gradients`` what is registered then, and which
+    gradients there are.
     """
     notes: list[Noted] = []
     with other_groups(scenario):
@@ -41,7 +42,7 @@ def noted(rank: Rank, scenario: Scenario) -> list[Noted]:
                 {
                     "does": action,
                     "error": error and type(error).__name__,
-                    "collectives": [_spoken(entry) for entry in entries],
+                    "collectives": [_spoken(entry) for entry in entries if len(entry["ranks"]) > 1],
                     "registered": {} if net is None else _registered(net.net),
                     "gradients": {name: _looks(p.grad) for name, p in held.items()},
                 }
