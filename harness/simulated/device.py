@@ -33,6 +33,10 @@ def is_initialized() -> bool:
     return is_used
 
 
+def _lazy_init() -> None:
+    """Nothing: but only of a device that has this, torch 2.11 believes that it has been used, and waits for it."""
+
+
 def __getattr__(name: str) -> Any:
     """``_initialized``, which activation checkpointing asks for before it keeps a device's random numbers."""
     if name == "_initialized":

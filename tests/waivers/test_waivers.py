@@ -143,6 +143,9 @@ MENDED = {
     "entry/containers-with-forward": ("2.11.0", "2.12.0"),
     "generated/prefetch": ("2.11.0", "2.12.0"),
     "refusals/placements": ("2.11.0", "2.12.0"),
+    "parameters/tied-across-groups": ("2.11.0", "2.12.0"),
+    "parameters/other-dtypes": ("2.11.0", "2.12.0"),
+    "precision/other-dtypes": ("2.11.0", "2.12.0"),
 }
 
 
