@@ -9,9 +9,9 @@ from torch import nn
 from harness import __version__
 from harness.vendor import CORE, Feature, GroupState, Implementation, Introspection, ParameterOwner, Strategies
 from reference_models import fsdp, one_page
-from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.modules.lazy_init import lazy_init
 from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters
-from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.modules.state import ModuleState, sharding_state
 
 
 def _states_managed(module: nn.Module) -> tuple[list[Any], list[Any]]:

@@ -23,13 +23,13 @@ from reference_models.fsdp.fsdp_module import FSDPModule
 from reference_models.fsdp.layout.mesh import DataMesh, replicating_mesh, sharding_mesh, smaller_mesh
 from reference_models.fsdp.layout.spmd import DataParallelMeshDims, check_spmd, spmd_mesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
-from reference_models.fsdp.modules.lazy_init import lazy_init
 from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters, move
+from reference_models.fsdp.modules.moments import attach
 from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.offload import OffloadPolicy
-from reference_models.fsdp.parameters.param import ManagedParameter, cut_of
+from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.param_group import ParameterGroup
-from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, placed
+from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, cut_of, placed
 
 Modules = TypeVar("Modules", nn.Module, list[nn.Module])
 
@@ -117,7 +117,7 @@ def _apply(
         ManagedParameter(*one, mesh, cut, offload) for one, (mesh, _), cut in zip(owned, places, cuts, strict=True)
     ]
     groups = [ParameterGroup(part, on, precision, _kept_over(reshard, on)) for on, part in by_mesh(managed)]
-    state = ModuleState(roots, groups, precision, resharding, data.device, lazy_init)
+    state = ModuleState(roots, groups, precision, resharding, data.device)
     # From here on nothing is refused: a call that is leaves the modules as they were.
     for parameter in managed:
         parameter.register(parameter.sharded)
@@ -125,7 +125,7 @@ def _apply(
     for each in modules:
         each.register_state_dict_pre_hook(lambda *_: state.reshard())
         each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
-    state.attach()
+    attach(state)
     for root, made in zip(roots, classes, strict=True):
         root.__class__ = made
     check_names(names, _names(roots), function)

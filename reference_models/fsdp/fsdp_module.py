@@ -28,8 +28,8 @@ from reference_models.fsdp.communication.comms import (
 )
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import with_own_group
-from reference_models.fsdp.modules.lazy_init import sharding_state
-from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.modules.moments import after_forward, before_forward
+from reference_models.fsdp.modules.state import ModuleState, sharding_state
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 
 
@@ -285,8 +285,8 @@ def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
 
     @functools.wraps(original)
     def around(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = state.before_forward(self, args, kwargs)
-        return state.after_forward(self, args, original(*args, **kwargs))
+        args, kwargs = before_forward(state, self, args, kwargs)
+        return after_forward(state, self, args, original(*args, **kwargs))
 
     object.__setattr__(module, method_name, functools.partial(around, module))
 

@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from reference_models.fsdp.modules.lazy_init import sharding_state
-from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.modules.state import ModuleState, sharding_state
 
 
 class StateDictType(Enum):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from reference_models.fsdp.communication.collectives import Reduction
-from reference_models.fsdp.communication.lane import HERE
+from reference_models.fsdp.communication.lane import HERE, Lane
 
 
 class _Holding(NamedTuple):
@@ -32,9 +32,8 @@ class _Holding(NamedTuple):
 class Pipeline:
     """The reductions of one tree of modules. ``room`` is how many inputs may be in memory at a time."""
 
-    def __init__(self) -> None:
-        self.room = 1
-        self.lane = HERE
+    def __init__(self, lane: Lane = HERE, room: int = 1) -> None:
+        self.lane, self.room = lane, room
         self._holding: deque[_Holding] = deque()
         self._results: deque[tuple[Reduction, Callable[[Tensor], None]]] = deque()
 

@@ -29,11 +29,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from reference_models.fsdp.communication.collectives import Piece
 from reference_models.fsdp.layout.mesh import DataMesh
-from reference_models.fsdp.layout.sharding import Cut, check_cut
+from reference_models.fsdp.layout.sharding import Cut
 from reference_models.fsdp.layout.spmd import spmd_layout
 from reference_models.fsdp.layout.tensor_parallel import (
     Layout,
-    check_beside,
     layout_of,
     local_gradient,
     local_of,
@@ -53,18 +52,6 @@ class Owner(NamedTuple):
 
 #: A token for each parameter that has been sharded, by which two groups that share it are recognised.
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
-def cut_of(parameter: nn.Parameter, name: str, mesh: DataMesh, placement: Shard) -> Cut:
-    """How a parameter is cut. Raises ValueError or NotImplementedError for one that cannot be; changes nothing."""
-    if not parameter.is_contiguous():
-        raise NotImplementedError(
-            f"FSDP does not support non-contiguous parameters: {name!r} has shape "
-            f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
-        )
-    if mesh.spmd is None:
-        check_beside(name, parameter, mesh)
-    return check_cut(local_of(parameter).shape, placement.dim, mesh.shard.size)
 
 
 class ManagedParameter:
@@ -169,6 +156,12 @@ class ManagedParameter:
         """Notice whether the sharded tensor has hooks of its own for gathering."""
         if has_extension(self._local) != (self.extension is not None):
             self.extension = None if self.extension else Extension(self.cut, self.mesh, self.owners[0].module)
+
+    def name_within(self, names: dict[nn.Module, str]) -> None:
+        """Take the name that it has from a root whose modules have these names; some owners may be beyond it."""
+        inside = [owner for owner in self.owners if owner.module in names]
+        if inside:
+            self.name = f"{names[inside[0].module]}.{inside[0].name}".removeprefix(".")
 
     def register(self, form: nn.Parameter) -> None:
         """Show a form to all owners."""

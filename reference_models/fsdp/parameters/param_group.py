@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reference_models.fsdp.autograd import unseen_by_transforms
 from reference_models.fsdp.communication.collectives import Gathering, Own, Reduction, division, gather
 from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
 from reference_models.fsdp.communication.lane import HERE, Lane, passed
@@ -26,7 +27,6 @@ from reference_models.fsdp.communication.reduction_queue import Pipeline
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
-from reference_models.fsdp.modules.autograd import unseen_by_transforms
 from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.smaller_mesh import Partly
 

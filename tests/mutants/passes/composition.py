@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from reference_models.fsdp.modules.lazy_init import sharding_state
+from reference_models.fsdp.modules.state import sharding_state
 from reference_models.subject import implementation as reference
 from tests.mutants.making import called_otherwise, mutant, right, sums
 
