@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from reference_models.fsdp.communication.lane import HERE, Lane
-from reference_models.fsdp.communication.reduction_queue import Pipeline
+from reference_models.fsdp.communication.reduction_queue import ReductionQueue
 from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.modules.prefetch import Order, ahead_in_backward
@@ -137,7 +137,7 @@ class ModuleState:
         """Backward has left it: reduce the gradients, and free."""
         self._in_backward = False
         for group in self.groups:
-            group.after_backward(self.tree.pipeline)
+            group.after_backward(self.tree.queue)
             self.tree.reduced.add(group)
 
     def catch_up(self) -> None:
@@ -145,7 +145,7 @@ class ModuleState:
         self._in_backward = False
         for group in self.groups:
             if group not in self.tree.reduced:
-                group.after_backward(self.tree.pipeline)
+                group.after_backward(self.tree.queue)
 
     def forget(self) -> None:
         """Drop what a failed pass has left."""
@@ -168,7 +168,7 @@ class Tree:
     def __init__(self) -> None:
         self.states: list[ModuleState] = []  # the root first
         self.order: Order[ModuleState] = Order()
-        self.pipeline = Pipeline()
+        self.queue = ReductionQueue()
         self.lane = HERE
         self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has reached them
         self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
@@ -183,7 +183,7 @@ class Tree:
         """These are its states, the root first; ``room`` inputs of reductions may be in memory."""
         self.states = states
         device = states[0].device
-        self.lane, self.pipeline = Lane(device), Pipeline(Lane(device), room)
+        self.lane, self.queue = Lane(device), ReductionQueue(Lane(device), room)
 
     def set_in_forward(self, value: bool) -> None:
         """Forward begins, or has ended."""
@@ -226,7 +226,7 @@ class Tree:
         for group in self.ahead:  # in vain: backward has not reached them again
             group.reshard()
         self._clear()
-        self.pipeline.finish(waits=self.is_last_backward)
+        self.queue.finish(waits=self.is_last_backward)
         if self.is_last_backward and not self.is_partial:
             self.order.clear()
         for state in self.states:
@@ -244,6 +244,6 @@ class Tree:
         self._clear()
         self.order.clear()
         self.ran_alone.clear()
-        self.pipeline.drop()
+        self.queue.drop()
         for state in self.states:
             state.forget()

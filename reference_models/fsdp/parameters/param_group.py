@@ -2,7 +2,7 @@
 
 A group is in one of three forms. In each pass::
 
-    SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or PARTLY until backward
+    SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or SHARDED_POST_FORWARD
 
 Four ranks, weight [1 2 3 4] and bias [5 6 7 8] in one group: rank 0 has 1 and 5, sends [1 5] in one gather, and after
 backward gets the means of its rows of both gradients from one reduce-scatter.
@@ -10,9 +10,7 @@ backward gets the means of its rows of both gradients from one reduce-scatter.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -20,10 +18,10 @@ import torch
 from torch import Tensor
 
 from reference_models.fsdp.autograd import unseen_by_transforms
-from reference_models.fsdp.communication.collectives import Gathering, Own, Reduction, division, gather
+from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Reduction, division, gather
 from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
 from reference_models.fsdp.communication.lane import HERE, Lane, passed
-from reference_models.fsdp.communication.reduction_queue import Pipeline
+from reference_models.fsdp.communication.reduction_queue import ReductionQueue
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
@@ -35,25 +33,8 @@ class Form(Enum):
     """What the modules see, and what is in memory."""
 
     SHARDED = "sharded"  # DTensors; this rank's rows
-    PARTLY = "partly"  # DTensors over a smaller mesh; this rank's rows, and its rows of that mesh
+    SHARDED_POST_FORWARD = "sharded post forward"  # DTensors over a smaller mesh; the rows of both
     UNSHARDED = "unsharded"  # plain tensors; everything
-
-
-@dataclass(frozen=True)
-class PartialSum:
-    """Gradients reduced among shards, not yet across replicas, of the parameters that passes until now have used."""
-
-    reduction: Reduction
-    parameters: Sequence[ManagedParameter]
-
-    def laid_out_for(self, parameters: Sequence[ManagedParameter]) -> Tensor:
-        """The sum as one row of ``parameters``, which are these and perhaps more: zeros for the rest."""
-        row = self.reduction.finish()
-        if len(parameters) == len(self.parameters):
-            return row
-        parts = torch.split_with_sizes(row, [p.cut.padded_numel for p in self.parameters])
-        own = dict(zip(self.parameters, parts, strict=True))
-        return torch.cat([own[p] if p in own else row.new_zeros(p.cut.padded_numel) for p in parameters])
 
 
 class ParameterGroup:
@@ -84,12 +65,12 @@ class ParameterGroup:
         self.all_reduce_hook: Callable[[Tensor], None] | None = None
         self.all_gather: AllGather = PlainAllGather()
         self.reduce_scatter: ReduceScatter = PlainReduceScatter()
-        self._gathering: Gathering | Own | None = None
+        self._gathering: Gathering | OwnPieces | None = None
         self._lane = HERE
         self._hooks_ran: Any = None  # an event after hooks that may have changed parameters, beside what computes
         self._landing: list[ManagedParameter] = []  # those whose gradients are on their way to the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
-        self._partial: PartialSum | None = None
+        self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
 
     # Gathering.
 
@@ -103,14 +84,14 @@ class ParameterGroup:
             return False
         self._lane = lane
         async_op |= self.unshards_async
-        is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.PARTLY]
-        if self.form is Form.PARTLY or any(is_copied):
+        is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.SHARDED_POST_FORWARD]
+        if self.form is Form.SHARDED_POST_FORWARD or any(is_copied):
             lane.follow()  # what is kept, or has been replaced, was copied on the current stream
         if self._hooks_ran is not None:
             lane.follow(self._hooks_ran)
             self._hooks_ran = None
         with lane.beside():
-            if self.form is Form.PARTLY:
+            if self.form is Form.SHARDED_POST_FORWARD:
                 assert self.partly is not None
                 self._gathering = self.partly.gather(self.mesh.device, self.all_gather, async_op)
             else:
@@ -126,7 +107,7 @@ class ParameterGroup:
         gathering, self._gathering = self._gathering, None
         self._lane.lead()
         columns = gathering.columns()
-        partly = self.partly if self.form is Form.PARTLY else None
+        partly = self.partly if self.form is Form.SHARDED_POST_FORWARD else None
         with torch.no_grad():
             takes = [p.take(columns, self.precision, partly.cut(p) if partly else p.cut) for p in self.parameters]
             copies = [copy for take in takes for copy in take]
@@ -143,7 +124,7 @@ class ParameterGroup:
     def reshard(self) -> None:
         """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
         self.wait()
-        if self.form is Form.PARTLY and self.partly is not None:
+        if self.form is Form.SHARDED_POST_FORWARD and self.partly is not None:
             self.partly.drop()
         if self.form is not Form.SHARDED:
             self.form = Form.SHARDED
@@ -155,18 +136,18 @@ class ParameterGroup:
         """Keep the rows of the smaller mesh, and let the modules see them, until backward needs everything."""
         assert self.partly is not None
         if self.form is Form.UNSHARDED:
-            self.form = Form.PARTLY
+            self.form = Form.SHARDED_POST_FORWARD
             self.partly.keep(self.parameters)
 
     # Reducing.
 
-    def after_backward(self, pipeline: Pipeline) -> None:
+    def after_backward(self, queue: ReductionQueue) -> None:
         """Start reducing the gradients that backward has left, or keep them for later; then free the parameters."""
         gradients = self._take_gradients()
         if self.reshard_after_backward:
             self.reshard()  # before there is memory for reducing
         if self.reduces:
-            self._start_reduction(gradients, pipeline)
+            self._start_reduction(gradients, queue)
         else:
             self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
 
@@ -183,28 +164,28 @@ class ParameterGroup:
         """Gradients add up in the dtype in which they will be reduced."""
         return gradient.to(self.precision.reduce_dtype or gradient.dtype)
 
-    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], pipeline: Pipeline) -> None:
+    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], queue: ReductionQueue) -> None:
         earlier, self._partial = self._partial, None
-        pending = earlier.parameters if earlier is not None else ()
+        pending = earlier.sizes if earlier is not None else ()
         reduced = [p for p in self.parameters if p in gradients or p in pending or self._counts_unused(p)]
         if not reduced:
             return
-        pipeline.make_room()
+        queue.make_room()
         rows = self._rows(reduced, gradients)
         divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
-        reduce = functools.partial(
-            Reduction,
+        reduction = Reduction(
+            sizes={parameter: parameter.cut.padded_numel for parameter in reduced},
             mesh=self.reduce_mesh,
             divide=divide,
             comm=self.reduce_scatter,
             all_reduces=self.all_reduces,
-            earlier=functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None,
+            earlier=earlier,
             at_once=any(parameter.hooks for parameter in reduced),
         )
-        if self.all_reduces or self.mesh.replicate.group is None:
-            pipeline.start(rows, reduce, functools.partial(self._hand_out, reduced))
-        else:
-            self._partial = PartialSum(pipeline.start(rows, reduce, None), reduced)
+        is_whole = self.all_reduces or self.mesh.replicate.group is None
+        queue.start(reduction, rows, self if is_whole else None)
+        if not is_whole:
+            self._partial = reduction
 
     def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
@@ -236,15 +217,17 @@ class ParameterGroup:
             )
         return gradients, wanted or next(iter(dtypes), self.parameters[0].dtype)
 
-    def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
+    def receive(self, reduction: Reduction) -> None:
+        """Give the sharded parameters what a reduction has made of their gradients."""
+        part = reduction.finish()
         if self.all_reduce_hook is not None:
             self.all_reduce_hook(part)
+        parts: dict[ManagedParameter, Tensor] = reduction.parts()
         with torch.no_grad():
-            parts = torch.split_with_sizes(part, [p.cut.padded_numel for p in reduced])
-            for parameter, own in zip(reduced, parts, strict=True):
+            for parameter, own in parts.items():
                 if parameter.add_gradient(own):
                     self._landing.append(parameter)
-        if any(parameter.hooks for parameter in reduced):
+        if any(parameter.hooks for parameter in parts):
             self._hooks_ran = passed(self.mesh.device)
 
     def land(self) -> None:

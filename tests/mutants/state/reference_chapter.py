@@ -73,7 +73,7 @@ def notes_evaluations(module: Any) -> None:
 
 def keeps_started_reductions(module: Any, reset: Callable[[], None]) -> None:
     """What a failed backward had begun to reduce is handed out with the next one."""
-    queue = _state(module).tree.pipeline
+    queue = _state(module).tree.queue
     started = list(queue._results)
     reset()
     queue._results += started
