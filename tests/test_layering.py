@@ -52,8 +52,8 @@ ORDER = {
         "plain_scripts",
     ],
     "reference_models.fsdp": [
-        "errors", "compat", "contract", "autograd", "mixed_precision", "offload", "layout", "communication",
-        "parameters", "modules", "fsdp_module", "apply", "checkpoint", "state_dict_type", "policy",
+        "errors", "compat", "contract", "autograd", "mixed_precision", "offload", "layout", "communication", "options",
+        "parameters", "modules", "setters", "fsdp_module", "apply", "checkpoint", "state_dict_type", "policy",
     ],
 }  # fmt: skip
 

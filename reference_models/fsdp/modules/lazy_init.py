@@ -37,7 +37,7 @@ def lazy_init(state: ModuleState) -> None:
 def _make_root(root: ModuleState) -> None:
     names = {module: name for name, module in root.modules[0].named_modules()}
     states = _states_in(root, names)
-    room = max(state.reduction_room for state in states)
+    room = max(state.options.reduction_room for state in states)
     root.tree.settle(states, room)
     places = {module: place for place, module in enumerate(names)}
     for state in states:
@@ -67,7 +67,7 @@ def _states_in(root: ModuleState, names: dict[nn.Module, str]) -> list[ModuleSta
 
 
 def _reduces_in_symmetric_memory(state: ModuleState) -> bool:
-    return any(isinstance(group.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in state.groups)
+    return any(isinstance(group.options.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in state.groups)
 
 
 def _refuse_shared_between_groups(root: ModuleState) -> None:

@@ -8,7 +8,7 @@ After forward through a, [b, c] and a loss on chunks of c, which ran alone, b an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from reference_models.fsdp.communication.reduction_queue import ReductionQueue
 from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.modules.prefetch import Order, ahead_in_backward
+from reference_models.fsdp.options import ModuleOptions
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 
 
@@ -29,26 +30,28 @@ class ModuleState:
         modules: Sequence[nn.Module],
         groups: list[ParameterGroup],
         precision: MixedPrecisionPolicy,
-        reshard_after_forward: bool | None,
         device: torch.device,
     ) -> None:
         self.modules = list(modules)
         self.groups = groups
         self.precision = precision
-        self.reshard_after_forward = reshard_after_forward  # None: unless it turns out to be the root
         self.device = device
+        self.options: ModuleOptions[ModuleState] = ModuleOptions()
         self.is_root: bool | None = None  # None before lazy init
         self.name: str | None = None
         self.is_ready = False  # whether its own parameters have been found in place
         self.tree = Tree()
         self.to_run: set[nn.Module] = set()  # of its modules, in this pass; empty between passes
-        self.forward_prefetch: list[ModuleState] = []
-        self.backward_prefetch: list[ModuleState] = []
-        self.reduction_room = 1
-        self.post_optim_event: Any = None
-        self.dict_hooks: list[Any] = []  # see state_dict_type
-        self.always_whole = False
         self._in_backward = False
+
+    def set_options(self, options: ModuleOptions[ModuleState]) -> None:
+        """Go by these from now on."""
+        self.options = options
+
+    @property
+    def root(self) -> ModuleState:
+        """The root of its tree; itself before lazy init."""
+        return self.tree.states[0] if self.tree.states else self
 
     def join(self, tree: Tree, name: str) -> None:
         """Become one of a tree's states, with a name in it."""
@@ -89,13 +92,15 @@ class ModuleState:
         """The first of its modules runs: gather, then start to gather ahead."""
         self.to_run = set(self.modules)
         self.unshard()
-        for state in self.forward_prefetch:
+        for state in self.options.forward_prefetch:
             state.start_unsharding()
 
     def wait_for_optimizer(self) -> None:
         """Have gathers begin after the optimizer's step, or after the event that stands for it."""
-        event, self.post_optim_event = self.post_optim_event, None
+        event = self.options.post_optim_event
         self.tree.lane.follow(event)
+        if event is not None:
+            self.options = replace(self.options, post_optim_event=None)
 
     @property
     def is_running(self) -> bool:
@@ -103,15 +108,10 @@ class ModuleState:
         return bool(self.to_run) and self.to_run != set(self.modules)
 
     def end_run(self) -> None:
-        """All modules of the call have run, or no more of them will: free by the policy."""
+        """All modules of the call have run, or no more of them will."""
         self.to_run.clear()
-        if self.reshard_after_forward is False or (self.reshard_after_forward is None and self.is_root):
-            return
         for group in self.groups:
-            if group.partly is not None:
-                group.reshard_partly()
-            else:
-                group.reshard()
+            group.after_forward(bool(self.is_root))
 
     def begin_backward(self) -> bool:
         """Gather for backward; whether that was still to be done."""
@@ -121,16 +121,16 @@ class ModuleState:
         for group in self.groups:
             self.tree.reduced.discard(group)  # a module that has run twice is reached twice
             self.tree.ahead.discard(group)
-            if group.unshard_in_backward:
+            if group.options.unshard_in_backward:
                 group.unshard(self._lane)
                 group.wait()
         return True
 
     def gather_ahead(self, place: int | None) -> None:
         """Start to gather what backward needs after this pass, which is at ``place`` of the order, if at any."""
-        ahead = ahead_in_backward(self, self.backward_prefetch, self.tree.order, place)
+        ahead = ahead_in_backward(self, self.options.backward_prefetch, self.tree.order, place)
         for group in (group for state in ahead for group in state.groups):
-            if group.unshard_in_backward and group.unshard(self._lane):
+            if group.options.unshard_in_backward and group.unshard(self._lane):
                 self.tree.ahead.add(group)
 
     def end_backward(self) -> None:
@@ -162,6 +162,13 @@ def sharding_state(module: nn.Module) -> ModuleState | None:
     return found
 
 
+def own_state(module: nn.Module) -> ModuleState:
+    """The state of a module that has been sharded or replicated."""
+    state = sharding_state(module)
+    assert state is not None, "sharded and replicated modules have a state"
+    return state
+
+
 class Tree:
     """What a root and the modules below it share during a pass."""
 
@@ -177,7 +184,6 @@ class Tree:
         self.reached: set[ModuleState] = set()  # by this backward
         self.ran_alone: set[ModuleState] = set()  # and wait, unsharded, for a backward of their own
         self.is_partial = False  # whether this backward has come through such modules only
-        self.is_last_backward = True
 
     def settle(self, states: list[ModuleState], room: int) -> None:
         """These are its states, the root first; ``room`` inputs of reductions may be in memory."""
@@ -226,8 +232,9 @@ class Tree:
         for group in self.ahead:  # in vain: backward has not reached them again
             group.reshard()
         self._clear()
-        self.queue.finish(waits=self.is_last_backward)
-        if self.is_last_backward and not self.is_partial:
+        is_last = self.states[0].options.is_last_backward
+        self.queue.finish(waits=is_last)
+        if is_last and not self.is_partial:
             self.order.clear()
         for state in self.states:
             for group in state.groups:

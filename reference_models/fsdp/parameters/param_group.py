@@ -10,7 +10,7 @@ backward gets the means of its rows of both gradients from one reduce-scatter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from reference_models.fsdp.autograd import unseen_by_transforms
 from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Reduction, division, gather
-from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
 from reference_models.fsdp.communication.lane import HERE, Lane, passed
 from reference_models.fsdp.communication.reduction_queue import ReductionQueue
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.options import GroupOptions
 from reference_models.fsdp.parameters.param import ManagedParameter
-from reference_models.fsdp.parameters.smaller_mesh import Partly
+from reference_models.fsdp.parameters.smaller_mesh import PostForwardShards
 
 
 class Form(Enum):
@@ -45,32 +45,24 @@ class ParameterGroup:
         parameters: list[ManagedParameter],
         mesh: DataMesh,
         precision: MixedPrecisionPolicy,
-        smaller: DataMesh | None,
+        options: GroupOptions,
     ) -> None:
         self.parameters = parameters
         self.mesh = mesh
         self.precision = precision
-        self.partly = Partly(smaller) if smaller is not None else None
+        self.options = options
         self.form = Form.SHARDED
-        self.reduce_mesh = mesh  # the same ranks; reduce-scatter may have a process group of its own
-        # What the user may change, and when: see the methods of FSDPModule.
-        self.reduces = True
-        self.all_reduces = True
-        self.reshard_after_backward = True
-        self.unshard_in_backward = True
-        self.unshards_async = False
-        self.reduces_unused = False
-        self.divide_factor: float | None = None
-        self.force_sum = False
-        self.all_reduce_hook: Callable[[Tensor], None] | None = None
-        self.all_gather: AllGather = PlainAllGather()
-        self.reduce_scatter: ReduceScatter = PlainReduceScatter()
+        self._kept: PostForwardShards | None = None  # in the form SHARDED_POST_FORWARD
         self._gathering: Gathering | OwnPieces | None = None
         self._lane = HERE
         self._hooks_ran: Any = None  # an event after hooks that may have changed parameters, beside what computes
         self._landing: list[ManagedParameter] = []  # those whose gradients are on their way to the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
+
+    def set_options(self, options: GroupOptions) -> None:
+        """Go by these from now on."""
+        self.options = options
 
     # Gathering.
 
@@ -83,20 +75,20 @@ class ParameterGroup:
         if self._gathering is not None or self.form is Form.UNSHARDED:
             return False
         self._lane = lane
-        async_op |= self.unshards_async
-        is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.SHARDED_POST_FORWARD]
-        if self.form is Form.SHARDED_POST_FORWARD or any(is_copied):
+        async_op |= self.options.unshards_async
+        kept, device, comm = self._kept, self.mesh.device, self.options.all_gather
+        is_copied = [parameter.refresh() for parameter in self.parameters if kept is None]
+        if kept is not None or any(is_copied):
             lane.follow()  # what is kept, or has been replaced, was copied on the current stream
         if self._hooks_ran is not None:
             lane.follow(self._hooks_ran)
             self._hooks_ran = None
         with lane.beside():
-            if self.form is Form.SHARDED_POST_FORWARD:
-                assert self.partly is not None
-                self._gathering = self.partly.gather(self.mesh.device, self.all_gather, async_op)
+            if kept is not None:
+                self._gathering = kept.gather(device, comm, async_op)
             else:
                 pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
-                self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather, async_op)
+                self._gathering = gather(pieces, self.mesh.shard, device, comm, async_op)
         return True
 
     @unseen_by_transforms
@@ -107,14 +99,13 @@ class ParameterGroup:
         gathering, self._gathering = self._gathering, None
         self._lane.lead()
         columns = gathering.columns()
-        partly = self.partly if self.form is Form.SHARDED_POST_FORWARD else None
+        kept = self._kept
         with torch.no_grad():
-            takes = [p.take(columns, self.precision, partly.cut(p) if partly else p.cut) for p in self.parameters]
+            takes = [p.take(columns, self.precision, kept.cut(p) if kept else p.cut) for p in self.parameters]
             copies = [copy for take in takes for copy in take]
             if copies:
                 torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
-        if partly is not None:
-            partly.drop()
+        self._kept = None
         self._lane.take_back(gathering)
         self.form = Form.UNSHARDED
         for parameter in self.parameters:
@@ -124,29 +115,35 @@ class ParameterGroup:
     def reshard(self) -> None:
         """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
         self.wait()
-        if self.form is Form.SHARDED_POST_FORWARD and self.partly is not None:
-            self.partly.drop()
+        self._kept = None
         if self.form is not Form.SHARDED:
             self.form = Form.SHARDED
             for parameter in self.parameters:
                 parameter.show_sharded()
 
+    def after_forward(self, is_root: bool) -> None:
+        """Free what forward has used, all or all but the rows of a smaller mesh, or nothing."""
+        frees = self.options.reshard_after_forward
+        if isinstance(frees, DataMesh):
+            self._reshard_over(frees)
+        elif frees or (frees is None and not is_root):
+            self.reshard()
+
     @unseen_by_transforms
-    def reshard_partly(self) -> None:
-        """Keep the rows of the smaller mesh, and let the modules see them, until backward needs everything."""
-        assert self.partly is not None
+    def _reshard_over(self, mesh: DataMesh) -> None:
+        """Keep the rows of a smaller mesh, and let the modules see them, until backward needs everything."""
         if self.form is Form.UNSHARDED:
+            self._kept = PostForwardShards(mesh, self.parameters)
             self.form = Form.SHARDED_POST_FORWARD
-            self.partly.keep(self.parameters)
 
     # Reducing.
 
     def after_backward(self, queue: ReductionQueue) -> None:
         """Start reducing the gradients that backward has left, or keep them for later; then free the parameters."""
         gradients = self._take_gradients()
-        if self.reshard_after_backward:
+        if self.options.reshard_after_backward:
             self.reshard()  # before there is memory for reducing
-        if self.reduces:
+        if self.options.reduces:
             self._start_reduction(gradients, queue)
         else:
             self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
@@ -172,17 +169,18 @@ class ParameterGroup:
             return
         queue.make_room()
         rows = self._rows(reduced, gradients)
-        divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
+        options = self.options
+        divide = division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum)
         reduction = Reduction(
             sizes={parameter: parameter.cut.padded_numel for parameter in reduced},
-            mesh=self.reduce_mesh,
+            mesh=options.reduce_mesh or self.mesh,
             divide=divide,
-            comm=self.reduce_scatter,
-            all_reduces=self.all_reduces,
+            comm=options.reduce_scatter,
+            all_reduces=options.all_reduces,
             earlier=earlier,
             at_once=any(parameter.hooks for parameter in reduced),
         )
-        is_whole = self.all_reduces or self.mesh.replicate.group is None
+        is_whole = options.all_reduces or self.mesh.replicate.group is None
         queue.start(reduction, rows, self if is_whole else None)
         if not is_whole:
             self._partial = reduction
@@ -193,14 +191,15 @@ class ParameterGroup:
         parts = self.mesh.shard.size
         gradients, dtype = self._in_one_dtype(gradients)
         zero = torch.zeros((), dtype=next((g.dtype for g in gradients.values()), dtype), device=self.mesh.device)
-        rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
+        comm = self.options.reduce_scatter
+        rows = comm.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
         whole = [p.cut.stacked(gradients.get(p, zero.expand(p.cut.shape))) for p in reduced if p.cut.padded_numel]
         if whole:
             torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
         return rows
 
     def _counts_unused(self, parameter: ManagedParameter) -> bool:
-        return self.reduces_unused and parameter.sharded.requires_grad
+        return self.options.reduces_unused and parameter.sharded.requires_grad
 
     def _in_one_dtype(
         self, gradients: dict[ManagedParameter, Tensor]
@@ -220,8 +219,8 @@ class ParameterGroup:
     def receive(self, reduction: Reduction) -> None:
         """Give the sharded parameters what a reduction has made of their gradients."""
         part = reduction.finish()
-        if self.all_reduce_hook is not None:
-            self.all_reduce_hook(part)
+        if self.options.all_reduce_hook is not None:
+            self.options.all_reduce_hook(part)
         parts: dict[ManagedParameter, Tensor] = reduction.parts()
         with torch.no_grad():
             for parameter, own in parts.items():
