@@ -19,7 +19,7 @@ from suites.catalogue import Entry, entries
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("harness", "suites", "reference_models", "tests")
-MOST_LINES = 300
+MOST_LINES = {"reference_models": 250}  # 300 elsewhere
 MOST_FUNCTION_LINES = 60
 MOST_FILES = 15
 #: The packages of the harness, the areas of the suites, the parts of the reference: each may import those before it.
@@ -52,7 +52,7 @@ ORDER = {
         "plain_scripts",
     ],
     "reference_models.fsdp": [
-        "errors", "compat", "contract", "autograd", "mixed_precision", "offload", "layout", "communication", "options",
+        "errors", "contract", "autograd", "mixed_precision", "offload", "layout", "communication", "options",
         "parameters", "modules", "setters", "fsdp_module", "apply", "checkpoint", "state_dict_type", "policy",
     ],
 }  # fmt: skip
@@ -251,7 +251,7 @@ def test_files_and_functions_are_short(name: str) -> None:
     text = MODULES[name].read_text(encoding="utf-8")
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     long = [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= MOST_FUNCTION_LINES]
-    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= MOST_LINES.get(name.partition(".")[0], 300)
     assert long == []
 
 

@@ -27,7 +27,7 @@ from reference_models.fsdp.modules.managed import managed_buffers, managed_modul
 from reference_models.fsdp.modules.moments import attach
 from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.offload import OffloadPolicy
-from reference_models.fsdp.options import GroupOptions
+from reference_models.fsdp.options import DEFAULTS, GroupOptions
 from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, cut_of, placed
@@ -163,9 +163,9 @@ def _check_reshard(asked: bool | int | None, data: DataMesh) -> None:
 def _options(asked: bool | int | None, data: DataMesh) -> GroupOptions:
     """With what to do after forward: of a number of ranks the smaller mesh, if it is smaller, to keep shards over."""
     if asked is None or isinstance(asked, bool):
-        return GroupOptions(reshard_after_forward=asked)
+        return DEFAULTS[asked]
     _check_factor(asked, data)
-    return GroupOptions(smaller_mesh(data, asked) if 1 < asked < data.shard.size else asked != 1)
+    return GroupOptions(smaller_mesh(data, asked)) if 1 < asked < data.shard.size else DEFAULTS[asked != 1]
 
 
 def _check_factor(asked: int, data: DataMesh) -> None:

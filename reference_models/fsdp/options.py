@@ -18,7 +18,7 @@ from reference_models.fsdp.layout.mesh import DataMesh
 State = TypeVar("State")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GroupOptions:
     """When one group of parameters is gathered and freed, and when and how its gradients are reduced."""
 
@@ -35,6 +35,10 @@ class GroupOptions:
     all_gather: AllGather = field(default_factory=PlainAllGather)
     reduce_scatter: ReduceScatter = field(default_factory=PlainReduceScatter)
     reduce_mesh: DataMesh | None = None  # the same ranks, where reduce-scatters have a process group of their own
+
+
+#: What holds at first, by ``reshard_after_forward``: one value for all groups.
+DEFAULTS = {frees: GroupOptions(frees) for frees in (True, False, None)}
 
 
 @dataclass(frozen=True)

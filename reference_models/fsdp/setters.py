@@ -16,19 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference_models.fsdp.communication.comms import (
-    AllGather,
-    AllGatherFromGroup,
-    AllGatherFromSymmetricMemory,
-    PlainAllGather,
-    PlainReduceScatter,
-    ReduceScatter,
-    ReduceScatterFromGroup,
-    ReduceScatterFromSymmetricMemory,
-)
+from reference_models.fsdp.communication import comms
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import with_own_group
-from reference_models.fsdp.modules.state import ModuleState, own_state, sharding_state
+from reference_models.fsdp.modules.state import ModuleState, own_state, states_of
+from reference_models.fsdp.options import GroupOptions
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 
 
@@ -44,23 +36,19 @@ class OptionSetters(nn.Module):
         _check_shards(self)
         for state in _states(self, recurse):
             if all(group.mesh.shard.group is not None for group in state.groups):
-                for group in state.groups:
-                    group.set_options(replace(group.options, reshard_after_forward=reshard_after_forward))
+                _change(state.groups, lambda options: replace(options, reshard_after_forward=reshard_after_forward))
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
         """Whether to free after backward."""
-        for group in _groups(self, recurse):
-            group.set_options(replace(group.options, reshard_after_backward=reshard_after_backward))
+        _change(_groups(self, recurse), lambda options: replace(options, reshard_after_backward=reshard_after_backward))
 
     def _set_unshard_async_op(self, async_op: bool) -> None:
         """Whether a custom all-gather is called with ``async_op=True``; torch's own always returns early."""
-        for group in _groups(self, True):
-            group.set_options(replace(group.options, unshards_async=async_op))
+        _change(_groups(self, True), lambda options: replace(options, unshards_async=async_op))
 
     def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
         """Whether backward needs the parameters at all."""
-        for group in _groups(self, False):
-            group.set_options(replace(group.options, unshard_in_backward=unshard_in_backward))
+        _change(_groups(self, False), lambda options: replace(options, unshard_in_backward=unshard_in_backward))
 
     def set_modules_to_forward_prefetch(self, modules: Sequence[nn.Module]) -> None:
         """Gather these after this one has been gathered in forward, in this order."""
@@ -77,23 +65,21 @@ class OptionSetters(nn.Module):
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
         """Whether backward reduces gradients; if not, they add up, unsharded, until it does."""
         on = requires_gradient_sync
-        for group in _groups(self, recurse):
-            group.set_options(replace(group.options, reduces=on, all_reduces=on))
+        _change(_groups(self, recurse), lambda options: replace(options, reduces=on, all_reduces=on))
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
         """Whether backward also reduces across replicas; if not, partial sums are kept until it does."""
-        for group in _groups(self, recurse):
-            group.set_options(replace(group.options, all_reduces=requires_all_reduce))
+        _change(_groups(self, recurse), lambda options: replace(options, all_reduces=requires_all_reduce))
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Whether a device waits at the end of backward for gradients, and modules need not be come to again."""
-        root = own_state(self).root
+        state = own_state(self)
+        root = next(iter(state.tree.states), state)  # before lazy init each is by itself
         root.set_options(replace(root.options, is_last_backward=is_last_backward))
 
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Divide the sum of this module's own gradients by ``factor`` instead of the number of ranks."""
-        for group in _groups(self, False):
-            group.set_options(replace(group.options, divide_factor=factor))
+        _change(_groups(self, False), lambda options: replace(options, divide_factor=factor))
 
     def set_reduce_scatter_divide_factor(self, factor: float) -> None:
         """The old name of ``set_gradient_divide_factor``."""
@@ -102,13 +88,11 @@ class OptionSetters(nn.Module):
 
     def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
         """Reduce with SUM alone, and divide separately; for backends without other reductions."""
-        for group in _groups(self, False):
-            group.set_options(replace(group.options, force_sum=enable))
+        _change(_groups(self, False), lambda options: replace(options, force_sum=enable))
 
     def set_reduce_scatter_unused_params(self, enable: bool, *, recurse: bool = True) -> None:
         """Whether parameters without a gradient take part with zeros, and get one."""
-        for group in _groups(self, recurse):
-            group.set_options(replace(group.options, reduces_unused=enable))
+        _change(_groups(self, recurse), lambda options: replace(options, reduces_unused=enable))
 
     def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
         """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place.
@@ -122,32 +106,30 @@ class OptionSetters(nn.Module):
             hook = hook if in_order else _in_stream(hook, stream)
             group.set_options(replace(group.options, all_reduce_hook=hook))
 
-    def set_custom_all_gather(self, comm: AllGather) -> None:
+    def set_custom_all_gather(self, comm: comms.AllGather) -> None:
         """Gather with ``comm``."""
-        for group in _only_group(self, "a custom all-gather"):
-            group.set_options(replace(group.options, all_gather=comm))
+        _change(_only_group(self, "a custom all-gather"), lambda options: replace(options, all_gather=comm))
 
-    def set_custom_reduce_scatter(self, comm: ReduceScatter) -> None:
+    def set_custom_reduce_scatter(self, comm: comms.ReduceScatter) -> None:
         """Reduce and scatter with ``comm``."""
-        for group in _only_group(self, "a custom reduce-scatter"):
-            group.set_options(replace(group.options, reduce_scatter=comm))
+        _change(_only_group(self, "a custom reduce-scatter"), lambda options: replace(options, reduce_scatter=comm))
 
     def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
         """Communicate from and into memory that the process group allocates, where it can."""
         for group in _groups(self, False):
             _refuse_custom(group, "cannot allocate from the process group")
             shard = group.mesh.shard.group
-            gather = AllGatherFromGroup(shard) if enable else PlainAllGather()
-            reduce = ReduceScatterFromGroup(shard) if enable else PlainReduceScatter()
+            gather = comms.AllGatherFromGroup(shard) if enable else comms.PlainAllGather()
+            reduce = comms.ReduceScatterFromGroup(shard) if enable else comms.PlainReduceScatter()
             group.set_options(replace(group.options, all_gather=gather, reduce_scatter=reduce))
 
     def set_symm_mem_for_comm(self, backend: str = "NCCL") -> None:
         """Communicate from and into symmetric memory; reduce-scatters only with forced SUM, which is all it knows."""
         for group in _groups(self, False):
             _refuse_custom(group, "cannot call set_symm_mem()")
-            options = replace(group.options, all_gather=AllGatherFromSymmetricMemory(backend))
+            options = replace(group.options, all_gather=comms.AllGatherFromSymmetricMemory(backend))
             if options.force_sum:
-                options = replace(options, reduce_scatter=ReduceScatterFromSymmetricMemory(backend))
+                options = replace(options, reduce_scatter=comms.ReduceScatterFromSymmetricMemory(backend))
             group.set_options(options)
 
     def set_separate_reduce_scatter_group(self, enable: bool = True, *, recurse: bool = True) -> None:
@@ -182,14 +164,21 @@ def _in_stream(hook: Callable[[Tensor], None], stream: Any) -> Callable[[Tensor]
     return run
 
 
-def _states(module: nn.Module, recurse: bool) -> Iterator[ModuleState]:
-    modules: Iterable[nn.Module] = module.modules() if recurse else (module,)
-    found = {id(state): state for m in modules if (state := sharding_state(m)) is not None}
-    return iter(found.values())
+def _states(module: nn.Module, recurse: bool) -> list[ModuleState]:
+    return states_of(module.modules() if recurse else (module,))
 
 
 def _groups(module: nn.Module, recurse: bool) -> Iterator[ParameterGroup]:
     return (group for state in _states(module, recurse) for group in state.groups)
+
+
+def _change(groups: Iterable[ParameterGroup], change: Callable[[GroupOptions], GroupOptions]) -> None:
+    """Change the options of groups; those that share theirs, as they do at first, go on sharing."""
+    changed: dict[GroupOptions, GroupOptions] = {}
+    for group in groups:
+        if group.options not in changed:
+            changed[group.options] = change(group.options)
+        group.set_options(changed[group.options])
 
 
 def _only_group(module: nn.Module, what: str) -> list[ParameterGroup]:
@@ -201,7 +190,7 @@ def _only_group(module: nn.Module, what: str) -> list[ParameterGroup]:
 
 def _refuse_custom(group: ParameterGroup, refusal: str) -> None:
     for name in ("all_gather", "reduce_scatter"):
-        if not isinstance(getattr(group.options, name), (PlainAllGather, PlainReduceScatter)):
+        if not isinstance(getattr(group.options, name), (comms.PlainAllGather, comms.PlainReduceScatter)):
             raise NotAllowed(f"{refusal} when {name.replace('_', ' ')} comm is custom: it allocates for itself")
 
 

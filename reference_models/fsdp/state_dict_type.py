@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from reference_models.fsdp.modules.state import ModuleState, own_state, sharding_state
+from reference_models.fsdp.modules.state import ModuleState, own_state, states_of
 
 
 class StateDictType(Enum):
@@ -38,7 +38,7 @@ def set_state_dict_type(module: nn.Module, kind: StateDictType) -> None:
     """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and all below it."""
     for each in module.modules():
         _types[each] = kind
-    for state in _states(module):
+    for state in states_of(module.modules()):
         _hook(state)
 
 
@@ -62,11 +62,6 @@ def _hook(state: ModuleState) -> None:
         if root in _always_whole or state_dict_type(root) is StateDictType.FULL:
             hooks.append(root._register_state_dict_hook(_gather_into))
             hooks.append(root.register_load_state_dict_pre_hook(_cut_out_of))
-
-
-def _states(module: nn.Module) -> Iterator[ModuleState]:
-    found = (sharding_state(each) for each in module.modules())
-    return iter({id(state): state for state in found if state is not None}.values())
 
 
 def _gather_into(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from reference_models.fsdp.communication.comms import ReduceScatterFromSymmetricMemory
 from reference_models.fsdp.errors import NotAllowed
-from reference_models.fsdp.modules.state import ModuleState, sharding_state
+from reference_models.fsdp.modules.state import ModuleState, sharding_state, states_of
 from reference_models.fsdp.offload import CPUOffloadPolicy
 from reference_models.fsdp.parameters.param_group import Form, ParameterGroup
 
@@ -36,7 +36,7 @@ def lazy_init(state: ModuleState) -> None:
 
 def _make_root(root: ModuleState) -> None:
     names = {module: name for name, module in root.modules[0].named_modules()}
-    states = _states_in(root, names)
+    states = _uninitialized(names)
     room = max(state.options.reduction_room for state in states)
     root.tree.settle(states, room)
     places = {module: place for place, module in enumerate(names)}
@@ -52,8 +52,8 @@ def _make_root(root: ModuleState) -> None:
         )
 
 
-def _states_in(root: ModuleState, names: dict[nn.Module, str]) -> list[ModuleState]:
-    states = {root: None}  # each once, in order
+def _uninitialized(names: dict[nn.Module, str]) -> list[ModuleState]:
+    """The states of the modules, none of which may have a root yet."""
     for module, name in names.items():
         state = sharding_state(module)
         if state is not None and state.is_root is not None:
@@ -61,9 +61,7 @@ def _states_in(root: ModuleState, names: dict[nn.Module, str]) -> list[ModuleSta
                 f"FSDP state has already been lazily initialized for {name}\n"
                 "FSDP requires running forward through the root module first"
             )
-        if state is not None:
-            states[state] = None
-    return list(states)
+    return states_of(names)
 
 
 def _reduces_in_symmetric_memory(state: ModuleState) -> bool:

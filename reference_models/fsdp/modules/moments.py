@@ -81,12 +81,9 @@ def after_forward(state: ModuleState, module: nn.Module, _: Any, output: Any) ->
 
 def _before_backward(state: ModuleState, place: int | None, is_alone: bool = False) -> None:
     """Backward comes to the pass at this place of the order, if it has one."""
-    tree = state.tree
-    if tree.begin_backward():
-        torch.autograd.Variable._execution_engine.queue_callback(tree.end_backward)
-    tree.note_reached(state, is_alone)
-    if state.begin_backward() and not is_alone:
-        state.gather_ahead(place)
+    if state.tree.note_reached(state, is_alone):
+        torch.autograd.Variable._execution_engine.queue_callback(state.tree.end_backward)
+    state.begin_backward(place, is_alone)
 
 
 # What autograd calls.

@@ -7,7 +7,7 @@ After forward through a, [b, c] and a loss on chunks of c, which ran alone, b an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -47,11 +47,6 @@ class ModuleState:
     def set_options(self, options: ModuleOptions[ModuleState]) -> None:
         """Go by these from now on."""
         self.options = options
-
-    @property
-    def root(self) -> ModuleState:
-        """The root of its tree; itself before lazy init."""
-        return self.tree.states[0] if self.tree.states else self
 
     def join(self, tree: Tree, name: str) -> None:
         """Become one of a tree's states, with a name in it."""
@@ -102,21 +97,19 @@ class ModuleState:
         if event is not None:
             self.options = replace(self.options, post_optim_event=None)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether some of its modules have run in this pass and others may yet."""
-        return bool(self.to_run) and self.to_run != set(self.modules)
-
     def end_run(self) -> None:
         """All modules of the call have run, or no more of them will."""
         self.to_run.clear()
         for group in self.groups:
             group.after_forward(bool(self.is_root))
 
-    def begin_backward(self) -> bool:
-        """Gather for backward; whether that was still to be done."""
+    def begin_backward(self, place: int | None, is_alone: bool) -> None:
+        """Gather for backward, unless that is done; then, unless it ran alone, start to gather ahead.
+
+        What is ahead is what backward needs after the pass at ``place`` of the order, if it has a place.
+        """
         if self._in_backward:
-            return False
+            return
         self._in_backward = True
         for group in self.groups:
             self.tree.reduced.discard(group)  # a module that has run twice is reached twice
@@ -124,10 +117,8 @@ class ModuleState:
             if group.options.unshard_in_backward:
                 group.unshard(self._lane)
                 group.wait()
-        return True
-
-    def gather_ahead(self, place: int | None) -> None:
-        """Start to gather what backward needs after this pass, which is at ``place`` of the order, if at any."""
+        if is_alone:
+            return
         ahead = ahead_in_backward(self, self.options.backward_prefetch, self.tree.order, place)
         for group in (group for state in ahead for group in state.groups):
             if group.options.unshard_in_backward and group.unshard(self._lane):
@@ -157,7 +148,7 @@ class ModuleState:
 
 def sharding_state(module: nn.Module) -> ModuleState | None:
     """The state that ``fully_shard`` or ``replicate`` keeps of a module."""
-    found = state_of(module, "fully_shard") or state_of(module, "replicate")
+    found = state_of(module, "fully_shard", "replicate")
     assert found is None or isinstance(found, ModuleState)
     return found
 
@@ -167,6 +158,11 @@ def own_state(module: nn.Module) -> ModuleState:
     state = sharding_state(module)
     assert state is not None, "sharded and replicated modules have a state"
     return state
+
+
+def states_of(modules: Iterable[nn.Module]) -> list[ModuleState]:
+    """The states of those among the modules that have been sharded or replicated, each once, in order."""
+    return list(dict.fromkeys(state for module in modules if (state := sharding_state(module)) is not None))
 
 
 class Tree:
@@ -199,7 +195,7 @@ class Tree:
     def end_partial_runs(self) -> None:
         """The root's forward is over: modules of a list that have not run will not run in it."""
         for state in self.states:
-            if state.is_root or state.is_running:
+            if state.is_root or 0 < len(state.to_run) < len(state.modules):
                 state.end_run()
 
     def end_runs_alone(self) -> None:
@@ -208,18 +204,14 @@ class Tree:
             state.end_run()
         self.ran_alone.clear()
 
-    def begin_backward(self) -> bool:
-        """Backward reaches a module; whether it is the first."""
-        if self.in_backward:
-            return False
-        self.in_backward = self.is_partial = True
-        return True
-
-    def note_reached(self, state: ModuleState, is_alone: bool) -> None:
-        """Backward has come to a module, through the outputs of a run alone or others."""
-        self.is_partial &= is_alone
+    def note_reached(self, state: ModuleState, is_alone: bool) -> bool:
+        """Backward has come to a module, through the outputs of a run alone or others; whether it begins there."""
+        begins = not self.in_backward
+        self.in_backward = True
+        self.is_partial = is_alone and (begins or self.is_partial)
         self.reached.add(state)
         self.ran_alone.discard(state)
+        return begins
 
     def end_backward(self) -> None:
         """Catch up on modules that backward did not come through, then wait for all reductions.

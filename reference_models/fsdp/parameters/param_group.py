@@ -56,7 +56,7 @@ class ParameterGroup:
         self._gathering: Gathering | OwnPieces | None = None
         self._lane = HERE
         self._hooks_ran: Any = None  # an event after hooks that may have changed parameters, beside what computes
-        self._landing: list[ManagedParameter] = []  # those whose gradients are on their way to the CPU
+        self._landing: list[Any] = []  # events after which gradients are on the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
 
@@ -224,15 +224,15 @@ class ParameterGroup:
         parts: dict[ManagedParameter, Tensor] = reduction.parts()
         with torch.no_grad():
             for parameter, own in parts.items():
-                if parameter.add_gradient(own):
-                    self._landing.append(parameter)
+                if (landed := parameter.add_gradient(own)) is not None:
+                    self._landing.append(landed)
         if any(parameter.hooks for parameter in parts):
             self._hooks_ran = passed(self.mesh.device)
 
     def land(self) -> None:
         """Have the host wait for gradients that are on their way to the CPU."""
-        for parameter in self._landing:
-            parameter.land()
+        for landed in self._landing:
+            landed.synchronize()
         self._landing.clear()
 
     def forget(self) -> None:
