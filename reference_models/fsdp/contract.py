@@ -50,8 +50,3 @@ def claim(modules: Iterable[nn.Module], function: str, state: Any) -> None:
     """Note that ``function`` is applied to the modules, with its state."""
     for module in modules:
         module.__dict__.setdefault(_KEY, {})[function] = state
-
-
-def check_names(before: list[str], after: list[str], function: str) -> None:
-    """Assert that a function left all names as they were."""
-    assert before == after, f"{function} must not change the names of parameters and modules"

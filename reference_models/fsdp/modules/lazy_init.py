@@ -45,7 +45,8 @@ def _make_root(root: ModuleState) -> None:
         state.join(root.tree, ", ".join(names[module] for module in own))
         for parameter in (parameter for group in state.groups for parameter in group.parameters):
             parameter.name_within(names)
-    if room > 1 and any(_reduces_in_symmetric_memory(state) for state in states):
+    ways = [group.options.reduce_scatter for state in states for group in state.groups]
+    if room > 1 and any(isinstance(way, ReduceScatterFromSymmetricMemory) for way in ways):
         raise ValueError(
             "symmetric memory has one buffer, got more than 1 from set_reduce_scatter_max_input_buffers: "
             "use 1, or ordinary memory"
@@ -62,10 +63,6 @@ def _uninitialized(names: dict[nn.Module, str]) -> list[ModuleState]:
                 "FSDP requires running forward through the root module first"
             )
     return states_of(names)
-
-
-def _reduces_in_symmetric_memory(state: ModuleState) -> bool:
-    return any(isinstance(group.options.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in state.groups)
 
 
 def _refuse_shared_between_groups(root: ModuleState) -> None:

@@ -164,7 +164,8 @@ class ParameterGroup:
     def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], queue: ReductionQueue) -> None:
         earlier, self._partial = self._partial, None
         pending = earlier.sizes if earlier is not None else ()
-        reduced = [p for p in self.parameters if p in gradients or p in pending or self._counts_unused(p)]
+        unused = self.options.reduces_unused
+        reduced = [p for p in self.parameters if p in gradients or p in pending or (unused and p.sharded.requires_grad)]
         if not reduced:
             return
         queue.make_room()
@@ -197,9 +198,6 @@ class ParameterGroup:
         if whole:
             torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
         return rows
-
-    def _counts_unused(self, parameter: ManagedParameter) -> bool:
-        return self.options.reduces_unused and parameter.sharded.requires_grad
 
     def _in_one_dtype(
         self, gradients: dict[ManagedParameter, Tensor]
