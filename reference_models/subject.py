@@ -9,9 +9,9 @@ from torch import nn
 from harness import __version__
 from harness.vendor import CORE, Feature, GroupState, Implementation, Introspection, ParameterOwner, Strategies
 from reference_models import fsdp, one_page
-from reference_models.fsdp.modules.lazy_init import lazy_init, sharding_state
+from reference_models.fsdp.modules.lazy_init import lazy_init
 from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters
-from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.modules.state import ModuleState, own_state
 
 
 def _states_managed(module: nn.Module) -> tuple[list[Any], list[Any]]:
@@ -25,11 +25,11 @@ def _owners(module: nn.Module) -> list[ParameterOwner]:
 
 
 def _lazy_init(module: nn.Module) -> None:
-    lazy_init(_state(module))
+    lazy_init(own_state(module))
 
 
 def _states(root: nn.Module) -> list[GroupState]:
-    return [_group_state(state) for state in _state(root).tree.states]
+    return [_group_state(state) for state in own_state(root).tree.states]
 
 
 def _group_state(state: ModuleState) -> GroupState:
@@ -41,12 +41,6 @@ def _shard_by_policy(
     module: nn.Module, policy: Any = None, strategy: str = "FULL_SHARD", mesh: Any = None, **options: Any
 ) -> nn.Module:
     return fsdp.shard_by_policy(module, policy, fsdp.ShardingStrategy[strategy], mesh, **options)
-
-
-def _state(module: nn.Module) -> ModuleState:
-    state = sharding_state(module)
-    assert state is not None, "the suites ask for the state of sharded modules only"
-    return state
 
 
 implementation = Implementation(

@@ -16,31 +16,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("harness", "suites", "reference_models", "tests")
-MOST_LINES = 300
+MOST_LINES = {"reference_models": 250}  # 300 elsewhere
 MOST_FUNCTION_LINES = 60
 MOST_FILES = 15
-#: The packages of the harness, and the areas of the suites: each may import those before it.
+#: The packages of the harness, the areas of the suites, the parts of the reference: each may import those before it.
 ORDER = {
     "harness": [
-        "data",
-        "collective_trace",
-        "process_group",
-        "vendor",
-        "simulated",
-        "records",
-        "requirements",
-        "worlds",
-        "trial",
-        "run_comparison",
-        "waivers",
-        "pytest_plugin",
-        "exports",
-        "report",
-        "reproduce",
-        "submission",
-        "site",
-        "commands",
-        "doctor",
+        "data", "collective_trace", "process_group", "vendor", "simulated", "records", "requirements", "worlds",
+        "trial", "run_comparison", "waivers", "pytest_plugin", "exports", "report", "reproduce", "submission",
+        "site", "commands", "doctor",
     ],
     "suites": [
         "oracle",
@@ -64,7 +48,11 @@ ORDER = {
         "collectives",
         "plain_scripts",
     ],
-}
+    "reference_models.fsdp": [
+        "errors", "contract", "autograd", "mixed_precision", "offload", "layout", "communication", "options",
+        "parameters", "modules", "setters", "fsdp_module", "apply", "checkpoint", "state_dict_type", "policy",
+    ],
+}  # fmt: skip
 
 
 def module_name(path: Path) -> str:
@@ -197,19 +185,19 @@ def test_nothing_from_disk_is_unpickled(name: str) -> None:
 def test_imports_follow_the_ordered_list_of_packages(top: str) -> None:
     """A package imports only those before it in the list, also in functions and for type checkers."""
     ranks = {f"{top}.{package}": place for place, package in enumerate(ORDER[top])}
-    assert {package_of(name) for name in below(top) if name.count(".") > 1} <= set(ranks)
+    assert {part_of(name, top) for name in below(top) if name.count(".") > 1} - {top} <= set(ranks)
     upward = [
         f"{name} uses {used}"
         for name in below(top)
         for used in uses(name)
-        if ranks.get(package_of(used), -1) > ranks.get(package_of(name), len(ranks))
+        if ranks.get(part_of(used, top), -1) > ranks.get(part_of(name, top), len(ranks))
     ]
     assert upward == []
 
 
-def package_of(name: str) -> str:
-    """``harness.worlds`` of ``harness.worlds.threads.store``."""
-    return ".".join(name.split(".")[:2])
+def part_of(name: str, top: str) -> str:
+    """``harness.worlds`` of ``harness.worlds.threads.store``, in ``harness``."""
+    return ".".join(name.split(".")[: top.count(".") + 2])
 
 
 def test_no_module_imports_itself_through_others() -> None:
@@ -260,5 +248,5 @@ def test_files_and_functions_are_short(name: str) -> None:
     text = MODULES[name].read_text(encoding="utf-8")
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     long = [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= MOST_FUNCTION_LINES]
-    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= MOST_LINES.get(name.partition(".")[0], 300)
     assert long == []

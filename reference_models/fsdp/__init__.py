@@ -1,7 +1,7 @@
 """Composable FSDP, written to be read: torch's names and signatures, and the behaviour behind them.
 
 Read in this order: ``sharding`` (arithmetic), ``mesh``, ``param`` (two forms), ``collectives``, ``param_group``,
-``state`` (four moments), ``lazy_init``, ``apply``, ``fsdp_module``.
+``state``, ``lazy_init``, ``moments`` (four), ``apply``, ``options``, ``setters``, ``fsdp_module``.
 """
 
 from reference_models.fsdp.apply import ReplicateModule, fully_shard, replicate

@@ -17,19 +17,20 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from reference_models.fsdp.contract import check_free, check_names, claim
+from reference_models.fsdp.contract import check_free, claim
 from reference_models.fsdp.errors import NotAllowed, NothingGiven
 from reference_models.fsdp.fsdp_module import FSDPModule
 from reference_models.fsdp.layout.mesh import DataMesh, replicating_mesh, sharding_mesh, smaller_mesh
 from reference_models.fsdp.layout.spmd import DataParallelMeshDims, check_spmd, spmd_mesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
-from reference_models.fsdp.modules.lazy_init import lazy_init
 from reference_models.fsdp.modules.managed import managed_buffers, managed_modules, managed_parameters, move
+from reference_models.fsdp.modules.moments import attach
 from reference_models.fsdp.modules.state import ModuleState
 from reference_models.fsdp.offload import OffloadPolicy
-from reference_models.fsdp.parameters.param import ManagedParameter, cut_of
+from reference_models.fsdp.options import DEFAULTS, GroupOptions
+from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.param_group import ParameterGroup
-from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, placed
+from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, cut_of, placed
 
 Modules = TypeVar("Modules", nn.Module, list[nn.Module])
 
@@ -110,14 +111,14 @@ def _apply(
     places = [placed(parameter, choose, data) for parameter, _ in owned]
     check_meshes([mesh for mesh, _ in places])
     cuts = [cut_of(one, owners[0].name, *place) for (one, owners), place in zip(owned, places, strict=True)]
-    resharding = _frees_after_forward(reshard, data)
+    _check_reshard(reshard, data)
     move((parameter for parameter, _ in owned), data.device)
     move(managed_buffers(modules), data.device)
     managed = [
         ManagedParameter(*one, mesh, cut, offload) for one, (mesh, _), cut in zip(owned, places, cuts, strict=True)
     ]
-    groups = [ParameterGroup(part, on, precision, _kept_over(reshard, on)) for on, part in by_mesh(managed)]
-    state = ModuleState(roots, groups, precision, resharding, data.device, lazy_init)
+    groups = [ParameterGroup(part, on, precision, _options(reshard, on)) for on, part in by_mesh(managed)]
+    state = ModuleState(roots, groups, precision, data.device)
     # From here on nothing is refused: a call that is leaves the modules as they were.
     for parameter in managed:
         parameter.register(parameter.sharded)
@@ -125,10 +126,10 @@ def _apply(
     for each in modules:
         each.register_state_dict_pre_hook(lambda *_: state.reshard())
         each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
-    state.attach()
+    attach(state)
     for root, made in zip(roots, classes, strict=True):
         root.__class__ = made
-    check_names(names, _names(roots), function)
+    assert names == _names(roots), f"{function} must not change the names of parameters and modules"
     return module
 
 
@@ -150,22 +151,21 @@ def _roots(module: nn.Module | Sequence[nn.Module], function: str) -> list[nn.Mo
     return [each for each in given if each not in inside]
 
 
-def _frees_after_forward(asked: bool | int | None, data: DataMesh) -> bool | None:
-    """Whether to free after forward, all or in part; None: unless it is the root."""
+def _check_reshard(asked: bool | int | None, data: DataMesh) -> None:
+    """Refuse what is neither a bool nor a factor of the mesh's ranks; warn of the factor 1."""
     if asked is None or isinstance(asked, bool):
-        return asked
+        return
     _check_factor(asked, data)
     if asked == 1:
         warnings.warn("reshard_after_forward=1 keeps everything after forward, as False does", stacklevel=4)
-    return asked != 1
 
 
-def _kept_over(asked: bool | int | None, data: DataMesh) -> DataMesh | None:
-    """The smaller mesh to keep shards over between forward and backward, if there is one."""
+def _options(asked: bool | int | None, data: DataMesh) -> GroupOptions:
+    """With what to do after forward: of a number of ranks the smaller mesh, if it is smaller, to keep shards over."""
     if asked is None or isinstance(asked, bool):
-        return None
+        return DEFAULTS[asked]
     _check_factor(asked, data)
-    return smaller_mesh(data, asked) if 1 < asked < data.shard.size else None
+    return GroupOptions(smaller_mesh(data, asked)) if 1 < asked < data.shard.size else DEFAULTS[asked != 1]
 
 
 def _check_factor(asked: int, data: DataMesh) -> None:

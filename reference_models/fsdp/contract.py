@@ -23,9 +23,13 @@ _KEY = "_composed"
 _EXCLUSIVE = ("fully_shard", "replicate")
 
 
-def state_of(module: nn.Module, function: str) -> Any:
-    """What ``function`` keeps of ``module``; None if it has not been applied to it."""
-    return module.__dict__.get(_KEY, {}).get(function)
+def state_of(module: nn.Module, *functions: str) -> Any:
+    """What the first of ``functions`` that has been applied to ``module`` keeps of it; None if none has."""
+    there = module.__dict__.get(_KEY, {})
+    for function in functions:
+        if function in there:
+            return there[function]
+    return None
 
 
 def check_free(modules: Iterable[nn.Module], function: str) -> None:
@@ -46,8 +50,3 @@ def claim(modules: Iterable[nn.Module], function: str, state: Any) -> None:
     """Note that ``function`` is applied to the modules, with its state."""
     for module in modules:
         module.__dict__.setdefault(_KEY, {})[function] = state
-
-
-def check_names(before: list[str], after: list[str], function: str) -> None:
-    """Assert that a function left all names as they were."""
-    assert before == after, f"{function} must not change the names of parameters and modules"

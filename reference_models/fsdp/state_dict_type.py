@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from reference_models.fsdp.modules.lazy_init import sharding_state
-from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.modules.state import ModuleState, own_state, states_of
 
 
 class StateDictType(Enum):
@@ -29,13 +28,17 @@ class StateDictType(Enum):
 
 #: What has been asked for, of modules that are not of the default type.
 _types: WeakKeyDictionary[nn.Module, StateDictType] = WeakKeyDictionary()
+#: Of what replicates by a strategy, state dicts hold whole tensors, whatever type has been asked for.
+_always_whole: WeakSet[nn.Module] = WeakSet()
+#: What makes tensors whole in state dicts, and cuts them when they are loaded, of modules with whole tensors.
+_hooks: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
 
 
 def set_state_dict_type(module: nn.Module, kind: StateDictType) -> None:
     """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and all below it."""
     for each in module.modules():
         _types[each] = kind
-    for state in _states(module):
+    for state in states_of(module.modules()):
         _hook(state)
 
 
@@ -46,26 +49,19 @@ def state_dict_type(module: nn.Module) -> StateDictType:
 
 def always_whole(module: nn.Module) -> None:
     """Let state dicts hold whole tensors of this module's own parameters, of whatever type they are."""
-    state = sharding_state(module)
-    assert state is not None, "the module has been spread"
-    state.always_whole = True
-    _hook(state)
+    _always_whole.add(module)
+    _hook(own_state(module))
 
 
 def _hook(state: ModuleState) -> None:
     """Gather and cut from now on where whole tensors are wanted, and nowhere else."""
-    for hook in state.dict_hooks:
-        hook.remove()
-    state.dict_hooks.clear()
     for root in state.modules:
-        if state.always_whole or state_dict_type(root) is StateDictType.FULL:
-            state.dict_hooks.append(root._register_state_dict_hook(_gather_into))
-            state.dict_hooks.append(root.register_load_state_dict_pre_hook(_cut_out_of))
-
-
-def _states(module: nn.Module) -> Iterator[ModuleState]:
-    found = (sharding_state(each) for each in module.modules())
-    return iter({id(state): state for state in found if state is not None}.values())
+        hooks = _hooks.setdefault(root, [])
+        while hooks:
+            hooks.pop().remove()
+        if root in _always_whole or state_dict_type(root) is StateDictType.FULL:
+            hooks.append(root._register_state_dict_hook(_gather_into))
+            hooks.append(root.register_load_state_dict_pre_hook(_cut_out_of))
 
 
 def _gather_into(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
@@ -85,8 +81,7 @@ def _cut_out_of(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
 
 def _own(module: nn.Module, prefix: str) -> Iterator[tuple[str, DTensor]]:
     """The keys and sharded parameters of one ``fully_shard`` call below ``module``."""
-    state = sharding_state(module)
-    assert state is not None
+    state = own_state(module)
     names = {each: name for name, each in module.named_modules()}
     for parameter in (parameter for group in state.groups for parameter in group.parameters):
         for owner in parameter.owners:

@@ -11,8 +11,8 @@ Reducing goes the same way back: gradients are laid out as rows, and each rank g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ class Gathering:
 
 
 @dataclass
-class Own:
+class OwnPieces:
     """What stands for a gathering where there is one rank: its own pieces."""
 
     pieces: Sequence[Piece]
@@ -62,13 +62,13 @@ class Own:
 
 def gather(
     pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllGather, async_op: bool = False
-) -> Gathering | Own:
+) -> Gathering | OwnPieces:
     """Start gathering pieces, each as long on every rank. Pieces of several dtypes travel as bytes.
 
     With ``async_op`` a user's collective, too, may return before all is there.
     """
     if axis.size == 1:
-        return Own(pieces)
+        return OwnPieces(pieces)
     dtypes = [dtype for _, dtype in pieces]
     sent = [numbers for numbers, _ in pieces]
     if len(set(dtypes)) > 1:
@@ -86,11 +86,11 @@ def gather(
 
 @dataclass(frozen=True)
 class Division:
-    """How a sum over ranks becomes a mean: divided before and after it, or by the collective itself (``average``)."""
+    """How a sum over ranks becomes a mean: divided before and after it, or by the collective itself."""
 
     before: float
     after: float
-    average: bool
+    op: Any = dist.ReduceOp.SUM
 
 
 def division(size: int, factor: float | None, dtype: torch.dtype, force_sum: bool) -> Division:
@@ -100,51 +100,47 @@ def division(size: int, factor: float | None, dtype: torch.dtype, force_sum: boo
     divided by about the root before and by the rest after; powers of two, so that no rounding is added.
     """
     if factor is None and not force_sum and dtype != torch.float16:
-        return Division(1.0, 1.0, average=True)
+        return Division(1.0, 1.0, dist.ReduceOp.AVG)
     whole = float(size if factor is None else factor)
     if dtype != torch.float16:
-        return Division(1.0, whole, average=False)
+        return Division(1.0, whole)
     before = 1.0
     while before * before < whole:
         before *= 2.0
-    return Division(before, whole / before, average=False)
+    return Division(before, whole / before)
 
 
+@dataclass(eq=False)
 class Reduction:
     """The reduction of one group's gradients, in stages, so that communication runs while backward goes on.
 
-    Made: reduce-scatter started. ``advance``: that is done, all-reduce started. ``finish``: the mean is in ``part``,
-    this rank's row. All of it is work of the current stream, which is a lane's; ``rows`` must live until that is past
-    the reduce-scatter, on a CPU until ``advance``.
+    ``start``: reduce-scatter started. ``advance``: that is done, all-reduce started. ``finish``: the mean is in
+    ``part``, this rank's row. All of it is work of the current stream, which is a lane's; ``rows`` must live until that
+    is past the reduce-scatter, on a CPU until ``advance``.
     """
 
-    def __init__(
-        self,
-        rows: Tensor,
-        mesh: DataMesh,
-        divide: Division,
-        comm: ReduceScatter,
-        all_reduces: bool,
-        earlier: Callable[[], Tensor] | None,
-        at_once: bool,
-    ) -> None:
-        """``earlier`` gives the partial sum of passes that were not all-reduced; it is added.
+    sizes: dict[Any, int]  # how many numbers of a row belong to each parameter, in the order of the row
+    mesh: DataMesh
+    divide: Division
+    comm: ReduceScatter
+    all_reduces: bool
+    earlier: Reduction | None  # passes of these parameters, or some, that were not all-reduced: their sum is added
+    at_once: bool  # whether nothing is left to wait for when it has been started
+    part: Tensor = field(init=False)
+    _work: Any = None
+    _advanced: bool = False
 
-        With ``at_once`` nothing is left to wait for when it has been made.
-        """
-        self._mesh, self._divide, self._all_reduces, self._earlier = mesh, divide, all_reduces, earlier
-        if divide.before != 1.0:
-            rows.div_(divide.before)
-        self._op = dist.ReduceOp.AVG if divide.average else dist.ReduceOp.SUM
-        self._work: Any = None
-        self._advanced, self._at_once = False, at_once
-        on_stream = rows.device.type != "cpu"
-        if mesh.shard.size == 1:
+    def start(self, rows: Tensor) -> None:
+        """Start reducing ``rows``, ``(ranks, sum of the sizes)``, which are changed."""
+        if self.divide.before != 1.0:
+            rows.div_(self.divide.before)
+        axis, on_stream = self.mesh.shard, rows.device.type != "cpu"
+        if axis.size == 1:
             self.part = rows[0].clone() if on_stream else rows[0]  # memory of the lane, to be freed in its order
         else:
-            self.part = comm.allocate((rows.size(1),), dtype=rows.dtype, device=rows.device)
-            early = returns_early(comm) and not on_stream and not at_once
-            self._work = under_way(comm(self.part, rows.view(-1), mesh.shard.group, self._op, early))
+            self.part = self.comm.allocate((rows.size(1),), dtype=rows.dtype, device=rows.device)
+            early = returns_early(self.comm) and not on_stream and not self.at_once
+            self._work = under_way(self.comm(self.part, rows.view(-1), axis.group, self.divide.op, early))
         if self._work is None:
             self.advance()
 
@@ -154,12 +150,20 @@ class Reduction:
             return
         self._advanced = True
         self._wait()
-        if self._earlier is not None:
-            self.part.add_(self._earlier())
-            self._earlier = None
-        if self._all_reduces and self._mesh.replicate.size > 1:
-            group, early = self._mesh.replicate.group, not self._at_once
-            self._work = dist.all_reduce(self.part, op=self._op, group=group, async_op=early)
+        if self.earlier is not None:
+            self.part.add_(self._row_of(self.earlier))
+            self.earlier = None
+        if self.all_reduces and self.mesh.replicate.size > 1:
+            group, early = self.mesh.replicate.group, not self.at_once
+            self._work = dist.all_reduce(self.part, op=self.divide.op, group=group, async_op=early)
+
+    def _row_of(self, earlier: Reduction) -> Tensor:
+        """An earlier sum in the order of ``sizes``; zeros for what it has not."""
+        row = earlier.finish()
+        if len(earlier.sizes) == len(self.sizes):
+            return row
+        parts = earlier.parts()
+        return torch.cat([parts[key] if key in parts else row.new_zeros(size) for key, size in self.sizes.items()])
 
     @property
     def is_there(self) -> bool:
@@ -170,9 +174,13 @@ class Reduction:
         """Wait for all of it; this rank's part of the mean."""
         self.advance()
         self._wait()
-        if self._all_reduces and self._divide.after != 1.0:
-            self.part.div_(self._divide.after)
+        if self.all_reduces and self.divide.after != 1.0:
+            self.part.div_(self.divide.after)
         return self.part
+
+    def parts(self) -> dict[Any, Tensor]:
+        """The part of each parameter, flat, once all is finished."""
+        return dict(zip(self.sizes, torch.split_with_sizes(self.part, list(self.sizes.values())), strict=True))
 
     def _wait(self) -> None:
         if self._work is not None:

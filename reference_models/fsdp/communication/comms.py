@@ -16,7 +16,9 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from torch import Tensor
 
-from reference_models.fsdp.compat import all_gather_single, reduce_scatter_single
+#: The two collectives that torch renamed in 2.13, under their new names on any torch from 2.11 on.
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class AllGather(Protocol):

@@ -12,13 +12,12 @@ They have a lane of their own. What waits is the stream that computes, before me
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from reference_models.fsdp.communication.collectives import Reduction
-from reference_models.fsdp.communication.lane import HERE
+from reference_models.fsdp.communication.lane import HERE, Lane
 
 
 class _Holding(NamedTuple):
@@ -29,14 +28,21 @@ class _Holding(NamedTuple):
     read: Any
 
 
-class Pipeline:
+class Receiver(Protocol):
+    """What gets the result of a reduction."""
+
+    def receive(self, reduction: Reduction) -> None:
+        """Finish it, and take its parts."""
+        ...
+
+
+class ReductionQueue:
     """The reductions of one tree of modules. ``room`` is how many inputs may be in memory at a time."""
 
-    def __init__(self) -> None:
-        self.room = 1
-        self.lane = HERE
+    def __init__(self, lane: Lane = HERE, room: int = 1) -> None:
+        self.lane, self.room = lane, room
         self._holding: deque[_Holding] = deque()
-        self._results: deque[tuple[Reduction, Callable[[Tensor], None]]] = deque()
+        self._results: deque[tuple[Reduction, Receiver]] = deque()
 
     def make_room(self) -> None:
         """Wait until one more reduction may be started."""
@@ -47,18 +53,15 @@ class Pipeline:
                 self._hand_out(self.room)
             self.lane.lead(oldest.read)
 
-    def start(
-        self, rows: Tensor, reduce: Callable[[Tensor], Reduction], hand_out: Callable[[Tensor], None] | None
-    ) -> Reduction:
-        """Start reducing rows; ``hand_out`` gets the result, None if it is kept elsewhere."""
+    def start(self, reduction: Reduction, rows: Tensor, receiver: Receiver | None) -> None:
+        """Start a reduction of ``rows``; without a receiver its result is kept where it was made."""
         self.lane.follow()
         with self.lane.beside():
-            reduction = reduce(rows)
+            reduction.start(rows)
             self._holding.append(_Holding(reduction, rows, self.lane.mark()))
-            if hand_out is not None:
-                self._results.append((reduction, hand_out))
+            if receiver is not None:
+                self._results.append((reduction, receiver))
             self._hand_out(self.room + 1)
-        return reduction
 
     def finish(self, waits: bool) -> None:
         """Hand out the results of all of them, in the order in which they were started, and wait for them.
@@ -76,8 +79,8 @@ class Pipeline:
     def _hand_out(self, most: int) -> None:
         """Hand out results, oldest first, up to one that is not there, and of those all but ``most``."""
         while self._results and (len(self._results) > most or self._results[0][0].is_there):
-            reduction, hand_out = self._results.popleft()
-            hand_out(reduction.finish())
+            reduction, receiver = self._results.popleft()
+            receiver.receive(reduction)
 
     def drop(self) -> None:
         """Wait for all of them and forget their results."""

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard, _StridedShard
 
 from reference_models.fsdp.layout.mesh import ALONE, DataMesh, Spmd, axis_of
-from reference_models.fsdp.layout.tensor_parallel import Layout
+from reference_models.fsdp.layout.tensor_parallel import Layout, sharded_layout
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,14 @@ def check_spmd(owned: Iterable[tuple[str, nn.Parameter]], spmd: Spmd) -> None:
                 )
 
 
-def spmd_layout(before: Layout, data: DataMesh, dim: int) -> Layout:
+def layout_over(data: DataMesh, parameter: nn.Parameter, before: Layout | None, dim: int) -> Layout:
+    """The layout of a parameter, which may have had one before, once its dim ``dim`` is cut over the data mesh."""
+    if before is None:
+        return Layout(data.mesh, data.placements(Shard(dim)), parameter.size(), parameter.stride())
+    return (sharded_layout if data.spmd is None else _spmd_layout)(before, data, dim)
+
+
+def _spmd_layout(before: Layout, data: DataMesh, dim: int) -> Layout:
     """The layout of a parameter on the whole mesh once its dim ``dim`` is cut over the shard axis."""
     assert data.spmd is not None
     mesh, cut_over = data.spmd.mesh, data.spmd.shard

@@ -12,10 +12,8 @@ from __future__ import annotations
 from torch import nn
 
 from reference_models.fsdp.communication.comms import ReduceScatterFromSymmetricMemory
-from reference_models.fsdp.communication.lane import Lane
-from reference_models.fsdp.contract import state_of
 from reference_models.fsdp.errors import NotAllowed
-from reference_models.fsdp.modules.state import ModuleState
+from reference_models.fsdp.modules.state import ModuleState, sharding_state, states_of
 from reference_models.fsdp.offload import CPUOffloadPolicy
 from reference_models.fsdp.parameters.param_group import Form, ParameterGroup
 
@@ -28,64 +26,43 @@ def lazy_init(state: ModuleState) -> None:
                 f"FSDP requires a single root module but got {len(state.modules)} modules: "
                 "call fully_shard on the module that contains them too"
             )
-        _gather_tree(state)
-        _name_everything(state)
+        _make_root(state)
         _refuse_shared_between_groups(state)
-    if not state.ready:
+    if not state.is_ready:
         for group in state.groups:
             _check_in_place(group)
-        state.tree.lane.follow()  # what was replaced since, such as by loading, has been copied on the current stream
-        state.ready = True
+        state.set_ready()
 
 
-def _gather_tree(root: ModuleState) -> None:
-    root.is_root, root.tree.states = True, [root]
-    if root.reshard_after_forward is None:
-        root.reshard_after_forward = False
-    for name, module in root.modules[0].named_modules():
-        state = sharding_state(module)
-        if state is None or state in root.tree.states:
-            continue
-        if state.is_root is not None:
-            root.is_root, root.tree.states = None, []
-            raise RuntimeError(
-                f"FSDP state has already been lazily initialized for {name}\n"
-                "FSDP requires running forward through the root module first"
-            )
-        root.tree.states.append(state)
-    for state in root.tree.states[1:]:
-        state.is_root, state.tree = False, root.tree
-    root.tree.lane, root.tree.pipeline.lane = Lane(root.device), Lane(root.device)
-    root.tree.pipeline.room = max(state.reduction_room for state in root.tree.states)
-    if root.tree.pipeline.room > 1 and any(_reduces_in_symmetric_memory(state) for state in root.tree.states):
+def _make_root(root: ModuleState) -> None:
+    names = {module: name for name, module in root.modules[0].named_modules()}
+    states = _uninitialized(names)
+    room = max(state.options.reduction_room for state in states)
+    root.tree.settle(states, room)
+    places = {module: place for place, module in enumerate(names)}
+    for state in states:
+        own = sorted((module for module in state.modules if module in names), key=places.__getitem__)
+        state.join(root.tree, ", ".join(names[module] for module in own))
+        for parameter in (parameter for group in state.groups for parameter in group.parameters):
+            parameter.name_within(names)
+    ways = [group.options.reduce_scatter for state in states for group in state.groups]
+    if room > 1 and any(isinstance(way, ReduceScatterFromSymmetricMemory) for way in ways):
         raise ValueError(
             "symmetric memory has one buffer, got more than 1 from set_reduce_scatter_max_input_buffers: "
             "use 1, or ordinary memory"
         )
 
 
-def _reduces_in_symmetric_memory(state: ModuleState) -> bool:
-    return any(isinstance(group.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in state.groups)
-
-
-def sharding_state(module: nn.Module) -> ModuleState | None:
-    """The state that ``fully_shard`` or ``replicate`` keeps of a module."""
-    found = state_of(module, "fully_shard") or state_of(module, "replicate")
-    assert found is None or isinstance(found, ModuleState)
-    return found
-
-
-def _name_everything(root: ModuleState) -> None:
-    names = {module: name for name, module in root.modules[0].named_modules()}
-    places = {module: place for place, module in enumerate(names)}
-    for state in root.tree.states:
-        in_order = sorted((module for module in state.modules if module in names), key=places.__getitem__)
-        state.name = ", ".join(names[module] for module in in_order)
-        for group in state.groups:
-            for parameter in group.parameters:
-                inside = [owner for owner in parameter.owners if owner.module in names]  # a list may reach beyond
-                if inside:
-                    parameter.name = f"{names[inside[0].module]}.{inside[0].name}".removeprefix(".")
+def _uninitialized(names: dict[nn.Module, str]) -> list[ModuleState]:
+    """The states of the modules, none of which may have a root yet."""
+    for module, name in names.items():
+        state = sharding_state(module)
+        if state is not None and state.is_root is not None:
+            raise RuntimeError(
+                f"FSDP state has already been lazily initialized for {name}\n"
+                "FSDP requires running forward through the root module first"
+            )
+    return states_of(names)
 
 
 def _refuse_shared_between_groups(root: ModuleState) -> None:

@@ -24,7 +24,7 @@ def managed_modules(roots: Sequence[nn.Module]) -> list[nn.Module]:
     found: dict[nn.Module, None] = {}
 
     def visit(module: nn.Module) -> None:
-        taken = state_of(module, "replicate") or state_of(module, "fully_shard")
+        taken = state_of(module, "fully_shard", "replicate")
         if module in found or (module not in roots and taken is not None):
             return
         found[module] = None

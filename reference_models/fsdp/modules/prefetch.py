@@ -7,6 +7,7 @@ backward goes to b, and on to the module that ran before, whatever they are in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 State = TypeVar("State")
@@ -33,7 +34,7 @@ class Order(Generic[State]):
         self._ended.clear()
 
 
-def ahead_in_backward(state: State, listed: list[State], order: Order[State], place: int | None) -> list[State]:
+def ahead_in_backward(state: State, listed: Sequence[State], order: Order[State], place: int | None) -> Sequence[State]:
     """What to gather once ``state`` has been gathered in backward: what the user listed, else the one before it."""
     if listed or place is None:
         return listed

@@ -24,23 +24,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Shard
 from torch.utils.weak import WeakIdKeyDictionary
 
 from reference_models.fsdp.communication.collectives import Piece
 from reference_models.fsdp.layout.mesh import DataMesh
-from reference_models.fsdp.layout.sharding import Cut, check_cut
-from reference_models.fsdp.layout.spmd import spmd_layout
-from reference_models.fsdp.layout.tensor_parallel import (
-    Layout,
-    check_beside,
-    layout_of,
-    local_gradient,
-    local_of,
-    sharded_layout,
-)
+from reference_models.fsdp.layout.sharding import Cut
+from reference_models.fsdp.layout.spmd import layout_over
+from reference_models.fsdp.layout.tensor_parallel import Layout, layout_of, local_gradient, local_of
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
-from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
+from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy, at_rest, fetched, landing, pinned
 from reference_models.fsdp.parameters.extension import Extension, carry_hooks, has_extension
 
 
@@ -55,18 +47,6 @@ class Owner(NamedTuple):
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def cut_of(parameter: nn.Parameter, name: str, mesh: DataMesh, placement: Shard) -> Cut:
-    """How a parameter is cut. Raises ValueError or NotImplementedError for one that cannot be; changes nothing."""
-    if not parameter.is_contiguous():
-        raise NotImplementedError(
-            f"FSDP does not support non-contiguous parameters: {name!r} has shape "
-            f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
-        )
-    if mesh.spmd is None:
-        check_beside(name, parameter, mesh)
-    return check_cut(local_of(parameter).shape, placement.dim, mesh.shard.size)
-
-
 class ManagedParameter:
     """A parameter that is sharded over a data mesh; see [Note: two forms]. Its owners see it once it is registered."""
 
@@ -79,24 +59,15 @@ class ManagedParameter:
         self.mesh = mesh
         self.offload = offload
         self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
-        local = local_of(parameter).detach()
         self.cut = cut
-        self.layout = self._layout(parameter)
-        self.packed = self._packed(self.cut.take(local, mesh.shard.rank))
+        self.layout = layout_over(mesh, parameter, self.before, cut.dim)
+        self.packed = at_rest(cut.padded(cut.take(local_of(parameter).detach(), mesh.shard.rank)), offload)
         self.sharded = self._made_sharded(parameter.requires_grad)
         self._local = local_of(self.sharded)
         self._full: Tensor | None = None
         self.unsharded: nn.Parameter | None = None
         self.extension: Extension | None = None
-        self._landing: Any = None
         self.find_extension()
-
-    def _layout(self, parameter: nn.Parameter) -> Layout:
-        if self.before is None:
-            placements = self.mesh.placements(Shard(self.cut.dim))
-            return Layout(self.mesh.mesh, placements, parameter.size(), parameter.stride())
-        lay = sharded_layout if self.mesh.spmd is None else spmd_layout
-        return lay(self.before, self.mesh, self.cut.dim)
 
     # The sharded form.
 
@@ -115,17 +86,6 @@ class ManagedParameter:
             made = nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
         self.layout.adopt(made)
         return made
-
-    def _packed(self, own: Tensor) -> Tensor:
-        flat = self.cut.padded(own)
-        if isinstance(self.offload, CPUOffloadPolicy) and not flat.is_meta:
-            flat = flat.cpu()
-        return self._pinned(flat)
-
-    def _pinned(self, flat: Tensor) -> Tensor:
-        """In page-locked memory, if that was asked for and it is on the CPU."""
-        wanted = isinstance(self.offload, CPUOffloadPolicy) and self.offload.pin_memory
-        return flat.pin_memory() if wanted and flat.device.type == "cpu" else flat
 
     def refresh(self) -> bool:
         """Notice what the user did to the sharded form: a parameter put in its place, or other memory behind it.
@@ -154,7 +114,7 @@ class ManagedParameter:
         kind = (self.packed.device.type, self.packed.dtype)
         is_packed = local.numel() == self.cut.padded_numel and local.is_contiguous()
         flat = local.detach().view(-1) if is_packed else self.cut.padded(local.detach())
-        self.packed = self._pinned(flat)
+        self.packed = pinned(flat, self.offload)
         whole = is_packed and self.packed is flat
         self._local = local if whole else self.cut.unpadded(self.packed, self.rows)
         if not whole:
@@ -170,6 +130,12 @@ class ManagedParameter:
         if has_extension(self._local) != (self.extension is not None):
             self.extension = None if self.extension else Extension(self.cut, self.mesh, self.owners[0].module)
 
+    def name_within(self, names: dict[nn.Module, str]) -> None:
+        """Take the name that it has from a root whose modules have these names; some owners may be beyond it."""
+        inside = [owner for owner in self.owners if owner.module in names]
+        if inside:
+            self.name = f"{names[inside[0].module]}.{inside[0].name}".removeprefix(".")
+
     def register(self, form: nn.Parameter) -> None:
         """Show a form to all owners."""
         for module, name in self.owners:
@@ -184,14 +150,9 @@ class ManagedParameter:
     def pieces(self, precision: MixedPrecisionPolicy) -> list[Piece]:
         """What this rank sends in a gather: its packed rows, or what its own hooks make of them."""
         if self.extension is not None:
-            sent = self.extension.send(self._on_device(self._local), precision)
+            sent = self.extension.send(fetched(self._local, self.offload, self.mesh.device), precision)
             return [Piece(each, each.dtype) for each in sent]
-        return [Piece(self._on_device(self.packed), self.compute_dtype(precision.param_dtype))]
-
-    def _on_device(self, tensor: Tensor) -> Tensor:
-        if not isinstance(self.offload, CPUOffloadPolicy):
-            return tensor
-        return tensor.to(self.mesh.device, non_blocking=self.offload.pin_memory)
+        return [Piece(fetched(self.packed, self.offload, self.mesh.device), self.compute_dtype(precision.param_dtype))]
 
     def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy, cut: Cut) -> list[tuple[Tensor, Tensor]]:
         """Take what those have sent who ``cut`` this parameter so, row by row: what is still to be copied, and whence.
@@ -219,8 +180,7 @@ class ManagedParameter:
         """The unsharded form's memory, for all ranks' parts with their padding."""
         if self._full is None:  # at first, or the dtype has changed: see _repack
             self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
-            whole = self._full.data.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
-            self.unsharded = self._made_unsharded(whole)
+            self.unsharded = self._made_unsharded(self.whole().data)
         else:
             self._full.untyped_storage().resize_(self._full.numel() * self._full.itemsize)
         return self._full
@@ -256,24 +216,6 @@ class ManagedParameter:
         """What the user has hooked to the sharded form, to be called when its gradient is there."""
         return list((getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values())
 
-    def _on_cpu(self, part: Tensor) -> Tensor:
-        """A copy on the CPU; one in page-locked memory is there after ``land``, which is now if it is read now."""
-        assert isinstance(self.offload, CPUOffloadPolicy)
-        if not self.offload.pin_memory or part.device.type == "cpu":
-            return part.to("cpu")
-        landed = torch.empty(part.size(), dtype=part.dtype, pin_memory=True)
-        landed.copy_(part, non_blocking=True)
-        self._landing = torch.accelerator.current_stream().record_event()
-        if self.sharded.grad is not None or self.hooks:
-            self.land()
-        return landed
-
-    def land(self) -> None:
-        """Have the host wait for a gradient that is on its way to the CPU."""
-        if self._landing is not None:
-            self._landing.synchronize()
-            self._landing = None
-
     def take_gradient(self) -> Tensor | None:
         """The gradient that autograd left on the unsharded form, as this rank's tensor; it is there no more."""
         if self.unsharded is None or self.unsharded.grad is None:
@@ -281,20 +223,24 @@ class ManagedParameter:
         gradient, self.unsharded.grad = self.unsharded.grad, None
         return local_gradient(gradient, self.before)
 
-    def add_gradient(self, part: Tensor) -> bool:
+    def add_gradient(self, part: Tensor) -> Any:
         """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks.
 
-        Returns whether the gradient is on its way to the CPU, and has yet to ``land``.
+        Returns the event to wait for of a gradient that is on its way to the CPU, else None.
         """
         own = self.cut.unpadded(part, self.rows)
         if own.dtype != self.dtype:
             own = own.to(self.dtype)
+        landed = None
         if isinstance(self.offload, CPUOffloadPolicy):
-            own = self._on_cpu(own)
+            own, landed = landing(own, self.offload)
+            if landed is not None and (self.sharded.grad is not None or self.hooks):  # it is read now
+                landed.synchronize()
+                landed = None
         if self.sharded.grad is None:
             self.sharded.grad = self.layout.wrap(own)
         else:
             local_of(self.sharded.grad).add_(own)
         for hook in self.hooks:
             hook(self.sharded)
-        return self._landing is not None
+        return landed

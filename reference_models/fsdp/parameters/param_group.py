@@ -2,7 +2,7 @@
 
 A group is in one of three forms. In each pass::
 
-    SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or PARTLY until backward
+    SHARDED ──unshard──▶ (gathering) ──wait──▶ UNSHARDED ──reshard──▶ SHARDED, or SHARDED_POST_FORWARD
 
 Four ranks, weight [1 2 3 4] and bias [5 6 7 8] in one group: rank 0 has 1 and 5, sends [1 5] in one gather, and after
 backward gets the means of its rows of both gradients from one reduce-scatter.
@@ -10,50 +10,31 @@ backward gets the means of its rows of both gradients from one reduce-scatter.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reference_models.fsdp.communication.collectives import Gathering, Own, Reduction, division, gather
-from reference_models.fsdp.communication.comms import AllGather, PlainAllGather, PlainReduceScatter, ReduceScatter
+from reference_models.fsdp.autograd import unseen_by_transforms
+from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Reduction, division, gather
 from reference_models.fsdp.communication.lane import HERE, Lane, passed
-from reference_models.fsdp.communication.reduction_queue import Pipeline
+from reference_models.fsdp.communication.reduction_queue import ReductionQueue
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
-from reference_models.fsdp.modules.autograd import unseen_by_transforms
+from reference_models.fsdp.options import GroupOptions
 from reference_models.fsdp.parameters.param import ManagedParameter
-from reference_models.fsdp.parameters.smaller_mesh import Partly
+from reference_models.fsdp.parameters.smaller_mesh import PostForwardShards
 
 
 class Form(Enum):
     """What the modules see, and what is in memory."""
 
     SHARDED = "sharded"  # DTensors; this rank's rows
-    PARTLY = "partly"  # DTensors over a smaller mesh; this rank's rows, and its rows of that mesh
+    SHARDED_POST_FORWARD = "sharded post forward"  # DTensors over a smaller mesh; the rows of both
     UNSHARDED = "unsharded"  # plain tensors; everything
-
-
-@dataclass(frozen=True)
-class PartialSum:
-    """Gradients reduced among shards, not yet across replicas, of the parameters that passes until now have used."""
-
-    reduction: Reduction
-    parameters: Sequence[ManagedParameter]
-
-    def laid_out_for(self, parameters: Sequence[ManagedParameter]) -> Tensor:
-        """The sum as one row of ``parameters``, which are these and perhaps more: zeros for the rest."""
-        row = self.reduction.finish()
-        if len(parameters) == len(self.parameters):
-            return row
-        parts = torch.split_with_sizes(row, [p.cut.padded_numel for p in self.parameters])
-        own = dict(zip(self.parameters, parts, strict=True))
-        return torch.cat([own[p] if p in own else row.new_zeros(p.cut.padded_numel) for p in parameters])
 
 
 class ParameterGroup:
@@ -64,32 +45,24 @@ class ParameterGroup:
         parameters: list[ManagedParameter],
         mesh: DataMesh,
         precision: MixedPrecisionPolicy,
-        smaller: DataMesh | None,
+        options: GroupOptions,
     ) -> None:
         self.parameters = parameters
         self.mesh = mesh
         self.precision = precision
-        self.partly = Partly(smaller) if smaller is not None else None
+        self.options = options
         self.form = Form.SHARDED
-        self.reduce_mesh = mesh  # the same ranks; reduce-scatter may have a process group of its own
-        # What the user may change, and when: see the methods of FSDPModule.
-        self.reduces = True
-        self.all_reduces = True
-        self.reshard_after_backward = True
-        self.unshard_in_backward = True
-        self.unshards_async = False
-        self.reduces_unused = False
-        self.divide_factor: float | None = None
-        self.force_sum = False
-        self.all_reduce_hook: Callable[[Tensor], None] | None = None
-        self.all_gather: AllGather = PlainAllGather()
-        self.reduce_scatter: ReduceScatter = PlainReduceScatter()
-        self._gathering: Gathering | Own | None = None
+        self._kept: PostForwardShards | None = None  # in the form SHARDED_POST_FORWARD
+        self._gathering: Gathering | OwnPieces | None = None
         self._lane = HERE
         self._hooks_ran: Any = None  # an event after hooks that may have changed parameters, beside what computes
-        self._landing: list[ManagedParameter] = []  # those whose gradients are on their way to the CPU
+        self._landing: list[Any] = []  # events after which gradients are on the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
-        self._partial: PartialSum | None = None
+        self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
+
+    def set_options(self, options: GroupOptions) -> None:
+        """Go by these from now on."""
+        self.options = options
 
     # Gathering.
 
@@ -102,20 +75,20 @@ class ParameterGroup:
         if self._gathering is not None or self.form is Form.UNSHARDED:
             return False
         self._lane = lane
-        async_op |= self.unshards_async
-        is_copied = [parameter.refresh() for parameter in self.parameters if self.form is not Form.PARTLY]
-        if self.form is Form.PARTLY or any(is_copied):
+        async_op |= self.options.unshards_async
+        kept, device, comm = self._kept, self.mesh.device, self.options.all_gather
+        is_copied = [parameter.refresh() for parameter in self.parameters if kept is None]
+        if kept is not None or any(is_copied):
             lane.follow()  # what is kept, or has been replaced, was copied on the current stream
         if self._hooks_ran is not None:
             lane.follow(self._hooks_ran)
             self._hooks_ran = None
         with lane.beside():
-            if self.form is Form.PARTLY:
-                assert self.partly is not None
-                self._gathering = self.partly.gather(self.mesh.device, self.all_gather, async_op)
+            if kept is not None:
+                self._gathering = kept.gather(device, comm, async_op)
             else:
                 pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
-                self._gathering = gather(pieces, self.mesh.shard, self.mesh.device, self.all_gather, async_op)
+                self._gathering = gather(pieces, self.mesh.shard, device, comm, async_op)
         return True
 
     @unseen_by_transforms
@@ -126,14 +99,13 @@ class ParameterGroup:
         gathering, self._gathering = self._gathering, None
         self._lane.lead()
         columns = gathering.columns()
-        partly = self.partly if self.form is Form.PARTLY else None
+        kept = self._kept
         with torch.no_grad():
-            takes = [p.take(columns, self.precision, partly.cut(p) if partly else p.cut) for p in self.parameters]
+            takes = [p.take(columns, self.precision, kept.cut(p) if kept else p.cut) for p in self.parameters]
             copies = [copy for take in takes for copy in take]
             if copies:
                 torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
-        if partly is not None:
-            partly.drop()
+        self._kept = None
         self._lane.take_back(gathering)
         self.form = Form.UNSHARDED
         for parameter in self.parameters:
@@ -143,37 +115,43 @@ class ParameterGroup:
     def reshard(self) -> None:
         """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
         self.wait()
-        if self.form is Form.PARTLY and self.partly is not None:
-            self.partly.drop()
+        self._kept = None
         if self.form is not Form.SHARDED:
             self.form = Form.SHARDED
             for parameter in self.parameters:
                 parameter.show_sharded()
 
+    def after_forward(self, is_root: bool) -> None:
+        """Free what forward has used, all or all but the rows of a smaller mesh, or nothing."""
+        frees = self.options.reshard_after_forward
+        if isinstance(frees, DataMesh):
+            self._reshard_over(frees)
+        elif frees or (frees is None and not is_root):
+            self.reshard()
+
     @unseen_by_transforms
-    def reshard_partly(self) -> None:
-        """Keep the rows of the smaller mesh, and let the modules see them, until backward needs everything."""
-        assert self.partly is not None
+    def _reshard_over(self, mesh: DataMesh) -> None:
+        """Keep the rows of a smaller mesh, and let the modules see them, until backward needs everything."""
         if self.form is Form.UNSHARDED:
-            self.form = Form.PARTLY
-            self.partly.keep(self.parameters)
+            self._kept = PostForwardShards(mesh, self.parameters)
+            self.form = Form.SHARDED_POST_FORWARD
 
     # Reducing.
 
-    def after_backward(self, pipeline: Pipeline, is_over: bool = False) -> bool:
+    def after_backward(self, queue: ReductionQueue, is_over: bool = False) -> bool:
         """Start reducing the gradients that backward has left, or keep them for later; then free the parameters.
 
         Whether that is all: what earlier passes left to be all-reduced waits for gradients, until backward ``is_over``.
         """
         gradients = self._take_gradients()
-        if self.reshard_after_backward:
+        if self.options.reshard_after_backward:
             self.reshard()  # before there is memory for reducing
-        if not self.reduces:
+        if not self.options.reduces:
             self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
             return True
-        if self._partial is not None and not (gradients or self.reduces_unused or is_over):
+        if self._partial is not None and not (gradients or self.options.reduces_unused or is_over):
             return False
-        self._start_reduction(gradients, pipeline)
+        self._start_reduction(gradients, queue)
         return True
 
     def _take_gradients(self) -> dict[ManagedParameter, Tensor]:
@@ -189,28 +167,30 @@ class ParameterGroup:
         """Gradients add up in the dtype in which they will be reduced."""
         return gradient.to(self.precision.reduce_dtype or gradient.dtype)
 
-    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], pipeline: Pipeline) -> None:
+    def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], queue: ReductionQueue) -> None:
         earlier, self._partial = self._partial, None
-        pending = earlier.parameters if earlier is not None else ()
-        reduced = [p for p in self.parameters if p in gradients or p in pending or self._counts_unused(p)]
+        pending = earlier.sizes if earlier is not None else ()
+        unused = self.options.reduces_unused
+        reduced = [p for p in self.parameters if p in gradients or p in pending or (unused and p.sharded.requires_grad)]
         if not reduced:
             return
-        pipeline.make_room()
+        queue.make_room()
         rows = self._rows(reduced, gradients)
-        divide = division(self.mesh.size, self.divide_factor, rows.dtype, self.force_sum)
-        reduce = functools.partial(
-            Reduction,
-            mesh=self.reduce_mesh,
+        options = self.options
+        divide = division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum)
+        reduction = Reduction(
+            sizes={parameter: parameter.cut.padded_numel for parameter in reduced},
+            mesh=options.reduce_mesh or self.mesh,
             divide=divide,
-            comm=self.reduce_scatter,
-            all_reduces=self.all_reduces,
-            earlier=functools.partial(earlier.laid_out_for, reduced) if earlier is not None else None,
+            comm=options.reduce_scatter,
+            all_reduces=options.all_reduces,
+            earlier=earlier,
             at_once=any(parameter.hooks for parameter in reduced),
         )
-        if self.all_reduces or self.mesh.replicate.group is None:
-            pipeline.start(rows, reduce, functools.partial(self._hand_out, reduced))
-        else:
-            self._partial = PartialSum(pipeline.start(rows, reduce, None), reduced)
+        is_whole = options.all_reduces or self.mesh.replicate.group is None
+        queue.start(reduction, rows, self if is_whole else None)
+        if not is_whole:
+            self._partial = reduction
 
     def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
@@ -218,14 +198,12 @@ class ParameterGroup:
         parts = self.mesh.shard.size
         gradients, dtype = self._in_one_dtype(gradients)
         zero = torch.zeros((), dtype=next((g.dtype for g in gradients.values()), dtype), device=self.mesh.device)
-        rows = self.reduce_scatter.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
+        comm = self.options.reduce_scatter
+        rows = comm.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
         whole = [p.cut.stacked(gradients.get(p, zero.expand(p.cut.shape))) for p in reduced if p.cut.padded_numel]
         if whole:
             torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
         return rows
-
-    def _counts_unused(self, parameter: ManagedParameter) -> bool:
-        return self.reduces_unused and parameter.sharded.requires_grad
 
     def _in_one_dtype(
         self, gradients: dict[ManagedParameter, Tensor]
@@ -242,21 +220,23 @@ class ParameterGroup:
             )
         return gradients, wanted or next(iter(dtypes), self.precision.param_dtype or self.parameters[0].dtype)
 
-    def _hand_out(self, reduced: Sequence[ManagedParameter], part: Tensor) -> None:
-        if self.all_reduce_hook is not None:
-            self.all_reduce_hook(part)
+    def receive(self, reduction: Reduction) -> None:
+        """Give the sharded parameters what a reduction has made of their gradients."""
+        part = reduction.finish()
+        if self.options.all_reduce_hook is not None:
+            self.options.all_reduce_hook(part)
+        parts: dict[ManagedParameter, Tensor] = reduction.parts()
         with torch.no_grad():
-            parts = torch.split_with_sizes(part, [p.cut.padded_numel for p in reduced])
-            for parameter, own in zip(reduced, parts, strict=True):
-                if parameter.add_gradient(own):
-                    self._landing.append(parameter)
-        if any(parameter.hooks for parameter in reduced):
+            for parameter, own in parts.items():
+                if (landed := parameter.add_gradient(own)) is not None:
+                    self._landing.append(landed)
+        if any(parameter.hooks for parameter in parts):
             self._hooks_ran = passed(self.mesh.device)
 
     def land(self) -> None:
         """Have the host wait for gradients that are on their way to the CPU."""
-        for parameter in self._landing:
-            parameter.land()
+        for landed in self._landing:
+            landed.synchronize()
         self._landing.clear()
 
     def forget(self) -> None:

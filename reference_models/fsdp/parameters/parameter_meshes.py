@@ -15,6 +15,8 @@ from torch import nn
 from torch.distributed.tensor.placement_types import Shard
 
 from reference_models.fsdp.layout.mesh import DataMesh
+from reference_models.fsdp.layout.sharding import Cut, check_cut
+from reference_models.fsdp.layout.tensor_parallel import check_beside, local_of
 from reference_models.fsdp.parameters.param import ManagedParameter
 
 
@@ -45,6 +47,18 @@ def placed(parameter: nn.Parameter, choose: Placement | None, data: DataMesh) ->
             f"Invalid shard_placement_fn result: expected None, Shard(dim) or ShardPlacementResult(…), got {answer!r}"
         )
     return result.mesh_info, shard
+
+
+def cut_of(parameter: nn.Parameter, name: str, mesh: DataMesh, placement: Shard) -> Cut:
+    """How a parameter is cut. Raises ValueError or NotImplementedError for one that cannot be; changes nothing."""
+    if not parameter.is_contiguous():
+        raise NotImplementedError(
+            f"FSDP does not support non-contiguous parameters: {name!r} has shape "
+            f"{tuple(parameter.shape)} and stride {parameter.stride()}; call .contiguous() on it first"
+        )
+    if mesh.spmd is None:
+        check_beside(name, parameter, mesh)
+    return check_cut(local_of(parameter).shape, placement.dim, mesh.shard.size)
 
 
 def check_meshes(meshes: Sequence[DataMesh]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
-from reference_models.fsdp.communication.collectives import Gathering, Own, Piece, gather
+from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Piece, gather
 from reference_models.fsdp.communication.comms import AllGather
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.layout.sharding import Cut
@@ -20,15 +20,13 @@ from reference_models.fsdp.layout.tensor_parallel import Layout
 from reference_models.fsdp.parameters.param import ManagedParameter
 
 
-class Partly:
+class PostForwardShards:
     """What is kept of a group's parameters between forward and backward, and over which mesh."""
 
-    def __init__(self, mesh: DataMesh) -> None:
+    def __init__(self, mesh: DataMesh, parameters: Sequence[ManagedParameter]) -> None:
+        """Copy this rank's rows of every unsharded parameter, free the rest, and show the rows."""
         self.mesh = mesh
         self._pieces: list[Tensor] = []
-
-    def keep(self, parameters: Sequence[ManagedParameter]) -> None:
-        """Copy this rank's rows of every unsharded parameter, free the rest, and show the rows."""
         for parameter in parameters:
             if parameter.extension is not None:
                 raise NotImplementedError("reshard_after_forward as int is not supported with all-gather extensions")
@@ -55,10 +53,6 @@ class Partly:
         layout = Layout(self.mesh.mesh, placements, parameter.layout.shape, parameter.layout.stride)
         return nn.Parameter(layout.wrap(local), parameter.sharded.requires_grad)
 
-    def gather(self, device: torch.device, comm: AllGather, async_op: bool) -> Gathering | Own:
+    def gather(self, device: torch.device, comm: AllGather, async_op: bool) -> Gathering | OwnPieces:
         """Start gathering among the neighbours."""
         return gather([Piece(piece, piece.dtype) for piece in self._pieces], self.mesh.shard, device, comm, async_op)
-
-    def drop(self) -> None:
-        """Free what was kept."""
-        self._pieces = []

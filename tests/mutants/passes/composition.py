@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from reference_models.fsdp.modules.lazy_init import sharding_state
+from reference_models.fsdp.state_dict_type import _hooks
 from reference_models.subject import implementation as reference
 from tests.mutants.making import called_otherwise, mutant, right, sums
 
@@ -92,9 +92,9 @@ def shard_also_what_is_replicated(module: nn.Module, policy: Any = None, *rest: 
 def shard_without_whole_states(module: nn.Module, *rest: Any, **options: Any) -> Any:
     """Let state dicts hold DTensors of what NO_SHARD keeps, until their type is set."""
     strategies.shard(module, *rest, **options)
-    for state in filter(None, map(sharding_state, module.modules())):
-        while state.dict_hooks:
-            state.dict_hooks.pop().remove()
+    for hooks in filter(None, map(_hooks.get, module.modules())):
+        while hooks:
+            hooks.pop().remove()
     return module
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
-from reference_models.fsdp.fsdp_module import _groups, _state
+from reference_models.fsdp.modules.state import own_state
 from reference_models.subject import implementation as right
 from tests.mutants.hooking import instead
 
@@ -49,7 +49,7 @@ def has_no_empty_gradients(module: Any) -> None:
 
 def keeps_two_dtypes(module: Any) -> None:
     """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
-    for group in _groups(module, False):
+    for group in own_state(module).groups:
         right_dtypes = group._in_one_dtype
         group._in_one_dtype = lambda gradients, right_dtypes=right_dtypes: _one_dtype(gradients, right_dtypes)
 
@@ -62,7 +62,7 @@ def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
 
 def notes_evaluations(module: Any) -> None:
     """Forwards without gradients are noted, too, in the order that backward goes back through."""
-    state = _state(module)
+    state = own_state(module)
 
     def note(*_: Any) -> None:
         if not torch.is_grad_enabled() and state.groups:
@@ -73,7 +73,7 @@ def notes_evaluations(module: Any) -> None:
 
 def keeps_started_reductions(module: Any, reset: Callable[[], None]) -> None:
     """What a failed backward had begun to reduce is handed out with the next one."""
-    queue = _state(module).tree.pipeline
+    queue = own_state(module).tree.queue
     started = list(queue._results)
     reset()
     queue._results += started

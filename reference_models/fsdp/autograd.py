@@ -1,7 +1,7 @@
-"""How backward says where it is: an identity in the graph that calls a function when gradients have come through it.
+"""How backward is noticed: an identity in the graph that calls a function when gradients have come through it.
 
-    y = told(call, x)       y is x, [1 2 3 4]
-    y.backward(g)           g, [5 6 7 8], reaches x after call() has returned
+    y = call_in_backward(call, [x])    y is x, [1 2 3 4]
+    y.backward(g)                      g, [5 6 7 8], reaches x after call() has returned
 
 Also what must not be seen by function transforms (``torch.func.jvp``, ``vmap``): they trace the user's mathematics, and
 gathering and freeing parameters is none of it.
@@ -20,9 +20,9 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def told(call: Callable[[], None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def call_in_backward(call: Callable[[], None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors; ``call`` is made once the gradients of all of them are there, before they go on."""
-    kind = _ToldInTransform if in_transform() else _Told
+    kind = _CallInTransform if in_transform() else _Call
     same: tuple[Tensor, ...] = kind.apply(call, *tensors)  # type: ignore[no-untyped-call]
     return same
 
@@ -46,7 +46,7 @@ def unseen_by_transforms(function: Callable[Given, Result]) -> Callable[Given, R
     return run
 
 
-class _Told(torch.autograd.Function):
+class _Call(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
@@ -58,7 +58,7 @@ class _Told(torch.autograd.Function):
         return (None, *gradients)
 
 
-class _ToldInTransform(torch.autograd.Function):
+class _CallInTransform(torch.autograd.Function):
     """The same in the form that function transforms ask for, which costs five times as much to call."""
 
     generate_vmap_rule = True
@@ -71,7 +71,7 @@ class _ToldInTransform(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.call = inputs[0]
 
-    backward = _Told.backward
+    backward = _Call.backward
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Tensor) -> tuple[Tensor, ...]:
