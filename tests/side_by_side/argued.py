@@ -43,7 +43,8 @@ def _was_interrupted(_: Scenario, found: Difference) -> bool:
 
 
 def _is_left_from_before(scenario: Scenario, found: Difference) -> bool:
-    looks_ahead = scenario.asked == "after forward" and scenario.prefetch in ("forward", "both")
+    looks = scenario.asked == "after forward" or scenario.runs in ("eval", "no grad")
+    looks_ahead = looks and scenario.prefetch in ("forward", "both")
     is_said = found.aspect == "collectives" and (scenario.gradients == "last backward" or looks_ahead)
     return is_said and Counter(found.torch) <= Counter(found.reference)
 
@@ -54,10 +55,11 @@ def _gathers_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
     return is_said and _gathers_at_most_torchs(found)
 
 
-def _keeps_the_list(scenario: Scenario, found: Difference) -> bool:
-    if (scenario.runs, scenario.wrapping, scenario.reshard) != ("method", "list", "never"):
+def _runs_a_list_in_part(scenario: Scenario, found: Difference) -> bool:
+    if scenario.wrapping != "list" or scenario.runs not in ("twice", "method"):
         return False
-    return found.aspect == "registered" or (found.aspect == "collectives" and _gathers_at_most_torchs(found))
+    is_kept = scenario.runs == "method" and scenario.reshard == "never" and found.aspect == "registered"
+    return is_kept or (found.aspect == "collectives" and _gathers_at_most_torchs(found))
 
 
 def _gathers_less(scenario: Scenario, found: Difference) -> bool:
@@ -74,11 +76,12 @@ ARGUED = (
     ),
     Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
     Argued(
-        "reshard_after_forward=False also keeps a list of which a module has run by its registered method",
-        _keeps_the_list,
+        "of a list of which a part runs again, backward gathers that part first, since it needs it first; and "
+        "reshard_after_forward=False keeps it also where the part ran by a registered method",
+        _runs_a_list_in_part,
     ),
     Argued(
-        "what was gathered in vain is freed at the end of every backward, not of the last, and as state is asked for",
+        "what was gathered in vain is freed at the end of every backward, not of the last, and before the next forward",
         _is_left_from_before,
     ),
 )
