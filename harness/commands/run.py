@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.commands.pytest_process import run_pytest
-from harness.records.provenance import suites_folder
 from harness.records.reader import RecordFileError, read_run
 from harness.report.__main__ import main as report
 from harness.worlds.base import WorldCannotStart
@@ -104,13 +103,11 @@ def _built_in() -> list[str]:
 def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) -> int:
     """Judge one implementation after the other (``files``: name of its files by implementation), and make the page."""
     records, status, left = [], 0, list(files)
-    suites = suites_folder()
-    assert suites is not None, "the suites are installed with the harness"
-    judging = [str(suites / "model/own_model.py"), "--model", options.model] if options.model else [str(suites)]
+    judging = ["suites.model.own_model", "--model", options.model] if options.model else ["suites"]
     for name, file in files.items():
         record = options.output / f"{file}.jsonl"
         before = _stamp(record)
-        line = [*judging, "--implementation", name, "--backend", options.backend, "--record", str(record)]
+        line = ["--pyargs", *judging, "--implementation", name, "--backend", options.backend, "--record", str(record)]
         line += ["--fallback", options.fallback or ("simulated" if options.backend == "auto" else "none")]
         line += [*_others(options, file if len(files) > 1 else ""), *_workers(rest), *rest]
         ended, is_interrupted = run_pytest(line)

@@ -47,7 +47,8 @@ def ensure_running() -> None:
     """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
     # An abstract socket has no owner: the fork servers of 3.10.0 to 3.10.8 and of 3.11.0 would obey other users.
     vars(multiprocessing.util)["abstract_sockets_supported"] = False
-    multiprocessing.set_forkserver_preload(["harness.worlds.system.no_interrupts", "harness.worlds.preload"])
+    first = ["fsdp_conformance.in_fork_server", "harness.worlds.system.no_interrupts"]
+    multiprocessing.set_forkserver_preload([*first, "harness.worlds.preload"])
     root = str(Path(harness.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     passed = {FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs), FOLDER_VARIABLE: str(folder())}
