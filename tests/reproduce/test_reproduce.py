@@ -18,7 +18,7 @@ from harness.commands.pytest_process import PYTEST
 from harness.records.record import Record, Verdict
 from harness.reproduce.suite_test import drawn_arguments, function_of
 from tests.report.report_samples import file_of, run_of
-from tests.reproduce.reproduce_samples import CASE, ROOT, SUITES, TESTS, failure
+from tests.reproduce.reproduce_samples import CASE, ROOT, TESTS, failure
 
 Asked = Callable[..., tuple[int, list[str], str]]
 
