@@ -18,7 +18,7 @@ from harness.data.case import Case
 from suites.catalogue import Entry, entries
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ("harness", "suites", "reference_models", "tests")
+OURS = ("fsdp_conformance", "harness", "suites", "reference_models", "tests")
 MOST_LINES = 300
 MOST_FUNCTION_LINES = 60
 MOST_FILES = 15

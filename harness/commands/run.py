@@ -52,8 +52,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance run",
-        description="Run the suites on each implementation. Writes a record file for each, NAME.jsonl, and one\n"
-        "page.html to a folder. Options that this command does not have go to pytest.",
+        description="Run the suites on each implementation. Writes a record file for each, and one page.html, to a\n"
+        "folder. The file of NAME is NAME.jsonl, and that of module:attribute is module-attribute.jsonl.\n"
+        "Options that this command does not have go to pytest.",
         epilog=_REST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # an abbreviated option may be one of pytest's

@@ -104,7 +104,8 @@ def _parse_ours(words: Sequence[str], pytests: pytest.Parser) -> None:
 def _parse_pytest(words: Sequence[str], pytests: pytest.Parser) -> None:
     options, left = pytests.parse_known_and_unknown_args(list(words))
     files = [name.partition("::")[0] for name in options.file_or_dir]
-    strange = [*left, *(name for name in files if name.startswith("suites") and not (ROOT / name).exists())]
+    there = importlib.util.find_spec if options.pyargs else lambda name: (ROOT / name).exists()
+    strange = [*left, *(name for name in files if name.startswith("suites") and not there(name))]
     if strange and "…" not in "".join(strange) and "suites/test_x.py" not in strange:
         raise Misspelt(f"pytest takes no {strange}")
 

@@ -42,6 +42,7 @@ def test_what_is_misspelt_is_seen(pytestconfig: pytest.Config) -> None:
         "fsdp-conformance run --wrld threads",
         "x=1 && nice -n5 pytest suites --levels must | tail",
         "pytest suites/test_of_nothing.py",
+        "pytest --pyargs suites.training.test_of_nothing",
         "torchrun --nodes=2 -m fsdp_conformance attached -- pytest suites",
         "torchrun --nnodes=2 -m harness.atached -- pytest suites",
         "srun python -m fsdp_conformance attached pytst suites",
