@@ -44,9 +44,10 @@ class Environment:
         [self.site] = self._folder.glob("lib/python*/site-packages")
         self._install(wheel)
         self.distributions = {found.name: found for found in needed(distribution_of(self.site))}
-        for found in self.distributions.values():
-            for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-                (self.site / top).symlink_to(Path(str(found.locate_file(top))))
+        tops = {(file.parts[0], found) for found in self.distributions.values() for file in found.files or ()}
+        places = {top: Path(str(found.locate_file(top))) for top, found in tops if top not in ("..", "__pycache__")}
+        for top, place in places.items():  # some distributions share a package
+            (self.site / top).symlink_to(place)
         self._write_pytest()
 
     def _install(self, wheel: Path) -> None:
