@@ -1,8 +1,8 @@
 """Run pytest where a launcher has started the ranks: rank 0's process runs it, the others do what it asks of them.
 
-    torchrun --nnodes=2 --nproc-per-node=8 … -m harness.attached -- pytest suites --record run.jsonl
-    MASTER_ADDR=… MASTER_PORT=… srun --ntasks-per-node=8 python -m harness.attached -- pytest suites
-    mpiexec -n 8 python -m harness.attached -- pytest suites
+    torchrun --nnodes=2 --nproc-per-node=8 … -m fsdp_conformance attached -- pytest suites --record run.jsonl
+    MASTER_ADDR=… MASTER_PORT=… srun --ntasks-per-node=8 python -m fsdp_conformance attached -- pytest suites
+    mpiexec -n 8 python -m fsdp_conformance attached -- pytest suites
 
 Started once for each rank, with the variables of torchrun, srun (SLURM_*) or mpiexec (OMPI_COMM_WORLD_*, PMI_*).
 Without ``--world``, requirements run in the attached world: a case for fewer ranks than there are takes one of
@@ -12,6 +12,7 @@ Exit status: pytest's own in rank 0's process; 0 elsewhere, or 1 if that one has
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import re
@@ -38,8 +39,7 @@ _USAGE = int(pytest.ExitCode.USAGE_ERROR)
 def main(arguments: Sequence[str]) -> int:
     """Be the controller or an agent, whichever the launcher has made of this process."""
     if list(arguments) in (["-h"], ["--help"]):
-        print(__doc__)
-        return 0
+        _parser().parse_args(["--help"])
     try:
         args = pytest_arguments(arguments)
         launch = launched(os.environ)
@@ -51,6 +51,15 @@ def main(arguments: Sequence[str]) -> int:
         return _control(launch, args) if launch.rank == 0 else _serve(launch)
     except (OSError, RuntimeError) as error:  # torch's store raises RuntimeError
         return _failed(error, 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog="fsdp-conformance attached",
+        usage="fsdp-conformance attached -- pytest ARGUMENT …",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def pytest_arguments(arguments: Sequence[str]) -> list[str]:
@@ -72,7 +81,7 @@ def _attached(arg: str) -> str:
 
 
 def _failed(error: Exception, status: int) -> int:
-    print(f"harness.attached: {error}", file=sys.stderr)
+    print(f"fsdp-conformance attached: {error}", file=sys.stderr)
     return status
 
 

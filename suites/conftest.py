@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.pytest_plugin.places import named_paths
 from harness.pytest_plugin.starting import start_ahead
 from harness.requirement import requirement_of
 from suites.catalogue import RUN_ORDER
@@ -21,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _named(config: pytest.Config) -> list[Path]:
     """The test files that the command line names."""
-    paths = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    paths = [path.resolve() for path in named_paths(config)]
     return [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
 
 

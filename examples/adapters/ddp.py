@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.distributed._composable.replicate import DDP, replicate
 
-from harness.vendor import Feature, Implementation
+from fsdp_conformance import Feature, Implementation
 
 implementation = Implementation(
     name="ddp",

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import _init_utils, _runtime_utils
 from torch.distributed.fsdp._common_utils import _FSDPState
 
-from harness.vendor import Feature, Implementation
+from fsdp_conformance import Feature, Implementation
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_after_forward: bool = True) -> nn.Module:

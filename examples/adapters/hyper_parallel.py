@@ -16,7 +16,7 @@ import hyper_parallel as library
 from hyper_parallel.core.fully_shard import api
 from hyper_parallel.platform.torch.fully_shard import utils
 
-from harness.vendor import CORE, Feature, Implementation, StateDicts
+from fsdp_conformance import CORE, Feature, Implementation, StateDicts
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:

@@ -15,7 +15,7 @@ from megatron_fsdp import MixedPrecisionPolicy, experimental
 from torch import nn
 from torch.distributed import DeviceMesh, ReduceOp, get_world_size, init_device_mesh
 
-from harness.vendor import Feature, Implementation
+from fsdp_conformance import Feature, Implementation
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **_: Any) -> nn.Module:

@@ -8,9 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from adapters.mpi_start import world
+from fsdp_conformance import Backend
 from harness.process_group.arithmetic import PERFORM, Call
 from harness.process_group.methods import CollectiveGroup, CollectiveWork, ranks_of
-from harness.vendor import Backend
 
 
 class MPIWork(CollectiveWork):

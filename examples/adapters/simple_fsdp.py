@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torchtitan.experiments.graph_trainer import simple_fsdp
 
-from harness.vendor import CORE, Feature, Implementation
+from fsdp_conformance import CORE, Feature, Implementation
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, mp_policy: Any = None, **_: Any) -> nn.Module:

@@ -19,5 +19,6 @@ COMMANDS = {
     "compare": ("harness.commands.compare", "show what differs between two runs"),
     "reproduce": ("harness.commands.reproduce", "run a recorded result again, or make a script that shows its failure"),
     "waivers": ("harness.commands.waivers", "check waivers, or suggest one for each failure"),
+    "attached": ("harness.attached", "run pytest where a launcher, such as torchrun, has started the ranks"),
     "ctrf": ("harness.commands.ctrf", "write a run as CTRF, the Common Test Report Format"),
 }

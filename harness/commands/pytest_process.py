@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
+#: pytest with our plugin. It finds modules of the current folder after all others: none there takes the place of ours.
+PYTEST = (sys.executable, "-m", "fsdp_conformance.run_module", "pytest", "-p", "harness.pytest_plugin")
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 #: What comes in place of a signal's number when pytest's time is up, and how many seconds it then may take to end.
@@ -32,7 +34,7 @@ def run_pytest(arguments: Sequence[str], limit: float = 0.0, output: IO[bytes] |
     """
     is_ending, order = False, signal.SIGINT
     with _signals(limit) as numbers:
-        child = _started([sys.executable, "-m", "pytest", *arguments], output)
+        child = _started([*PYTEST, *arguments], output)
         while (status := child.poll()) is None:
             if (number := next(numbers)) == signal.SIGCHLD:
                 continue

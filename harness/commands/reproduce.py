@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli import refuse
+from harness.commands.pytest_process import PYTEST
 from harness.data.kinds import ATTACHED
 from harness.data.text import one_line, visible
-from harness.records.command_lines import launched, pytest_line
+from harness.records.command_lines import launched, located, pytest_line
 from harness.records.provenance import suites_folder
 from harness.records.reader import Run, read_run
 from harness.reproduce.choose import Choice, choose, others_red
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     print(visible(shlex.join(words)), flush=True)
     if options.torchrun:
         return 0
-    return subprocess.run([sys.executable, "-m", *words], check=False).returncode
+    return subprocess.run([*PYTEST, *words[1:]], check=False).returncode
 
 
 def _print_script(choice: Choice, folder: Path) -> int:
@@ -67,7 +68,7 @@ def _words(choice: Choice, folder: Path, torchrun: bool) -> list[str]:
     if choice.record.world == ATTACHED and not torchrun:
         raise ValueError("that result is from the attached world; --torchrun prints the command for it")
     case = choice.case.as_json() if choice.case is not None else None
-    words = pytest_line(choice.nodeid(folder), choice.implementation, choice.backend, case)
+    words = pytest_line(located(choice.nodeid, folder, Path.cwd()), choice.implementation, choice.backend, case)
     if not torchrun:
         return words
     ranks = case.get("world_size") if case is not None else max(choice.record.world_sizes, default=None)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.commands.pytest_process import run_pytest
-from harness.records.provenance import suites_folder
 from harness.records.reader import RecordFileError, read_run
 from harness.report.__main__ import main as report
 from harness.worlds.base import WorldCannotStart
@@ -53,8 +52,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fsdp-conformance run",
-        description="Run the suites on each implementation. Writes a record file for each, NAME.jsonl, and one\n"
-        "page.html to a folder. Options that this command does not have go to pytest.",
+        description="Run the suites on each implementation. Writes a record file for each, and one page.html, to a\n"
+        "folder. The file of NAME is NAME.jsonl, and that of module:attribute is module-attribute.jsonl.\n"
+        "Options that this command does not have go to pytest.",
         epilog=_REST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # an abbreviated option may be one of pytest's
@@ -104,13 +104,11 @@ def _built_in() -> list[str]:
 def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) -> int:
     """Judge one implementation after the other (``files``: name of its files by implementation), and make the page."""
     records, status, left = [], 0, list(files)
-    suites = suites_folder()
-    assert suites is not None, "the suites are installed with the harness"
-    judging = [str(suites / "model/own_model.py"), "--model", options.model] if options.model else [str(suites)]
+    judging = ["suites.model.own_model", "--model", options.model] if options.model else ["suites"]
     for name, file in files.items():
         record = options.output / f"{file}.jsonl"
         before = _stamp(record)
-        line = [*judging, "--implementation", name, "--backend", options.backend, "--record", str(record)]
+        line = ["--pyargs", *judging, "--implementation", name, "--backend", options.backend, "--record", str(record)]
         line += ["--fallback", options.fallback or ("simulated" if options.backend == "auto" else "none")]
         line += [*_others(options, file if len(files) > 1 else ""), *_workers(rest), *rest]
         ended, is_interrupted = run_pytest(line)

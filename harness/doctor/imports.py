@@ -53,7 +53,8 @@ def torch_itself(limit: float) -> Finding:
     """Import torch in a new Python, as a user's program does, within ``limit`` seconds."""
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
-    line = [sys.executable, "-X", "faulthandler", "-m", "harness.doctor.imports", str(limit)]
+    line = [sys.executable, "-X", "faulthandler", "-m", "fsdp_conformance.run_module"]
+    line += ["harness.doctor.imports", str(limit)]
     with tempfile.TemporaryFile("w+") as log:  # and no pipe, which what it starts may hold open
         child = subprocess.Popen(
             line, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

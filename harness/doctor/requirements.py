@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.commands.pytest_process import run_pytest
 from harness.doctor.checks import Check, Finding, Status
+from harness.records.command_lines import located
 from harness.records.provenance import suites_folder
 from harness.records.reader import RecordFileError, read_run
 from harness.records.record import Record, Verdict
@@ -112,7 +113,8 @@ def _line(subject: Subject, wanted: list[SuiteTest], patience: float, record: Pa
     options = {"implementation": subject.implementation, "backend": subject.backend, "record": str(record)}
     options |= {"world": "processes", "hypothesis-profile": "unshrunk", "timeout": f"{patience:g}"}
     named = [f"--{name}={value}" for name, value in options.items()]
-    return [*(f"{_folder().parent / test.nodeid}" for test in wanted), *named, "-q", "-p", "no:cacheprovider"]
+    tests = [word for test in wanted for word in located(test.nodeid, _folder(), Path.cwd())]
+    return [*tests, *named, "-q", "-p", "no:cacheprovider"]
 
 
 def _folder() -> Path:

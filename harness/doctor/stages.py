@@ -6,8 +6,6 @@ the backend and the implementation ─▶ the device ─▶ the process group �
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from functools import partial
 
 import torch
@@ -27,8 +25,6 @@ _PLAIN = Backend(name="imports")
 
 def ask_subject(examined: Examination) -> None:
     """Ask all that is asked of a subject. Raises Refused if there is none of its names."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as for pytest, which asks later
     _ask_imports(examined)
     if examined.is_broken(BACKEND):
         return

@@ -20,7 +20,7 @@
 ``progress.py``
     ``pytest_runtest_logreport``: print each failing result as it comes, and how far the run is.
 
-``environment.py`` and ``html_columns.py`` (pytest-html's report) are used by these.
+``places.py`` (where tests are), ``environment.py`` and ``html_columns.py`` (pytest-html's report) are used by these.
 """
 
 pytest_plugins = (

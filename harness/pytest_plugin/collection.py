@@ -16,6 +16,7 @@ from harness.data.kinds import ATTACHED, LEVELS
 from harness.pytest_plugin.header import header_of
 from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject
 from harness.pytest_plugin.options import is_worker, option, subject_of
+from harness.pytest_plugin.places import named_paths
 from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.requirements.finder import left_out
@@ -96,7 +97,7 @@ def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[
     """A problem for each waiver of the subject that matches no test, unless the user picked single tests."""
     if any("::" in arg for arg in config.args):
         return []
-    whole = not any(arg.endswith(".py") or (Path(arg).parent / "waivers.toml").exists() for arg in config.args)
+    whole = not any(path.suffix == ".py" or (path.parent / "waivers.toml").exists() for path in named_paths(config))
     names = dict.fromkeys((subject.implementation.name, subject.backend.name))
     found = [waiver for name in names for waiver in unmatched(subject.waivers, name, tests, whole)]
     return [f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement" for waiver in found]

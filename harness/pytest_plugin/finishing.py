@@ -10,6 +10,7 @@ import pytest
 from harness.data.text import one_line, ratio_text, visible
 from harness.pytest_plugin import html_columns
 from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, judged
+from harness.pytest_plugin.places import words_for
 from harness.pytest_plugin.running import RESULT, TRIAL
 from harness.records.record import Record, Verdict
 from harness.requirements.marker import Requirement, kind_of, requirement_of
@@ -59,7 +60,7 @@ def _record(
         cause=result.cause,
         **(trial.facts.as_record(failed is not None) if trial is not None else {}),
         **_evidence(result, failed),
-        reproduce=subject.reproduction(item.nodeid, _drawn_case(item, failed)),
+        reproduce=subject.reproduction(words_for(item), kind_of(item), _drawn_case(item, failed)),
         waiver=waiver.as_json() if waiver else None,
         features=[str(feature) for feature in requirement.features],
         source=requirement.source,

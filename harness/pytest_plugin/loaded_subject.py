@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
@@ -106,11 +107,11 @@ class LoadedSubject:
         covering = (w for w in self.waivers for subject in subjects if w.covers(requirement, nodeid, *subject))
         return next(covering, None)
 
-    def reproduction(self, nodeid: str, case: Any) -> str:
-        """A shell line that runs this case again."""
+    def reproduction(self, test: Sequence[str], world: str, case: Any) -> str:
+        """A shell line that runs this case again; ``test`` are the words that name it."""
         fields = case.as_json() if isinstance(case, Case) else None
-        words = pytest_line(nodeid, self.subject.implementation, self.subject.backend, fields)
-        if nodeid.endswith(f"[{ATTACHED}]"):
+        words = pytest_line(test, self.subject.implementation, self.subject.backend, fields)
+        if world == ATTACHED:
             words = launched(words, self.most_ranks(ATTACHED))
         return shlex.join(words)
 

@@ -72,7 +72,7 @@ class Recorder:
 
         Raises UsageError if the file cannot be written.
         """
-        command = " ".join(["pytest", *map(str, self._config.invocation_params.args)])
+        command = shlex.join(["pytest", *map(str, self._config.invocation_params.args)])
         self.header, self.most_workers = structs.replace(header, command=command), most_workers
         if not is_worker(self._config):
             self._opened()

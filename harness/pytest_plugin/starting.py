@@ -25,7 +25,7 @@ from harness.worlds.system.run_directory import folder
 from harness.worlds.workers import fork_server
 
 #: The files of this plugin that run tests. They import torch.
-_RUNNING_TESTS = ("collection", "running", "finishing")
+_RUNNING_TESTS = ("collection", "places", "running", "finishing")
 #: The key under which a worker receives how it shares devices: folder, its number, and of how many.
 _SHARE = "fsdp_conformance_devices"
 

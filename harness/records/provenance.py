@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: What judges: the harness, the requirements, and the nets that they are judged on.
-PACKAGES = ("harness", "reference_models", "suites")
+#: What judges: the harness, the requirements, and the nets that they are judged on; installed, it has the same digest.
+PACKAGES = ("fsdp_conformance", "harness", "reference_models", "suites")
 SUFFIXES = (".py", ".toml")
 #: Parts that run after the judging, and so cannot change a verdict.
 AFTERWARDS = (
@@ -50,7 +50,7 @@ def file_digest(path: Path) -> dict[str, str]:
 
 
 def sources_digest() -> str:
-    """The SHA-256 of the names and bytes of all sources that judge, and of the ``conftest.py`` beside them."""
+    """The SHA-256 of the names and bytes of all sources that judge."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for name, file in sorted(_files(package)):
@@ -75,6 +75,3 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
                 name = f"{package}/{file.relative_to(folder).as_posix()}"
                 if not name.startswith(AFTERWARDS):
                     yield name, file
-        beside = folder.parent / "conftest.py"
-        if package == "suites" and beside.exists():
-            yield "conftest.py", beside

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from harness.data.text import one_line
 from harness.records.codec import MAX_LINE, AnyLine, as_line, fitted, optional_fields
+from harness.records.homes import without_homes
 from harness.records.record import Header, Record
 
 #: pytest's exit status where the record file could not be written to its end; pytest's own are 0 to 5.
@@ -26,12 +27,12 @@ UNWRITTEN = 6
 
 
 def writable(line: AnyLine) -> tuple[AnyLine, list[str]]:
-    """The line as it can be written and read back, and a sentence for each optional field that had to go.
+    """The line as it can be written, read back and published, and a sentence for each optional field that had to go.
 
     Those go that do not fit; and the longest, where the line would be longer than readers take. Raises ValueError if
     a required field does not fit.
     """
-    given = structs.asdict(line)
+    given = without_homes(structs.asdict(line))
     kept, wrong = fitted(type(line), given)
     while len(as_line(kept).encode()) >= MAX_LINE:
         sizes = {name: len(str(given[name])) for name in optional_fields(line) if name not in wrong}

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 
 from harness.data.text import days_left, moment_text, plural, seconds_text, unique
 from harness.records.reader import Run, miscounted, missing
@@ -123,8 +124,16 @@ def page_of(runs: Sequence[Run]) -> Page:
     return Page(title, views, chapters, _environment(runs), comparison)
 
 
+def _place_of(path: Path) -> str:
+    """A record file as commands in the current folder name it; of one elsewhere the name alone."""
+    if not path.is_absolute():
+        return str(path)
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
+
+
 def _run_view(run: Run, anchor: str) -> RunView:
-    groups = groups_of(run.records, anchor, run.path.name)
+    groups = groups_of(run.records, anchor, _place_of(run.path))
     cards = [card for group in groups for card in group.cards]
     rows = {record.requirement: f"#{anchor_of(record.requirement)}" for record in run.records}
     hrefs = {record.nodeid: rows[record.requirement] for record in run.records}

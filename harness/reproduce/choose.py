@@ -34,10 +34,10 @@ class Choice:
     implementation: str
     backend: str
 
-    def nodeid(self, folder: Path) -> str:
-        """The node id for pytest, by the suites' own folder, wherever that is."""
-        file, _, name = self.test.nodeid.partition("::")
-        return f"{folder.parent / file}::{name}[{'-'.join(filter(None, (self.record.world, self.form)))}]"
+    @property
+    def nodeid(self) -> str:
+        """The node id in the suites that are installed here."""
+        return f"{self.test.nodeid}[{'-'.join(filter(None, (self.record.world, self.form)))}]"
 
 
 def choose(run: Run, wanted: str, folder: Path, implementation: str = "", backend: str = "") -> Choice:

@@ -119,7 +119,7 @@ def _load(spec: str, kind: type[Value]) -> Value:
     value = _imported(module_name, attribute, f"{word} {spec!r}")
     if not isinstance(value, kind):
         raise _refusal(
-            f"{word} {spec!r}: expected a harness.vendor.{kind.__name__}, got {type(value).__name__}; "
+            f"{word} {spec!r}: expected a fsdp_conformance.{kind.__name__}, got {type(value).__name__}; "
             f"build one with {kind.__name__}(name=…)"
         )
     wrong = misfit(value)

@@ -61,7 +61,7 @@ def _meeting(port: int) -> dict[str, object]:
 
 
 def _agent(port: int, variables: Mapping[str, object]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "harness.attached", "--", "pytest"]
+    command = [sys.executable, "-m", "fsdp_conformance", "attached", "--", "pytest"]
     environment = told(**variables, **_meeting(port))
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -72,7 +72,7 @@ def torchruns(nodes: int, *args: str) -> Iterator[list[subprocess.Popen[str]]]:
     kept = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{kept.port}", "--rdzv-conf=is_host=false"]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1", *meeting]
-    command += ["-m", "harness.attached", "--", "pytest", "-q", "-p", "no:cacheprovider", *args]
+    command += ["-m", "fsdp_conformance", "attached", "--", "pytest", "-q", "-p", "no:cacheprovider", *args]
     started = [
         subprocess.Popen(
             command, cwd=ROOT, env=told(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -213,7 +213,9 @@ def test_rows_under_torchrun_end_as_they_must(ended: tuple[Path, str, set[int]])
         assert rows[name].world == "attached"
     assert run.header.worlds == ["attached"]
     assert (run.header.environment["nodes"], run.header.environment["ranks per node"]) == ("2", "1")
-    assert rows["samples/dies"].reproduce.startswith("torchrun --nproc-per-node=2 -m harness.attached -- pytest ")
+    assert rows["samples/dies"].reproduce.startswith(
+        "torchrun --nproc-per-node=2 -m fsdp_conformance attached -- pytest "
+    )
 
 
 def test_a_run_that_is_told_to_end_ends_in_order(ended: tuple[Path, str, set[int]]) -> None:

@@ -74,7 +74,19 @@ Launcher = Callable[[Pair, Path, list[str]], list[list[str]]]
 @contextmanager
 def launched(launcher: Launcher, hosts: Pair, folder: Path, *args: str) -> Iterator[list[subprocess.Popen[str]]]:
     """The launchers, one or one for each host, of a run of the sample suite that is recorded."""
-    words = ["harness.attached", "--", "pytest", "-q", "-p", "no:cacheprovider", _SUITE, "--backend", "gloo", *args]
+    words = [
+        "fsdp_conformance",
+        "attached",
+        "--",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        _SUITE,
+        "--backend",
+        "gloo",
+        *args,
+    ]
     words += ["--record", str(folder / "run.jsonl")]
     with ExitStack() as stack:
         # What a killed host leaves behind goes with it; and the names of sockets have to be short.

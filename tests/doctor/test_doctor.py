@@ -144,7 +144,7 @@ def test_a_device_that_is_not_here_is_missing_and_nothing_of_it_is_tried() -> No
         ("dies:backend", "killed by SIGSEGV; in string_at"),
         ("leaves:backend", "exit code 3; npu: no licence"),
         ("values:unsuitable", "ranks must be int, got 'eight'"),
-        ("values:not_a_backend", "expected a harness.vendor.Backend, got str"),
+        ("values:not_a_backend", "expected a fsdp_conformance.Backend, got str"),
     ],
 )
 def test_a_broken_import_is_a_finding(module: str, words: str) -> None:

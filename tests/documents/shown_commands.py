@@ -88,20 +88,24 @@ def parse(words: Sequence[str], pytests: pytest.Parser) -> None:
 def _parse_ours(words: Sequence[str], pytests: pytest.Parser) -> None:
     name, *rest = words
     if name in ("--help", "--version"):
-        return
+        return None
     if name not in COMMANDS:
         raise Misspelt(f"fsdp-conformance has no {name!r}")
+    if name == "attached":
+        return _parse_pytest(pytest_arguments(rest), pytests)
     _, left = importlib.import_module(COMMANDS[name][0])._parser().parse_known_args(rest)
     if name == "run":
-        _parse_pytest(left, pytests)
-    elif left:
+        return _parse_pytest(left, pytests)
+    if left:
         raise Misspelt(f"fsdp-conformance {name} takes no {left}")
+    return None
 
 
 def _parse_pytest(words: Sequence[str], pytests: pytest.Parser) -> None:
     options, left = pytests.parse_known_and_unknown_args(list(words))
     files = [name.partition("::")[0] for name in options.file_or_dir]
-    strange = [*left, *(name for name in files if name.startswith("suites") and not (ROOT / name).exists())]
+    there = importlib.util.find_spec if options.pyargs else lambda name: (ROOT / name).exists()
+    strange = [*left, *(name for name in files if name.startswith("suites") and not there(name))]
     if strange and "…" not in "".join(strange) and "suites/test_x.py" not in strange:
         raise Misspelt(f"pytest takes no {strange}")
 
@@ -109,7 +113,7 @@ def _parse_pytest(words: Sequence[str], pytests: pytest.Parser) -> None:
 def _parse_torchrun(words: Sequence[str], pytests: pytest.Parser) -> None:
     options = get_args_parser().parse_args(list(words))
     if not options.module:
-        raise Misspelt("torchrun starts a module of ours: -m harness.attached")
+        raise Misspelt("torchrun starts a module of ours: -m fsdp_conformance attached")
     _parse_module(options.training_script, options.training_script_args, pytests)
 
 
@@ -122,7 +126,5 @@ def _parse_module(name: str, words: Sequence[str], pytests: pytest.Parser) -> No
     """A module of ours is there, and takes what it is given; others are not ours to know."""
     if (ROOT / name.partition(".")[0]).is_dir() and importlib.util.find_spec(name) is None:
         raise Misspelt(f"there is no module {name}")
-    if name == "harness.attached":
-        _parse_pytest(pytest_arguments(words), pytests)
-    elif name == "harness.report":
-        _parse_ours(["report", *words], pytests)
+    if name == "fsdp_conformance":
+        _parse_ours(words, pytests)

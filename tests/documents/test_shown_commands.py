@@ -37,14 +37,16 @@ def test_what_is_misspelt_is_seen(pytestconfig: pytest.Config) -> None:
     shown = [
         "fsdp-conformance doctor --backnd gloo",
         "fsdp-conformance docter",
+        "python -m fsdp_conformance docter",
         "fsdp-conformance doctor --patience soon",
         "fsdp-conformance run --wrld threads",
         "x=1 && nice -n5 pytest suites --levels must | tail",
         "pytest suites/test_of_nothing.py",
-        "torchrun --nodes=2 -m harness.attached -- pytest suites",
+        "pytest --pyargs suites.training.test_of_nothing",
+        "torchrun --nodes=2 -m fsdp_conformance attached -- pytest suites",
         "torchrun --nnodes=2 -m harness.atached -- pytest suites",
-        "srun python -m harness.attached pytst suites",
-        "mpiexec -n 2 -genv MASTER_ADDR here python -m harness.attached -- pytst suites",
+        "srun python -m fsdp_conformance attached pytst suites",
+        "mpiexec -n 2 -genv MASTER_ADDR here python -m fsdp_conformance attached -- pytst suites",
     ]
     for text in shown:
         [words] = commands(text)

@@ -106,4 +106,4 @@ def test_every_wrong_factory_is_tried() -> None:
 def test_the_entry_point_is_declared() -> None:
     """Where the project is installed, pytest loads what loads the plugin for a model."""
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    assert '[project.entry-points.pytest11]\nfsdp_conformance = "harness.entry_point"' in text
+    assert '[project.entry-points.pytest11]\nfsdp_conformance = "fsdp_conformance.entry_point"' in text

@@ -103,8 +103,9 @@ def repository(tmp_path: Path) -> Path:
 def run_there(repository: Path, *words: str) -> Completed:
     """pytest in that folder, with the entry point of this project loaded as where it is installed."""
     paths = os.pathsep.join([str(ROOT), str(repository)])
-    is_installed = any(point.value == "harness.entry_point" for point in entry_points(group="pytest11"))
-    command = [sys.executable, "-m", "pytest", "-q", *([] if is_installed else ["-p", "harness.entry_point"]), *words]
+    is_installed = any(point.value == "fsdp_conformance.entry_point" for point in entry_points(group="pytest11"))
+    plugin = [] if is_installed else ["-p", "fsdp_conformance.entry_point"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, *words]
     environment = {**os.environ, "PYTHONPATH": paths}
     return subprocess.run(
         command, cwd=repository, env=environment, capture_output=True, text=True, timeout=GUARD, check=False

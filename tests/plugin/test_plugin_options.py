@@ -80,7 +80,7 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
         (["--implementation", "tests.plugin.samples:x"], "module 'tests.plugin.samples' has no 'x'; define it"),
         (["--implementation", "tests.plugin.samples:empty_claim"], "but gives no 'Implementation.checkp"),
         (["--implementation", "tests.plugin.samples:both_ways"], "both claims and disclaims fully_shard: decide"),
-        (["--implementation", "tests.plugin.samples:not_an_implementation"], "expected a harness.vendor.Impl"),
+        (["--implementation", "tests.plugin.samples:not_an_implementation"], "expected a fsdp_conformance.Impl"),
         (["--world", "moon"], "--world 'moon': expected one of threads, processes, attached, both"),
         (["--unclaimed", "maybe"], "--unclaimed 'maybe': expected one of leave, try"),
         (["--level", "maybe"], "--level 'maybe': expected one of must, should, may, all"),

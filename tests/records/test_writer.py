@@ -14,6 +14,7 @@ from msgspec import structs
 
 from harness.records import writer
 from harness.records.codec import MAX_LINE
+from harness.records.homes import without_homes
 from harness.records.reader import read_run
 from harness.records.record import Footer, Header, Record, Verdict
 from harness.records.writer import Journal, writable
@@ -30,6 +31,18 @@ def write(path: Path, *lines: Header | Record | Footer) -> list[str]:
     told = [problem for line in lines for problem in kept.write(line)]
     kept.close()
     return told
+
+
+def test_home_directories_are_tildes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they stand in a record, and in no other name; where there is none, such as in a container, all stays."""
+    monkeypatch.setenv("HOME", "/users/ada/")
+    told = ["/users/ada/x.py", "of /users/ada.", "/users/adam/y", "/mnt/users/ada/z"]
+    kept, _ = writable(row("a", Verdict.FAIL, message="\n".join(told), ranks=[{"rank": 0, "log": told[0]}]))
+    assert isinstance(kept, Record)
+    assert kept.message.split("\n") == ["~/x.py", "of ~.", *told[2:]]
+    assert kept.ranks == [{"rank": 0, "log": "~/x.py"}]
+    monkeypatch.setenv("HOME", "/")
+    assert without_homes("/users/ada/x.py") == "/users/ada/x.py"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from harness import cli
+from harness.commands.pytest_process import PYTEST
 from harness.records.record import Record, Verdict
 from harness.reproduce.suite_test import drawn_arguments, function_of
 from tests.report.report_samples import file_of, run_of
-from tests.reproduce.reproduce_samples import CASE, ROOT, SUITES, TESTS, failure
+from tests.reproduce.reproduce_samples import CASE, ROOT, TESTS, failure
 
 Asked = Callable[..., tuple[int, list[str], str]]
 
@@ -26,14 +27,16 @@ Asked = Callable[..., tuple[int, list[str], str]]
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Asked:
     """Call the command with a file of these records: its status, the words that it would run, and what it said."""
 
-    def ask(records: list[Record], *arguments: str) -> tuple[int, list[str], str]:
+    def ask(records: list[Record], *arguments: str, there: Path = ROOT) -> tuple[int, list[str], str]:
         run: list[list[str]] = []
 
         def noted(words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
-            run.append(words)
+            assert tuple(words[: len(PYTEST)]) == PYTEST
+            run.append(["pytest", *words[len(PYTEST) :]])
             return subprocess.CompletedProcess(words, 5)
 
         monkeypatch.setattr(subprocess, "run", noted)
+        monkeypatch.chdir(there)
         name, *rest = arguments
         status = cli.main(["reproduce", str(file_of(run_of(*records), tmp_path / "run.jsonl")), name, *rest])
         said = capsys.readouterr()
@@ -51,15 +54,22 @@ def test_a_result_is_named_by_requirement_or_node_id(asked: Asked, name: str) ->
     """A requirement and a test mean their result that failed; with a world, the result in it."""
     status, words, _ = asked(BOTH, name)
     assert status == 5  # pytest's own
-    assert words[:4] == [sys.executable, "-m", "pytest", f"{ROOT / NODE}[processes]"]
-    assert words[4:-1] == ["--implementation", "torch", "--backend", "gloo", "--case"]
+    assert words[:2] == ["pytest", f"{NODE}[processes]"]
+    assert words[2:-1] == ["--implementation", "torch", "--backend", "gloo", "--case"]
     assert json.loads(words[-1]) == CASE
 
 
 def test_the_line_that_is_run_is_printed(asked: Asked) -> None:
     """What is printed runs the same when it is typed."""
     _, words, said = asked(BOTH, "parity/exact")
-    assert shlex.split(said) == words[2:]
+    assert shlex.split(said) == words
+
+
+def test_in_another_folder_a_test_is_named_by_its_module(asked: Asked, tmp_path: Path) -> None:
+    """Where there are no suites in the current folder, pytest finds them by where Python imports them from."""
+    _, words, _ = asked(BOTH, "parity/exact", there=tmp_path)
+    module, _, test = NODE.partition("::")
+    assert words[1:3] == ["--pyargs", f"{module.removesuffix('.py').replace('/', '.')}::{test}[processes]"]
 
 
 def test_what_a_test_draws_is_its_case() -> None:
@@ -71,7 +81,7 @@ def test_what_a_test_draws_is_its_case() -> None:
 def test_a_test_that_passed_is_run_whole(asked: Asked) -> None:
     """Of a test that passed no case is recorded, so that all its cases are run."""
     _, words, _ = asked(BOTH, "parity/exact[threads]")
-    assert words[3:] == [f"{ROOT / NODE}[threads]", "--implementation", "torch", "--backend", "gloo"]
+    assert words[1:] == [f"{NODE}[threads]", "--implementation", "torch", "--backend", "gloo"]
 
 
 def test_further_words_go_to_pytest(asked: Asked) -> None:
@@ -86,7 +96,7 @@ def test_further_words_go_to_pytest(asked: Asked) -> None:
 def test_of_two_failures_the_first_is_run_and_the_other_named(asked: Asked) -> None:
     """Where a requirement fails in both worlds, one is run, and it is said how to have the other."""
     _, words, said = asked([failure(), failure(world="processes")], "parity/exact")
-    assert words[3].endswith("[threads]")
+    assert words[1].endswith("[threads]")
     assert f"this is '{NODE}[threads]'; '{NODE}[processes]' is red, too" in said
 
 
@@ -109,8 +119,8 @@ def test_torchrun_has_as_many_ranks_as_the_case(asked: Asked) -> None:
     status, words, said = asked(BOTH, "parity/exact", "--torchrun")
     assert (status, words) == (0, [])
     line = shlex.split(said)
-    assert line[:4] == ["torchrun", "--nproc-per-node=2", "-m", "harness.attached"]
-    assert line[4:7] == ["--", "pytest", f"{ROOT / NODE}[processes]"]
+    assert line[:5] == ["torchrun", "--nproc-per-node=2", "-m", "fsdp_conformance", "attached"]
+    assert line[5:8] == ["--", "pytest", f"{NODE}[processes]"]
 
 
 def test_a_result_of_the_attached_world_needs_its_launcher(asked: Asked) -> None:
@@ -147,7 +157,7 @@ def test_where_there_is_no_script_the_command_that_shows_the_failure_is_printed(
     sentence, line = said.splitlines()
     assert (status, words) == (2, [])
     assert why in sentence
-    assert shlex.split(line) == again[2:]
+    assert shlex.split(line) == again
 
 
 def test_of_a_launchers_ranks_the_command_without_a_script_is_torchruns(asked: Asked) -> None:
@@ -181,7 +191,7 @@ def test_a_strangers_module_is_imported_on_nobodys_word_but_the_users(asked: Ask
     _, words, _ = asked(
         [failure(reproduce=line)], "parity/exact", "--implementation", "mine:value", "--backend", "gloo"
     )
-    assert words[4:6] == ["--implementation", "mine:value"]
+    assert words[2:4] == ["--implementation", "mine:value"]
 
 
 def test_only_worlds_that_there_are_are_run_in(asked: Asked) -> None:
@@ -250,4 +260,4 @@ def test_the_command_runs_the_case_that_failed_and_ends_as_pytest(tmp_path: Path
     lines = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
     [judged] = [line for line in lines if line["kind"] == "record"]
     assert (judged["verdict"], judged["case"], judged["examples"]) == ("fail", CASE, 1)
-    assert str(SUITES) in ended.stdout
+    assert NODE in ended.stdout

@@ -164,14 +164,14 @@ def test_a_killed_run_command_takes_pytest_with_it(tmp_path: Path) -> None:
 
 def test_the_fork_server_is_not_interrupted_while_it_imports() -> None:
     """Ctrl-C reaches all processes of a terminal; the server ignores it from its first import on, and others do not."""
-    code = "import os, signal, harness.worlds.system.no_interrupts; os.kill(os.getpid(), signal.SIGINT); print('alive')"
+    code = "import os, signal, fsdp_conformance.in_fork_server; os.kill(os.getpid(), signal.SIGINT); print('alive')"
     for flag, ends in ((FORK_SERVER_FLAG, (0, "alive\n")), ("ANOTHER", (-signal.SIGINT, ""))):
         environment = {**os.environ, flag: "1"}
         ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert (ended.returncode, ended.stdout) == ends
     start_ahead(gloo)
     server: Any = multiprocessing.forkserver
-    assert server._forkserver._preload_modules[0] == "harness.worlds.system.no_interrupts"
+    assert server._forkserver._preload_modules[0] == "fsdp_conformance.in_fork_server"
 
 
 def test_pytest_is_told_to_end_when_its_time_is_up(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch.distributed import fsdp
 
-from harness.vendor import CORE, Backend, Feature, Implementation
+from fsdp_conformance import CORE, Backend, Feature, Implementation
 from my_accelerator import sharding
 
 backend = Backend(

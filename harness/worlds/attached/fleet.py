@@ -129,7 +129,7 @@ def fleet() -> Fleet:
     if _fleet is None:
         raise ValueError(
             "an attached world needs ranks that are there already: start pytest by a launcher, as in "
-            "`torchrun --nproc-per-node=2 -m harness.attached -- pytest suites`"
+            "`torchrun --nproc-per-node=2 -m fsdp_conformance attached -- pytest suites`"
         )
     return _fleet
 

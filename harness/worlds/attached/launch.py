@@ -96,7 +96,7 @@ def launched(environment: Mapping[str, str]) -> Launch:
     if given is None:
         raise ValueError(
             "no launcher has started this process: expected RANK and WORLD_SIZE, as torchrun sets them, or what srun "
-            "or mpiexec sets; start it by `torchrun --nproc-per-node=2 -m harness.attached -- pytest suites`"
+            "or mpiexec sets; start it by `torchrun --nproc-per-node=2 -m fsdp_conformance attached -- pytest suites`"
         )
     mpiexec = None
     if given.rank == "PMI_RANK" and "PMI_FD" in environment:

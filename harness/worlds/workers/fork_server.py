@@ -18,7 +18,7 @@ from harness.vendor.api import Backend
 from harness.worlds.system.run_directory import FOLDER_VARIABLE, folder
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-#: Tells ``no_interrupts`` and ``preload`` that they are imported by the fork server.
+#: Tells ``in_fork_server`` and ``preload`` that they are imported by the fork server.
 FORK_SERVER_FLAG = "FSDP_CONFORMANCE_FORK_SERVER"
 PROGRAMS_VARIABLE = "FSDP_CONFORMANCE_PROGRAMS"
 
@@ -47,7 +47,7 @@ def ensure_running() -> None:
     """Start the fork server with our preload; Python 3.11's does not hand on ``sys.path``, so PYTHONPATH must."""
     # An abstract socket has no owner: the fork servers of 3.10.0 to 3.10.8 and of 3.11.0 would obey other users.
     vars(multiprocessing.util)["abstract_sockets_supported"] = False
-    multiprocessing.set_forkserver_preload(["harness.worlds.system.no_interrupts", "harness.worlds.preload"])
+    multiprocessing.set_forkserver_preload(["fsdp_conformance.in_fork_server", "harness.worlds.preload"])
     root = str(Path(harness.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     passed = {FORK_SERVER_FLAG: "1", PROGRAMS_VARIABLE: ",".join(_programs), FOLDER_VARIABLE: str(folder())}
