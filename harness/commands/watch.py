@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.data.text import one_line
+from harness.pytest_plugin.planned import planned_results
 from harness.pytest_plugin.progress import Progress
 from harness.records.reader import RecordFileError, Run, miscounted, read_run
 
@@ -19,7 +19,10 @@ _LOOK = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print red results as they come, and how far the run is; the run's exit status, or 2 if this is no record file."""
+    """Print red results as they come, and how far the run is; the run's exit status, or 2 if this is no record file.
+
+    A file that is not there yet is waited for.
+    """
     options = _parser().parse_args(arguments)
     try:
         return _watch(options.run, options.every)
@@ -28,12 +31,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _watch(path: Path, every: float) -> int:
-    progress, printed, size = Progress(0), float("-inf"), -1
+    progress, printed, size = Progress({}), float("-inf"), -1
+    if not path.exists():
+        print(one_line(f"waiting for {path}, which is not there yet"), flush=True)
     while True:
-        grown = path.stat().st_size
+        grown = path.stat().st_size if path.exists() else 0
         if grown != size and grown > 0:
             size, run = grown, read_run(path)
-            progress.planned = len(set(run.header.plan))
+            progress.planned = progress.planned or planned_results(run.header.plan)
             for red in filter(None, map(progress.add, run.records)):
                 print(red, flush=True)
             if run.footer is not None:
@@ -54,8 +59,8 @@ def _seconds_of(run: Run) -> float:
         return float("nan")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance watch",
         description="Follow a run by its record file (pytest's --record), from any terminal: print each red result as "
         "it comes, and regularly how far the run is. Ends with the run; Ctrl-C ends it earlier and does not affect the "
