@@ -51,8 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _check_shared(options)
     except ValueError as error:
-        refuse("run", error)
-        return _REFUSED
+        return refuse("run", error)
     return _run(options, files, rest)
 
 

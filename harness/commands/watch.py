@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 from collections.abc import Sequence
@@ -42,7 +43,8 @@ def _watch(path: Path, every: float) -> int:
             for red in filter(None, map(progress.add, run.records)):
                 print(red, flush=True)
             if run.footer is not None:
-                print("\n".join([progress.line(run.footer.seconds), *map(one_line, miscounted(run))]), flush=True)
+                last = progress.line(run.footer.seconds, is_over=True)
+                print("\n".join([last, *map(one_line, miscounted(run))]), flush=True)
                 return min(run.footer.exit_status, 255)
             if time.monotonic() - printed >= every:
                 printed = time.monotonic()
@@ -59,6 +61,16 @@ def _seconds_of(run: Run) -> float:
         return float("nan")
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {one_line(text, 40)!r}")
+    return seconds
+
+
 def _parser() -> Parser:
     parser = Parser(
         prog="fsdp-conformance watch",
@@ -68,7 +80,6 @@ def _parser() -> Parser:
         epilog="exit status: the run's own once it has ended; 2 the file cannot be read, or is no record file.",
     )
     parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="the record file that a run is writing")
-    parser.add_argument(
-        "--every", type=float, default=10.0, metavar="SECONDS", help="time between two lines of progress (default: 10)"
-    )
+    words = "time between two lines of progress (default: %(default)g)"
+    parser.add_argument("--every", type=_seconds, default=10.0, metavar="SECONDS", help=words)
     return parser

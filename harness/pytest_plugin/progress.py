@@ -77,11 +77,14 @@ class Progress:
             return ""
         return result_line(record)
 
-    def line(self, seconds: float, current: str = "") -> str:
-        """The line after ``seconds``; ``current`` is the node id of what runs now. The least important comes last."""
+    def line(self, seconds: float, current: str = "", is_over: bool = False) -> str:
+        """The line after ``seconds``; ``current`` is the node id of what runs now. The least important comes last.
+
+        Of a run that ``is_over``, however it ended, no time is left.
+        """
         done, all_of_them = len(self._verdicts), len(self.planned)
         percent = 100 * done // max(all_of_them, done, 1)
-        left = self._seconds_left(seconds)
+        left = 0.0 if is_over else self._seconds_left(seconds)
         time_left = f", about {seconds_text(left)} left" if left > 0 else ""
         counts = Counter(self._verdicts.values())
         found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
@@ -147,7 +150,7 @@ class LiveProgress:
     def _print(self, progress: Progress, current: str) -> None:
         assert self._started is not None, "a test has begun"
         self._printed = time.monotonic()
-        line = progress.line(self._printed - self._started, current)
+        line = progress.line(self._printed - self._started, current, self._is_over)
         if self._terminal.isatty:
             self._terminal.rewrite(line[: shutil.get_terminal_size().columns - 1], erase=True)
             self._terminal.currentfspath = -2  # as pytest notes that the cursor is within a line

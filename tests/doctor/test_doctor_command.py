@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from harness import cli
 from harness.doctor import device, findings_text, groups, imports, requirements
 from harness.doctor.checks import Check, Finding, NotTried, Status, Wrong, answer, last_line, of_ranks
 from harness.doctor.examination import Examination
@@ -17,14 +16,6 @@ pytestmark = pytest.mark.alone
 
 
 # What it is asked, and what it says.
-
-
-def test_a_patience_out_of_bounds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2, and what was expected."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["doctor", "--patience", "0"])
-    assert ended.value.code == 2
-    assert "expected 1 to 3600 seconds, got 0" in capsys.readouterr().err
 
 
 def every_check() -> list[Check]:
