@@ -30,7 +30,8 @@ exit status:
   0  no result is red; the page says whether something was not run
   1  a result is red (it fails, its waiver is stale, or the suite broke), or the run has a problem,
      such as a waiver that matches nothing
-  2  the run was interrupted, or stopped because ranks cannot be started, or there is no page
+  2  the run was interrupted, or stopped because ranks cannot be started or nothing reads its output, or there is
+     no page
   6  the record file could not be written, as on a full disk, so the run was stopped
   other numbers are pytest's: 4 means that an option is wrong, or that another run is writing the record file;
   137 that pytest was killed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli import Parser, refuse
-from harness.data.text import visible
+from harness.data.text import one_line, visible
 from harness.records.output import write_output
 from harness.records.reader import RecordFileError, read_run
 from harness.records.standing import standing
@@ -23,8 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_output(page, render(runs), options.records, "-o", "page.html")
     except (RecordFileError, OSError) as error:
         return refuse("report", error)
-    for note in (note for run in runs for note in run.damage):
-        print(f"fsdp-conformance report: {note}", file=sys.stderr)
+    for damage in filter(None, (run.damage for run in runs)):
+        more = f"; and {len(damage) - 1} more, which the page has" if len(damage) > 1 else ""
+        print(one_line(f"fsdp-conformance report: {damage[0]}{more}", 2000), file=sys.stderr)
     for run in runs:
         print(visible(f"{run.header.implementation} on {run.header.backend}: {standing(run)}"))
     print(page.resolve().as_uri())

@@ -48,7 +48,27 @@ def test_what_counts_comes_first_in_what_to_do() -> None:
     assert advice.index("collectives/average wrong:") < advice.index("collectives/all-to-all missing (should):")
     assert "without it: " in advice
     assert "do: implement ReduceOp.AVG" in advice
-    assert "a MUST depends on collectives/average (" in text.splitlines()[0]
+
+
+def test_the_verdict_is_repeated_below_the_advice() -> None:
+    """It stands below the findings, which came one by one, and again as the last line; without advice, once."""
+    lines = findings_text.text(examined(collectives_average=Status.WRONG)).splitlines()
+    assert lines[2] == lines[-1]
+    assert "a MUST depends on collectives/average (" in lines[-1]
+    lines = findings_text.text(examined()).splitlines()
+    assert lines[-1].startswith("fsdp-conformance doctor: ")
+    assert len(lines) == 3
+
+
+def test_each_finding_is_told_as_it_comes() -> None:
+    """Whoever examines hears of a finding before the next check."""
+    told: list[Finding] = []
+    one, two, *_ = every_check()
+    asking = Examination("torch", "gloo", told=told.append)
+    asking.leave_out(one, "there is none")
+    asking.ask(two, "", lambda seconds: Finding(two, Status.FOUND if len(told) == 1 else Status.WRONG))
+    assert [found.state for found in told] == [Status.NOT_TRIED, Status.FOUND]
+    assert told == asking.findings
 
 
 def test_what_a_vendor_says_cannot_steer_a_terminal() -> None:
