@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
     if left:
         print(f"fsdp-conformance run: stopped, see above; not judged: {', '.join(left)}", file=sys.stderr)
     if not records:
-        if status != _REFUSED:  # pytest has said why
+        if status not in (_INTERRUPTED, _REFUSED):  # of these pytest has said why
             print("fsdp-conformance run: nothing was recorded, so there is no page; see above", file=sys.stderr)
         return status or 1
     return max(status, report([*map(str, records), "-o", str(options.output / "page.html")]))
