@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.commands.verify import lines_of
 from harness.data.text import plural, visible
 from harness.records.output import replace_file
@@ -39,8 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance bundle",
         description="Make one archive of record files, with the page made of them, the waiver files that the runs "
         "read, and a manifest with the SHA-256 of each. The same files give the same bytes. The archive is verified "

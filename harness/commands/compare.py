@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import to_builtins
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.data.text import one_line
 from harness.records.output import json_document, write_output
 from harness.records.reader import RecordFileError, read_run
@@ -31,8 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if comparison.regressions or (options.strict and _passes_lost(comparison)) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance compare",
         description="Show what differs between two runs: versions and environment first, then results that regressed, "
         "were fixed, are newly run, no longer run, added or removed. Only results that passed in the reference A can "

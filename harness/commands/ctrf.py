@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.exports.ctrf import ctrf_of
 from harness.records.output import json_document, write_output
 from harness.records.reader import RecordFileError, read_run
@@ -26,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance ctrf",
         description="Write a run as CTRF JSON, the Common Test Report Format that dashboards and CI show. Our verdicts "
         "are in rawStatus; a waived result has the status other, and a planned one that was never written is pending.",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.commands.pytest_process import PYTEST
 from harness.data.kinds import ATTACHED
 from harness.data.text import one_line, visible
@@ -86,8 +86,8 @@ def _tell_others(run: Run, choice: Choice) -> None:
         print(f"fsdp-conformance reproduce: this is {this}; {other}{more} is red, too", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance reproduce",
         usage="fsdp-conformance reproduce [--script | --torchrun] [OPTION …] RUN.jsonl ID [-- PYTEST-OPTION …]",
         description="Run a recorded result again: the same test, on the same subject, with the case that failed. Or "

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from harness.cli import Parser, refuse
 from harness.commands.pytest_process import run_pytest
-from harness.records.reader import RecordFileError, read_run
 from harness.report.__main__ import main as report
-from harness.worlds.base import WorldCannotStart
+from harness.vendor.api import Backend
+from harness.vendor.load import factory_target, target
 
 _REST = """common options of pytest:
   --waivers FILE.toml          known failures
@@ -28,7 +29,8 @@ exit status:
   0  no result is red; the page says whether something was not run
   1  a result is red (it fails, its waiver is stale, or the suite broke), or the run has a problem,
      such as a waiver that matches nothing
-  2  the run was interrupted, or stopped because ranks cannot be started, or there is no page
+  2  the run was interrupted, or stopped because ranks cannot be started or nothing reads its output, or there is
+     no page
   6  the record file could not be written, as on a full disk, so the run was stopped
   other numbers are pytest's: 4 means that an option is wrong, or that another run is writing the record file;
   137 that pytest was killed
@@ -46,11 +48,23 @@ def main(arguments: Sequence[str]) -> int:
     files = {name: _file_name(name) for name in names}
     if len(set(files.values())) < len(files):
         parser.error(f"argument --implementation: {', '.join(files)} would write the same files; run them one by one")
+    try:
+        _check_shared(options)
+    except ValueError as error:
+        return refuse("run", error)
     return _run(options, files, rest)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _check_shared(options: argparse.Namespace) -> None:
+    """What all implementations would be refused for. Raises ValueError for names that are not known."""
+    for backend in (options.backend, *([options.fallback] if options.fallback not in (None, "none") else [])):
+        target(backend, Backend)
+    if options.model:
+        factory_target(options.model)
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance run",
         description="Run the suites on each implementation. Writes a record file for each, and one page.html, to a\n"
         "folder. The file of NAME is NAME.jsonl, and that of module:attribute is module-attribute.jsonl.\n"
@@ -116,12 +130,13 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
         status = _INTERRUPTED if is_interrupted else max(status, ended)
         is_written = ended != _REFUSED and _stamp(record) != before  # another run may be writing it
         records += [record] if is_written else []
-        if is_interrupted or (ended == _INTERRUPTED and is_written and _cannot_start(record)):
+        if status == _INTERRUPTED:  # whatever it was, such as worlds that cannot start, another would meet it, too
             break
     if left:
         print(f"fsdp-conformance run: stopped, see above; not judged: {', '.join(left)}", file=sys.stderr)
     if not records:
-        print("fsdp-conformance: nothing was recorded, so there is no page; see the messages above", file=sys.stderr)
+        if status not in (_INTERRUPTED, _REFUSED):  # of these pytest has said why
+            print("fsdp-conformance run: nothing was recorded, so there is no page; see above", file=sys.stderr)
         return status or 1
     return max(status, report([*map(str, records), "-o", str(options.output / "page.html")]))
 
@@ -133,14 +148,6 @@ def _stamp(record: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _cannot_start(record: Path) -> bool:
-    """Whether a run met worlds that cannot start: those of another implementation would not start either."""
-    try:
-        return any(one.cause == WorldCannotStart.cause for one in read_run(record).records)
-    except RecordFileError:  # the page reports it
-        return False
 
 
 def _others(options: argparse.Namespace, name: str) -> Iterator[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.data.kinds import LEVELS
 from harness.data.text import one_line, plural
 from harness.records.provenance import sources_digest
@@ -83,8 +82,8 @@ def _counts(run: Run) -> Iterator[str]:
         yield f"  {level:6} {plural(sum(counts.values()), 'result'):>12}: {shown}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance verify",
         description="Check that an archive is intact: its members have the digests that the manifest states, every "
         "planned result is there, the verdicts counted again give the manifest and the page, and the waivers that "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.data.text import one_line, plural
 from harness.records.provenance import suites_folder
 from harness.records.reader import RecordFileError, read_run
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
         return refuse(f"waivers {options.act}", error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance waivers",
         description="Waivers are known failures with an issue, a reason and a last day. check reports for each waiver "
         "of a file whether it matches a requirement, has expired, or is still needed; suggest prints a stanza for each "

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.data.text import one_line
+from harness.pytest_plugin.planned import planned_results
 from harness.pytest_plugin.progress import Progress
 from harness.records.reader import RecordFileError, Run, miscounted, read_run
 
@@ -19,7 +20,10 @@ _LOOK = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print red results as they come, and how far the run is; the run's exit status, or 2 if this is no record file."""
+    """Print red results as they come, and how far the run is; the run's exit status, or 2 if this is no record file.
+
+    A file that is not there yet is waited for.
+    """
     options = _parser().parse_args(arguments)
     try:
         return _watch(options.run, options.every)
@@ -28,16 +32,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _watch(path: Path, every: float) -> int:
-    progress, printed, size = Progress(0), float("-inf"), -1
+    progress, printed, size = Progress({}), float("-inf"), -1
+    if not path.exists():
+        print(one_line(f"waiting for {path}, which is not there yet"), flush=True)
     while True:
-        grown = path.stat().st_size
+        grown = path.stat().st_size if path.exists() else 0
         if grown != size and grown > 0:
             size, run = grown, read_run(path)
-            progress.planned = len(set(run.header.plan))
+            progress.planned = progress.planned or planned_results(run.header.plan)
             for red in filter(None, map(progress.add, run.records)):
                 print(red, flush=True)
             if run.footer is not None:
-                print("\n".join([progress.line(run.footer.seconds), *map(one_line, miscounted(run))]), flush=True)
+                last = progress.line(run.footer.seconds, is_over=True)
+                print("\n".join([last, *map(one_line, miscounted(run))]), flush=True)
                 return min(run.footer.exit_status, 255)
             if time.monotonic() - printed >= every:
                 printed = time.monotonic()
@@ -54,8 +61,18 @@ def _seconds_of(run: Run) -> float:
         return float("nan")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {one_line(text, 40)!r}")
+    return seconds
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance watch",
         description="Follow a run by its record file (pytest's --record), from any terminal: print each red result as "
         "it comes, and regularly how far the run is. Ends with the run; Ctrl-C ends it earlier and does not affect the "
@@ -63,7 +80,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit status: the run's own once it has ended; 2 the file cannot be read, or is no record file.",
     )
     parser.add_argument("run", type=Path, metavar="RUN.jsonl", help="the record file that a run is writing")
-    parser.add_argument(
-        "--every", type=float, default=10.0, metavar="SECONDS", help="time between two lines of progress (default: 10)"
-    )
+    words = "time between two lines of progress (default: %(default)g)"
+    parser.add_argument("--every", type=_seconds, default=10.0, metavar="SECONDS", help=words)
     return parser

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.doctor import findings_text
+from harness.doctor.checks import Finding
 from harness.doctor.examination import PATIENCE, Examination, Refused
 from harness.doctor.imports import AUTOLOAD, IMPORT_TORCH, torch_itself
 from harness.records.output import replace_file
@@ -28,11 +29,12 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.patience <= 3600:
         parser.error(f"argument --patience: expected 1 to 3600 seconds, got {options.patience:g}")
     try:
-        examined = examine(Examination(options.implementation, options.backend, options.patience))
+        told = _print_finding if options.json != "-" else _keep_quiet
+        examined = examine(Examination(options.implementation, options.backend, options.patience, told=told))
     except Refused as refused:
         return refuse("doctor", refused)
     if options.json != "-":
-        print(findings_text.text(examined), end="")
+        print(findings_text.text(examined))
     return _written(options.json, examined)
 
 
@@ -41,7 +43,7 @@ def examine(examined: Examination) -> Examination:
 
     torch is imported here only after a process of its own has done so, if need be without what loads itself.
     """
-    examined.findings.append(torch_itself(examined.patience))
+    examined.add(torch_itself(examined.patience))
     if examined.is_broken(IMPORT_TORCH):
         os.environ[AUTOLOAD] = "0"
         if torch_itself(examined.patience).is_fault:
@@ -52,8 +54,16 @@ def examine(examined: Examination) -> Examination:
     return examined
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _print_finding(found: Finding) -> None:
+    print(findings_text.line(found), flush=True)
+
+
+def _keep_quiet(found: Finding) -> None:
+    """The JSON has it."""
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance doctor",
         description="Name each hook, operation and collective that composable FSDP needs of a device and a\n"
         "process-group backend, whether it is there and right, and what to do if not. It takes a\n"

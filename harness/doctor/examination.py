@@ -23,7 +23,8 @@ class Examination:
     """What was found, in the order of asking, and facts about the subject as far as they are known.
 
     ``patience`` is how long a question may take, ``whole`` how long all of them (default: three such), in seconds;
-    ``only`` are the ids of what is asked once the subject is loaded (default: all).
+    ``only`` are the ids of what is asked once the subject is loaded (default: all). ``told`` is called with each
+    finding as it comes.
     """
 
     implementation: str
@@ -34,6 +35,7 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     incomplete: bool = False
+    told: Callable[[Finding], object] = lambda found: None
     _began: float = 0.0
 
     def __post_init__(self) -> None:
@@ -52,11 +54,16 @@ class Examination:
         if found.is_fault and (why_not := self.too_late()):  # it had less time than it may take
             self.leave_out(check, why_not)
             return
-        self.findings.append(replace(found, seconds=round(time.monotonic() - began, 3)))
+        self.add(replace(found, seconds=round(time.monotonic() - began, 3)))
 
     def leave_out(self, check: Check, why: str) -> None:
         """Say why a check was not tried."""
-        self.findings.append(Finding(check, Status.NOT_TRIED, why))
+        self.add(Finding(check, Status.NOT_TRIED, why))
+
+    def add(self, found: Finding) -> None:
+        """Keep a finding, and tell it at once."""
+        self.findings.append(found)
+        self.told(found)
 
     def too_late(self) -> str:
         """Why nothing more is asked when the time of all is over; "" while it is not."""

@@ -1,4 +1,4 @@
-"""The findings as a table for a log, and as JSON for a machine."""
+"""The findings as lines for a log, with a verdict and advice, and as JSON for a machine."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def status(examined: Examination) -> int:
 
 
 def text(examined: Examination) -> str:
-    """The summary in one line, the table, and what to do."""
+    """What comes below the findings: the subject, the verdict in one line, what to do, and the verdict again."""
     faults = [found for found in examined.findings if found.is_fault]
-    lines = [_summary(examined), _subject(examined), "", *map(_line, examined.findings)]
+    verdict = _summary(examined)
+    lines = ["", _subject(examined), verdict]
     if faults:
         lines += ["", "What to do, from the top, since what is below may follow from it:"]
     for found in sorted(faults, key=lambda found: not found.counts):
         lines += ["", *_advice(found)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", verdict] if faults else [])])
 
 
 def _summary(examined: Examination) -> str:
@@ -58,7 +59,8 @@ def _subject(examined: Examination) -> str:
     return f"{names}{torch}, Python {platform.python_version()}"
 
 
-def _line(found: Finding) -> str:
+def line(found: Finding) -> str:
+    """One finding."""
     said = f"  [{one_line(found.said, 100)}]" if found.said else ""
     return f"{found.state:<10}{found.check.id}: {found.check.what.replace('`', '')}{said}"
 

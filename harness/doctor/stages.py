@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from harness.doctor import device, groups, processes, requirements, sharding
+from harness.doctor.checks import Finding, Status
 from harness.doctor.examination import Examination, Refused
 from harness.doctor.imports import BACKEND, IMPLEMENTATION, REFUSED, load
 from harness.vendor.api import Backend
@@ -32,6 +33,10 @@ def ask_subject(examined: Examination) -> None:
     facts = {"name": backend.name, "device_type": backend.device_type, "process_group": backend.process_group}
     examined.facts = {**facts, "ranks": backend.ranks, "lacks": sorted(backend.lacks), "torch": torch.__version__}
     _ask_device(examined, backend)
+    if backend.ranks < 1:
+        words = f"the backend offers no ranks: Backend.ranks is {backend.ranks}"
+        examined.add(Finding(groups.process_group.check, Status.MISSING, words))
+        return
     if why_not := _no_ranks(examined, backend):
         examined.leave_out(groups.process_group.check, why_not)
         return
@@ -53,7 +58,7 @@ def _ask_imports(examined: Examination) -> None:
             found = processes.ask(world, check, load, (spec, check.id), examined.patience)
             if found.said.startswith(REFUSED):
                 raise Refused(found.said.removeprefix(REFUSED))
-            examined.findings.append(found)
+            examined.add(found)
             if examined.is_broken(BACKEND):
                 return
 
@@ -69,8 +74,6 @@ def _ask_device(examined: Examination, backend: Backend) -> None:
 
 def _no_ranks(examined: Examination, backend: Backend) -> str:
     """Why no ranks can be started; "" if they can."""
-    if backend.ranks < 1:
-        return "the backend offers no ranks: Backend.ranks is 0"
     needed = (device.device_module.check, device.devices.check)
     broken = [check.id for check in needed if backend.device_type != "cpu" and examined.is_broken(check)]
     return f"no rank can have a device ({', '.join(broken)})" if broken else ""
@@ -125,7 +128,8 @@ def _ask_requirements(examined: Examination) -> None:
         implementation = "torch" if examined.is_broken(IMPLEMENTATION) else examined.implementation
         subject = Subject(implementation, examined.backend)
         judged, last = requirements.judged(subject, wanted, examined.patience / 2, examined.left)
-        examined.findings += judged
+        for one in judged:
+            examined.add(one)
         examined.incomplete = len(judged) < len(wanted)
         why_not = examined.too_late() or f"pytest ended before that: {last}"
     found = {one.check.id for one in examined.findings}

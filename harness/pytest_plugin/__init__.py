@@ -16,16 +16,20 @@
     ``pytest_runtest_makereport``: the result becomes a record, and its verdict the outcome of pytest's report.
 ``recording.py``
     ``pytest_runtest_logreport``: write the record that a report carries, in the process that has the record file.
-    ``pytest_sessionfinish``, ``pytest_terminal_summary``: the footer, problems, and counts by verdict.
+    ``pytest_sessionfinish``: the footer, and the problems of the run.
 ``progress.py``
     ``pytest_runtest_logreport``: print each failing result as it comes, and how far the run is.
+``ending.py``
+    ``pytest_terminal_summary``, ``pytest_sessionfinish``: counts, what did not pass, problems, and the verdict.
 
-``places.py`` (where tests are), ``environment.py`` and ``html_columns.py`` (pytest-html's report) are used by these.
+``places.py`` (where tests are), ``environment.py``, ``planned.py`` and ``html_columns.py`` (pytest-html's report) are
+used by these.
 """
 
 pytest_plugins = (
     "harness.pytest_plugin.options",
     "harness.pytest_plugin.starting",
     "harness.pytest_plugin.recording",
+    "harness.pytest_plugin.ending",
     "harness.pytest_plugin.html_columns",
 )

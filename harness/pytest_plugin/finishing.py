@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from harness.data.case import Case
 from harness.data.text import one_line, ratio_text, visible
 from harness.pytest_plugin import html_columns
 from harness.pytest_plugin.loaded_subject import SUBJECT, LoadedSubject, judged
 from harness.pytest_plugin.places import words_for
+from harness.pytest_plugin.planned import name_of
 from harness.pytest_plugin.running import RESULT, TRIAL
 from harness.records.record import Record, Verdict
 from harness.requirements.marker import Requirement, kind_of, requirement_of
 from harness.trial.trial import Trial
 from harness.trial.verdict import Result, verdict_of
 from harness.waivers.waiver import waived
+
+#: With these values of ``--tb`` pytest shows a failure itself, with every frame.
+_TRACEBACKS = ("long", "native")
+#: So many lines of a message are printed; the record has all.
+_MOST_LINES = 30
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,6 +43,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     item.user_properties += properties
     report.user_properties += properties
     _set_outcome(report, record)
+    if record.verdict.is_red:
+        _show_failure(report, record, item)
     if item.config.pluginmanager.hasplugin("html"):
         report.extras = [*getattr(report, "extras", []), *html_columns.extras_of(record)]
     return report
@@ -95,10 +105,31 @@ def _set_outcome(report: Any, record: Record) -> None:
         report.wasxfail = one_line(f"waived: {record.waiver and record.waiver['issue']}")
     elif record.verdict.is_red:
         report.outcome = "failed"
-        report.longrepr = report.longrepr or visible(record.message)
-        report.sections.append(("verdict", visible(f"{record.verdict}: {record.message}")))
-        report.sections.append(("reproduce", visible(record.reproduce)))
     elif record.verdict in (Verdict.NOT_RUN, Verdict.NOT_CLAIMED) and report.outcome != "skipped":
         report.outcome = "skipped"
         first = (record.message.splitlines() or [""])[0]  # the record has the rest, such as a traceback
         report.longrepr = (str(report.fspath), 0, visible(f"{record.verdict}: {first}"))
+
+
+def _show_failure(report: Any, record: Record, item: pytest.Item) -> None:
+    """What pytest prints of a red result: its name, the message, the smallest case, and how to reproduce it.
+
+    The frames between are ours. Only what is our fault is shown with them, and any failure that ``--tb`` asks it for.
+    """
+    file, line, _ = report.location
+    report.location = file, line, name_of(record.requirement, record.world)
+    trial = item.stash.get(TRIAL, None)
+    words = _in_words(record, trial.facts.case if trial is not None else None)
+    if report.longrepr and (record.verdict is Verdict.BROKEN or item.config.option.tbstyle in _TRACEBACKS):
+        report.sections.append((f"{record.requirement} in short", words))
+    else:
+        report.longrepr = words
+
+
+def _in_words(record: Record, case: Any) -> str:
+    message = record.message.splitlines()
+    more = [f"[{len(message) - _MOST_LINES} more lines in the record]"] if len(message) > _MOST_LINES else []
+    lines = [f"{record.verdict}: {message[0] if message else ''}", *message[1:_MOST_LINES], *more]
+    if isinstance(case, Case):
+        lines += textwrap.wrap(f"smallest case: {case}", 100, subsequent_indent="  ", break_on_hyphens=False)
+    return visible("\n".join([*lines, f"reproduce: {record.reproduce}"]))

@@ -42,6 +42,12 @@ class LoadedSubject:
     def __post_init__(self) -> None:
         self.implementation = load_implementation(self.subject.implementation)
         self.backend = load_backend(self.subject.backend)
+        if self.backend.ranks < 1:
+            raise ValueError(
+                f"backend {self.backend.name!r}: ranks is {self.backend.ranks}, so no rank can run; expected at least "
+                f"1, such as the number of devices: `fsdp-conformance doctor --backend {self.subject.backend}` checks "
+                "whether there is one"
+            )
 
     @property
     def name(self) -> str:

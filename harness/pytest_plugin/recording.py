@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from msgspec import structs
 
 from harness.data.text import one_line, plural
 from harness.pytest_plugin.options import has_workers, is_worker, option, subject_of
-from harness.pytest_plugin.progress import print_progress, summary_lines
+from harness.pytest_plugin.progress import print_progress
 from harness.records.codec import as_line, decoded, escaped
+from harness.records.reader import Run
 from harness.records.record import Footer, Header, Record, Verdict
 from harness.records.writer import UNWRITTEN, Journal, writable
 from harness.worlds.base import WorldCannotStart
@@ -48,6 +50,7 @@ class Recorder:
         self.header: Header | None = None
         self.most_workers: int | None = None
         self._journal: Journal | None = None
+        self._footer: Footer | None = None
         self._is_sent = False
         self._started = time.time()
         self._start_failures: Counter[str] = Counter()
@@ -55,7 +58,7 @@ class Recorder:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Before workers start, see whether the record file can be written; without workers, ``begin`` does."""
-        print_progress(self._config, lambda: len(self.header.plan) if self.header else 0)
+        print_progress(self._config, lambda: self.header.plan if self.header else ())
         if has_workers(self._config):
             self._opened()
 
@@ -177,26 +180,17 @@ class Recorder:
             self.problems.append(str(error))
             session.exitstatus = UNWRITTEN
 
+    def run(self) -> Run | None:
+        """The run as its record file has it; None if it has not begun."""
+        whole = {record.nodeid: record for record in self.records}
+        return None if self.header is None else Run(Path(), self.header, list(whole.values()), self._footer)
+
     def _end(self, journal: Journal, status: int) -> None:
         counts = Counter({record.nodeid: str(record.verdict) for record in self.records}.values())
         seconds = round(time.time() - self._started, 3)
-        footer = Footer(utc_now(), seconds, status, list(self.problems), journal.digest, dict(counts))
-        self.problems += journal.write(footer)
+        self._footer = Footer(utc_now(), seconds, status, list(self.problems), journal.digest, dict(counts))
+        self.problems += journal.write(self._footer)
         journal.close()
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Counts by verdict, failing results, problems, and where the records are."""
-        if self.header is None:
-            return
-        terminalreporter.section(f"FSDP conformance of {self.header.implementation} on {self.header.backend}")
-        counts = {verdict: sum(r.verdict is verdict for r in self.records) for verdict in Verdict}
-        terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
-        for line in summary_lines(self.records):
-            terminalreporter.line(line)
-        for problem in self.problems:
-            terminalreporter.line(one_line(f"problem: {problem}"), red=True)
-        if option(self._config, "record"):
-            terminalreporter.line(f"records: {option(self._config, 'record')}")
 
 
 RECORDER = pytest.StashKey[Recorder]()

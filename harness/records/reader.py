@@ -105,6 +105,7 @@ class _Reader:
         self.worlds: set[str] = set()
         self.damage: list[str] = []
         self.digest = hashlib.sha256()
+        self.before = ""
         self.packer = zlib.compressobj(6, zlib.DEFLATED, 31)
         self.packed = bytearray()
 
@@ -126,6 +127,7 @@ class _Reader:
         number = 0
         while line := file.readline(MAX_LINE + 1):
             number += 1
+            self.before = self.digest.hexdigest()
             self._take(line)
             whole = len(line) <= MAX_LINE
             rest = line
@@ -168,6 +170,9 @@ class _Reader:
             return
         elif isinstance(line, Footer):
             self.footer = line
+            if line.digest not in ("", self.before):  # files written by older versions have none
+                words = "was edited after the run: its lines do not have the digest that its footer states"
+                self.damage.append(f"{self.path.name}: {words}; take the file as the run wrote it, or run again")
         else:
             self._result(line)
         if wrong:

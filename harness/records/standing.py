@@ -174,7 +174,7 @@ def _gaps(run: Run) -> list[str]:
         (broken > 0, f"{plural(broken, 'result')} broken (the suite's own fault)"),
         (idle > 0, f"{plural(idle, 'result')} not run"),
         (bool(run.records) and not found["must", Verdict.PASS], "no MUST result passed, so nothing is proven"),
-        (bool(run.damage) and run.footer is not None, f"{plural(len(run.damage), 'line')} of the file damaged"),
+        (bool(run.damage) and run.footer is not None, "the record file is damaged, or was edited"),
     ]
     return [said for holds, said in gaps if holds] + _footer_gaps(run)
 

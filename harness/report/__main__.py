@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli import refuse
-from harness.data.text import visible
+from harness.cli import Parser, refuse
+from harness.data.text import one_line, visible
 from harness.records.output import write_output
 from harness.records.reader import RecordFileError, read_run
 from harness.records.standing import standing
@@ -24,14 +23,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_output(page, render(runs), options.records, "-o", "page.html")
     except (RecordFileError, OSError) as error:
         return refuse("report", error)
+    for damage in filter(None, (run.damage for run in runs)):
+        more = f"; and {len(damage) - 1} more, which the page has" if len(damage) > 1 else ""
+        print(one_line(f"fsdp-conformance report: {damage[0]}{more}", 2000), file=sys.stderr)
     for run in runs:
         print(visible(f"{run.header.implementation} on {run.header.backend}: {standing(run)}"))
-    print(visible(str(page)))
+    print(page.resolve().as_uri())
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance report",
         description="Make one HTML page from what conformance runs recorded. With several runs the page shows them "
         "side by side. The page needs no network and no other file, so it can be mailed as it is.",

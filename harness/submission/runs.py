@@ -13,7 +13,6 @@ from harness.data.text import plural
 from harness.records.provenance import plan_digest
 from harness.records.reader import Run, miscounted, missing
 from harness.records.record import Verdict
-from harness.submission.manifest import sha256
 from harness.waivers.waiver import Waiver
 
 _WAIVED = (Verdict.WAIVED, Verdict.STALE_WAIVER)
@@ -21,10 +20,9 @@ _WAIVED = (Verdict.WAIVED, Verdict.STALE_WAIVER)
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """One run, the bytes of its record file, and the waivers in the archive by the SHA-256 of their file."""
+    """One run, and the waivers in the archive by the SHA-256 of their file."""
 
     run: Run
-    data: bytes
     waivers: Mapping[str, tuple[Waiver, ...]]
 
 
@@ -74,14 +72,6 @@ def ended(given: SubmittedRun) -> Iterator[str]:
         yield f"states exit status {footer.exit_status}, but has {found}"
 
 
-def unedited(given: SubmittedRun) -> Iterator[str]:
-    """The digest in the footer is that of the lines before it; files written by older versions have none."""
-    stated = given.run.footer.digest if given.run.footer else ""
-    before = given.data.rstrip(b"\r\n").rpartition(b"\n")[0] + b"\n"
-    if stated not in ("", sha256(before)):
-        yield "was edited after the run: its lines do not have the digest that its footer states"
-
-
 def waivers_present(given: SubmittedRun) -> Iterator[str]:
     """The archive has each waiver file that the run read, and these have each waiver that a record names."""
     files = {file.get("sha256", ""): file.get("name", "") for file in given.run.header.waiver_files}
@@ -97,7 +87,7 @@ def waivers_present(given: SubmittedRun) -> Iterator[str]:
 
 
 #: All checks of a run, in the order of their report.
-RUN_CHECKS = (readable, complete, planned_digest, counted, ended, unedited, waivers_present)
+RUN_CHECKS = (readable, complete, planned_digest, counted, ended, waivers_present)
 
 
 def _key(waiver: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

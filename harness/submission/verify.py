@@ -44,7 +44,7 @@ def verify(archive: Archive, sources: str) -> Verification:
     contents = contents_of(members)
     found = [*contents.damage, *_members(members, manifest.members)]
     for name, run in contents.runs.items():
-        given = SubmittedRun(run, members[name], contents.waivers)
+        given = SubmittedRun(run, contents.waivers)
         found += [f"{name}: {problem}" for check in RUN_CHECKS for problem in check(given)]
     if not contents.damage:
         found += [*_manifest(members, contents.runs, manifest), *_page(members, contents.runs, manifest)]

@@ -146,28 +146,6 @@ def test_ranks_on_one_machine_are_on_one_node_where_the_launcher_names_none(name
     assert names == [f"the agent of rank {rank} on node 0" for rank in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({}, "no launcher has started this process"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT are not set"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "are not set.*before srun, `export MASTER_ADDR=… MASTER_PORT=…`"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, "are not set.*`mpiexec -genv MASTER_ADDR …"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, "^MASTER_ADDR is not set"),
-        (
-            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
-            "^MASTER_PORT is not set.*`mpiexec -x MASTER_ADDR=… -x MASTER_PORT=…`",
-        ),
-        ({"RANK": "2", "WORLD_SIZE": "2", **MEETING}, "expected a rank from 0 to WORLD_SIZE - 1"),
-        ({"RANK": "-1", "WORLD_SIZE": "2", **MEETING}, "RANK='-1': expected a number"),
-    ],
-)
-def test_a_wrong_start_is_told_in_a_sentence(variables: dict[str, str], words: str) -> None:
-    """What is missing or wrong in what a launcher says is named, with what to do."""
-    with pytest.raises(ValueError, match=words):
-        launched(variables)
-
-
 def test_rank_0_keeps_the_store_where_the_launcher_does_not() -> None:
     """It listens on the interface of that address alone, and others find what it says there."""
     first = launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})

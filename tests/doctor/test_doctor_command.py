@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from harness import cli
 from harness.doctor import device, findings_text, groups, imports, requirements
 from harness.doctor.checks import Check, Finding, NotTried, Status, Wrong, answer, last_line, of_ranks
 from harness.doctor.examination import Examination
@@ -17,14 +16,6 @@ pytestmark = pytest.mark.alone
 
 
 # What it is asked, and what it says.
-
-
-def test_a_patience_out_of_bounds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2, and what was expected."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["doctor", "--patience", "0"])
-    assert ended.value.code == 2
-    assert "expected 1 to 3600 seconds, got 0" in capsys.readouterr().err
 
 
 def every_check() -> list[Check]:
@@ -57,7 +48,27 @@ def test_what_counts_comes_first_in_what_to_do() -> None:
     assert advice.index("collectives/average wrong:") < advice.index("collectives/all-to-all missing (should):")
     assert "without it: " in advice
     assert "do: implement ReduceOp.AVG" in advice
-    assert "a MUST depends on collectives/average (" in text.splitlines()[0]
+
+
+def test_the_verdict_is_repeated_below_the_advice() -> None:
+    """It stands below the findings, which came one by one, and again as the last line; without advice, once."""
+    lines = findings_text.text(examined(collectives_average=Status.WRONG)).splitlines()
+    assert lines[2] == lines[-1]
+    assert "a MUST depends on collectives/average (" in lines[-1]
+    lines = findings_text.text(examined()).splitlines()
+    assert lines[-1].startswith("fsdp-conformance doctor: ")
+    assert len(lines) == 3
+
+
+def test_each_finding_is_told_as_it_comes() -> None:
+    """Whoever examines hears of a finding before the next check."""
+    told: list[Finding] = []
+    one, two, *_ = every_check()
+    asking = Examination("torch", "gloo", told=told.append)
+    asking.leave_out(one, "there is none")
+    asking.ask(two, "", lambda seconds: Finding(two, Status.FOUND if len(told) == 1 else Status.WRONG))
+    assert [found.state for found in told] == [Status.NOT_TRIED, Status.FOUND]
+    assert told == asking.findings
 
 
 def test_what_a_vendor_says_cannot_steer_a_terminal() -> None:

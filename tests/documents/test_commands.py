@@ -31,13 +31,6 @@ def test_every_command_tells_its_own_options(name: str, capsys: pytest.CaptureFi
     assert len(said.split()) > 30
 
 
-def test_an_unknown_command_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2, and a sentence with what was expected and what came."""
-    assert cli.main(["juge"]) == 2
-    words = capsys.readouterr().err
-    assert words == f"fsdp-conformance: expected one of {', '.join(COMMANDS)}, got 'juge'\n"
-
-
 def test_without_a_command_help_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing asked for is status 2, with the help on stderr."""
     assert cli.main([]) == 2
@@ -57,16 +50,3 @@ def test_help_needs_nothing_but_python() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
-
-
-def test_ctrl_c_in_a_command_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A command that Ctrl-C ends, such as while a page is written, has the shell's status 130 and no traceback."""
-
-    def interrupted(arguments: list[str]) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("harness.report.__main__.main", interrupted)
-    assert cli.main(["report", "run.jsonl"]) == 130
-    assert capsys.readouterr().err == "fsdp-conformance report: interrupted\n"

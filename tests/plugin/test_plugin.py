@@ -85,7 +85,7 @@ def test_every_planned_result_is_recorded(whole: tuple[Completed, Run]) -> None:
 def test_a_run_passes_every_check_of_verify(whole: tuple[Completed, Run]) -> None:
     """What `verify` checks of a run holds for a real one whose results have every verdict."""
     waivers = WAIVERS.encode()
-    given = SubmittedRun(whole[1], whole[1].path.read_bytes(), {sha256(waivers): waivers_in(waivers, "waivers")})
+    given = SubmittedRun(whole[1], {sha256(waivers): waivers_in(waivers, "waivers")})
     assert [problem for check in RUN_CHECKS for problem in check(given)] == []
 
 

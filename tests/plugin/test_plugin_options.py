@@ -6,13 +6,12 @@ No rank runs here, so these runs share this process, except those with workers.
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
 from harness.records.reader import read_run
 from harness.records.record import Record, Verdict
-from tests.plugin.test_plugin import SUBJECT, pytest_run
+from tests.plugin.test_plugin import SUBJECT
 from tests.waivers.stanzas import stanza
 
 pytest_plugins = ["pytester"]
@@ -68,66 +67,6 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
     """The records of a run with these arguments."""
     few.runpytest_inprocess(*SUBJECT, "--record", "record.jsonl", *args)
     return read_run(few.path / "record.jsonl").records
-
-
-@pytest.mark.parametrize(
-    ("args", "sentence"),
-    [
-        (["--implementation", "nobody"], "unknown implementation 'nobody': expected one of reference, torch, or"),
-        (["--backend", "nothing"], "unknown backend 'nothing': expected one of auto, gloo, nccl, simulated, or"),
-        (["--implementation", "not_there:x"], "implementation 'not_there:x': cannot import 'not_there' .* is it inst"),
-        (["--implementation", "raises_on_import:x"], "'raises_on_import' failed with RuntimeError: no driver"),
-        (["--implementation", "tests.plugin.samples:x"], "module 'tests.plugin.samples' has no 'x'; define it"),
-        (["--implementation", "tests.plugin.samples:empty_claim"], "but gives no 'Implementation.checkp"),
-        (["--implementation", "tests.plugin.samples:both_ways"], "both claims and disclaims fully_shard: decide"),
-        (["--implementation", "tests.plugin.samples:not_an_implementation"], "expected a fsdp_conformance.Impl"),
-        (["--world", "moon"], "--world 'moon': expected one of threads, processes, attached, both"),
-        (["--unclaimed", "maybe"], "--unclaimed 'maybe': expected one of leave, try"),
-        (["--level", "maybe"], "--level 'maybe': expected one of must, should, may, all"),
-        (["--waivers", "nowhere.toml"], "waiver file nowhere.toml: cannot be read .*; name another with --waivers"),
-        (["--record", "test_few.py/x"], "--record test_few.py/x: cannot be written .*; name another file"),
-        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, "),
-        (["--case", ""], "--case: expected a case as JSON, got '' .*; take case and test from"),
-        (["--case", "{"], "--case: expected a case as JSON, got '{' .Expecting property name"),
-        (["--case", "[" * 10**5], "--case: expected a case as JSON, got '\\[\\[\\[.*; take case and test"),
-        (["--case", '{"case": %s}' % ("[" * 99 + "]" * 99)], "--case: expected a case, got JSON that is nested more"),
-        (["--case", "[]"], "--case: expected a JSON object with a \"case\" key naming the case class, got \\[\\]"),
-        (["--case", "7"], "--case: expected a JSON object with a \"case\" key naming the case class, got 7"),
-        (["--case", '{"case": "Nothing"}'], "--case: unknown case class 'Nothing'; known here: .*Digit"),
-        (["--case", '{"case": "Digit"}'], "--case: cannot build Digit from .*digit"),
-        (["--case", '{"case": "Digit", "digit": "one"}'], "--case: \"digit\" of Digit must be int, got 'one'"),
-        (["-k", "draws or holds", "--case", '{"case": "Digit", "digit": 1}'], "test_holds.* draws no cases; run it"),
-        (["-k", "draws", "--case", '{"case": "Letter"}'], "test_draws.*: expected a case of Digit, got one of Letter"),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)  # fmt: skip
-def test_what_the_user_got_wrong_is_said_in_one_sentence(few: pytest.Pytester, args: list[str], sentence: str) -> None:
-    """An option that cannot be meant ends the run with exit code 4 and one line that says what to do, no traceback."""
-    result = few.runpytest_inprocess(*SUBJECT, *args)
-    text = result.stdout.str() + result.stderr.str()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert len([line for line in text.splitlines() if re.search(sentence, line)]) == 1
-    assert "Traceback" not in text
-    assert not re.search(r"\d (passed|failed|skipped)", text), "nothing is run before"
-
-
-@pytest.mark.parametrize(
-    ("args", "sentence"),
-    [
-        (["--hypothesis-profile", "swift"], "--hypothesis-profile 'swift': expected one of quick, full, soak, "),
-        (["--case", "{"], "--case: expected a case as JSON, got '{' (Expecting property name"),
-        (["--case", '{"case": "Nothing"}'], "--case: unknown case class 'Nothing'; known here: "),
-        (["--case", '{"case": "Number", "number": "one"}'], "--case: \"number\" of Number must be int, got 'one'"),
-        (["--implementation", "nobody"], "unknown implementation 'nobody': expected one of reference, torch, or"),
-    ],
-)
-def test_what_the_user_got_wrong_is_said_once_where_workers_run_the_tests(args: list[str], sentence: str) -> None:
-    """Workers of pytest-xdist collect the tests; what they refuse ends the run as it does without them."""
-    ended = pytest_run("tests/plugin/samples.py", "-k", "test_small_numbers", *SUBJECT, "--numprocesses", "2", *args)
-    lines = (ended.stdout + ended.stderr).splitlines()
-    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
-    assert len([line for line in lines if line.startswith(f"ERROR: {sentence}")]) == 1
-    assert not [line for line in lines if "INTERNALERROR" in line or "Traceback" in line]
 
 
 def test_waivers_beside_the_suites_are_read_without_being_named(few: pytest.Pytester) -> None:

@@ -74,7 +74,11 @@ STANDINGS = {
         "no MUST result passed, so nothing is proven",
     ),
     "all waived": (run_of(row("b", Verdict.WAIVED)), State.INCOMPLETE, "no MUST result passed, so nothing is proven"),
-    "damaged": (run_of(SOUND, damage=["line 3: not JSON"]), State.INCOMPLETE, "1 line of the file damaged"),
+    "damaged": (
+        run_of(SOUND, damage=["line 3: not JSON"]),
+        State.INCOMPLETE,
+        "the record file is damaged, or was edited",
+    ),
     "problems": (
         run_of(SOUND, footer=Footer("", 1.0, 1, ["waiver x matches nothing"])),
         State.INCOMPLETE,

@@ -10,12 +10,13 @@ from tests.report.report_samples import file_of, row, run_of
 
 
 def test_the_command_writes_the_page_and_says_where_the_subject_stands(tmp_path, capsys):
-    """Standing and path are printed; the page is there; nothing else is left beside it; the exit code is 0."""
+    """Standing and the page's link are printed; it is there; nothing else is left beside it; the exit code is 0."""
     record = file_of(run_of(row("a", Verdict.FAIL), status=1), tmp_path / "run.jsonl")
 
     assert command.main([str(record), "-o", str(tmp_path / "page.html")]) == 0
 
     said = capsys.readouterr().out
+    assert said.splitlines()[-1] == f"file://{tmp_path}/page.html"
     assert "torch 2.13 on gloo: DOES NOT CONFORM: 1 MUST result fails; first sharding/a in threads" in said
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run.jsonl"]

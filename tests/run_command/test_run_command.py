@@ -58,27 +58,6 @@ def test_a_junit_file_is_asked_for_as_of_pytest(
     assert found == [["--junitxml=a/x.xml"], ["--junitxml=a/x-torch.xml"], ["--junitxml=a/x-reference.xml"]]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (
-            ["--record", "x.jsonl"],
-            "argument --record: expected the folder of record files, as -o FOLDER, got 'x.jsonl'",
-        ),
-        (["--record=x.jsonl"], "argument --record: expected the folder of record files, as -o FOLDER, got 'x.jsonl'"),
-        (["--implementation", "a:b", "--implementation", "a-b"], "a:b, a-b would write the same files"),
-    ],
-)
-def test_what_would_lose_a_record_is_refused(
-    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence and status 2, before anything runs."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["run", *options])
-    assert ended.value.code == 2
-    assert sentence in capsys.readouterr().err
-
-
 def test_the_page_is_of_what_this_run_wrote(tmp_path: Path) -> None:
     """Where pytest refuses an implementation, the record of an earlier run is left alone, and is not on the page."""
     ran(tmp_path, "--implementation", "torch")

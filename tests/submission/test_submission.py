@@ -81,7 +81,7 @@ def _failed_checks(forge: Callable[[Forger], None]) -> set[str]:
     forge(forger)
     members = forger.members()
     contents = contents_of(members)
-    given = SubmittedRun(contents.runs[RECORD], members[RECORD], contents.waivers)
+    given = SubmittedRun(contents.runs[RECORD], contents.waivers)
     return {check.__name__ for check in RUN_CHECKS if list(check(given))}
 
 

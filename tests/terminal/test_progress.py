@@ -11,8 +11,12 @@ import pytest
 from harness import cli
 from harness.commands import watch
 from harness.pytest_plugin import progress as printing
+from harness.pytest_plugin.planned import DURATIONS, OTHERS, Planned, durations, planned_results
 from harness.pytest_plugin.progress import Progress, summary_lines
+from harness.records.provenance import suites_folder
 from harness.records.record import Verdict
+from harness.requirements.finder import suite_tests
+from tests.durations import LONG, table
 from tests.plugin.test_plugin_options import SUBJECT, SUITE
 from tests.records.test_combinations import BOTH, TIED, failing
 from tests.report.report_samples import HOSTILE, file_of, full_run, row, run_of
@@ -22,17 +26,48 @@ pytest_plugins = ["pytester"]
 
 def test_a_line_says_how_far_a_run_is_and_what_is_left() -> None:
     """Results by verdict, the share of all, seconds, and at this pace how many more."""
-    progress = Progress(40)
-    assert progress.line(3.0) == "[0%] 0 of 40 results; 3.0 s"
+    progress = Progress({f"t.py::r{number}[threads]": Planned(f"a/r{number} [threads]") for number in range(40)})
+    assert progress.line(3.0) == "[0%] 0 of 40 results in 3.0 s"
     for number in range(10):
         progress.add(row(f"r{number}", Verdict.FAIL if number == 3 else Verdict.PASS))
-    said = progress.line(20.0, current="t.py::next[threads]")
-    assert said == "[25%] 10 of 40 results: 9 pass, 1 fail; 20 s, about 60 s left; now t.py::next[threads]"
+    said = progress.line(20.0, current="t.py::r10[threads]")
+    assert said == "[25%] 10 of 40 results in 20 s, about 60 s left: 9 pass, 1 fail; now a/r10 [threads]"
+    assert progress.line(20.0, is_over=True) == "[25%] 10 of 40 results in 20 s: 9 pass, 1 fail"
+
+
+def test_the_time_left_is_by_measured_durations() -> None:
+    """Nine of ten results that took a tenth of the work leave nine times as much time, not a ninth."""
+    progress = Progress(
+        {f"t.py::r{number}[threads]": Planned("", 81.0 if number == 9 else 1.0) for number in range(10)}
+    )
+    for number in range(9):
+        progress.add(row(f"r{number}"))
+    assert "in 18 s, about 2 min 42 s left" in progress.line(18.0)
+
+
+def test_planned_results_have_the_names_of_their_requirements(tmp_path: Path) -> None:
+    """Those of the suites by their ids, others by their functions; each with what it took when it was measured."""
+    test = "suites/training/test_training_parity.py::test_training_on_integers_equals_the_unsharded_model_bit_for_bit"
+    mine = "mine/test_few.py::test_draws[processes]"
+    found = planned_results([f"{test}[threads]", mine])
+    assert [found[f"{test}[threads]"].name, found[mine].name] == ["parity/exact [threads]", "test_draws [processes]"]
+    assert all(each.seconds > 0 for each in found.values())
+    assert durations(tmp_path / "none.tsv") == {}
+
+
+def test_durations_are_of_requirements_that_there_are() -> None:
+    """No line is left of a requirement that is gone or has another name; it is made by ``tests.durations``."""
+    folder = suites_folder()
+    assert folder is not None
+    known = {(test.requirement, world) for test in suite_tests(folder) for world in test.worlds}
+    assert {*durations(folder / DURATIONS)} - known == {(OTHERS, "")}
+    lines = list(table([row("a", seconds=LONG), row("b", seconds=0.25), row("c", seconds=0.75)]))
+    assert lines[1:] == ["sharding/a\tthreads\t2.0", "others\t\t0.50"]
 
 
 def test_a_red_result_is_printed_once() -> None:
     """The first line of its message, in one line; a result that comes again, or is not red, adds nothing."""
-    progress, red = Progress(2), row("a", Verdict.FAIL, message="off by one\nand more")
+    progress, red = Progress({}), row("a", Verdict.FAIL, message="off by one\nand more")
     assert progress.add(red) == "fail: sharding/a [threads] off by one"
     assert progress.add(red) == progress.add(row("b", Verdict.WAIVED)) == ""
     assert progress.add(row("b", Verdict.BROKEN)) == "broken: sharding/b [threads]"
@@ -40,7 +75,7 @@ def test_a_red_result_is_printed_once() -> None:
 
 def test_what_is_said_steers_no_terminal() -> None:
     """Whatever a result holds, it is one line without controls."""
-    progress = Progress(1)
+    progress = Progress({HOSTILE: Planned(HOSTILE)})
     said = [
         progress.add(row("a", Verdict.FAIL, message=HOSTILE + "\x1b[2J", world=HOSTILE)),
         progress.line(1.0, HOSTILE),
@@ -49,10 +84,12 @@ def test_what_is_said_steers_no_terminal() -> None:
 
 
 def test_at_the_end_results_with_the_same_cause_are_told_together() -> None:
-    """Causes first, that of most results at the top, with where it is; then other failures, and what was not run."""
+    """Causes first, that of most results at the top, with where it is; then other failures; and by reason the idle."""
     tried = ("tied", "2", "cpu", "F")
     lines = summary_lines([
-        row("n", Verdict.NOT_RUN, message="needs 4 ranks"),
+        row("o", Verdict.NOT_RUN, message="needs a folder"),
+        row("m", Verdict.NOT_RUN, message="needs 4 ranks\nand more"),
+        row("n", Verdict.NOT_RUN, message="needs 4 ranks", world="processes"),
         row("f", Verdict.FAIL, message="off by one"),
         failing("a", tried, causes=[BOTH]),
         failing("b", tried, causes=[TIED]),
@@ -65,8 +102,11 @@ def test_at_the_end_results_with_the_same_cause_are_told_together() -> None:
         "  sharding/b [threads], sharding/c [processes]",
         f"fail: 1 result: {BOTH[1]}",
         "  sharding/a [threads]",
-        "not run: sharding/n [threads] needs 4 ranks",
         "fail: sharding/f [threads] off by one",
+        "not run: 2 results: needs 4 ranks",
+        "  sharding/m [threads], sharding/n [processes]",
+        "not run: 1 result: needs a folder",
+        "  sharding/o [threads]",
     ]
 
 
@@ -85,7 +125,8 @@ def test_a_log_has_each_red_result_as_it_comes_and_how_far_the_run_is(
     ends = next(place for place, line in enumerate(lines) if "FAILURES" in line)
     assert any(line.startswith("fail: few/must [threads] a digit") for line in lines[:ends])
     assert any(
-        re.match(r"\[100%\] 3 of 3 results: 1 pass, 1 fail, 1 not claimed; .*; now test_few", line) for line in lines
+        re.match(r"\[100%\] 3 of 3 results in .*: 1 pass, 1 fail, 1 not claimed; now test_unclaimed", line)
+        for line in lines
     )
     assert not [line for line in lines if re.search(r"test_few.py [.Fsx]", line)]
 
@@ -118,7 +159,7 @@ def test_a_file_that_is_whole_is_told_at_once(tmp_path: Path, capsys: pytest.Cap
     status, lines = watched(capsys, file_of(full_run(status=1), tmp_path / "run.jsonl"))
     assert status == 1
     assert lines[0].startswith("fail: sharding/FAIL [threads] off by one")
-    assert lines[-1].startswith("[87%] 7 of 8 results: 1 pass, 1 fail")
+    assert lines[-1].startswith("[87%] 7 of 8 results in 60 s: 1 pass, 1 fail")
 
 
 def test_a_file_that_grows_is_followed_to_its_end(
@@ -132,5 +173,5 @@ def test_a_file_that_grows_is_followed_to_its_end(
     pause = SimpleNamespace(wait=lambda seconds: path.write_bytes(whole))
     monkeypatch.setattr(watch, "threading", SimpleNamespace(Event=lambda: pause))
     status, lines = watched(capsys, path)
-    assert (status, lines[0].partition(";")[0]) == (1, "[50%] 1 of 2 results: 1 pass")
+    assert (status, re.sub("in .*:", "in …:", lines[0])) == (1, "[50%] 1 of 2 results in …: 1 pass")
     assert "fail: sharding/b [threads] late" in lines

@@ -1,0 +1,1 @@
+"""What a run prints, on a terminal and into a log."""
