@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.data.text import plural, ratio_text, seconds_text, unique
 from harness.records.record import Record, Verdict
 from harness.records.standing import PART_OF, Part, is_waived, severity, worst_of
+
+#: How many requirements of a chapter show while it is folded: those that fail or are unproven.
+MOST_UNFOLDED = 10
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Side:
 class RequirementRow:
     """One requirement across all runs; ``level``, ``ends`` and ``differs`` are what the filter looks at.
 
-    ``ends`` has for each result its world, by its place in ``worlds_of``, and its part: ``"0:pass 1:fail"``.
+    ``ends`` has for each result its world, by its place in ``worlds_of``, and its part, as in ``"0:pass 1:fail"``.
+    ``folds`` is whether it is hidden while its chapter is folded: it neither fails nor is unproven, or many before do.
     """
 
     anchor: str
@@ -75,18 +79,18 @@ class RequirementRow:
     statement: str
     level: str
     ends: str
+    folds: bool
     differs: bool
     sides: tuple[Side, ...]
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """Requirements that belong together, in the order they ran; ``passes`` is whether none fails or is unproven."""
+    """Requirements that belong together, in the order they ran."""
 
     anchor: str
     name: str
     summary: str
-    passes: bool
     rows: tuple[RequirementRow, ...]
 
 
@@ -116,12 +120,13 @@ def chapter_anchor(name: str) -> str:
 
 
 def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Column]) -> Chapter:
-    rows = tuple(_row(sides, columns) for sides in found)
-    records = [record for sides in found for side in sides for record in side]
-    red = sum(record.verdict.is_red for record in records)
+    rows = [_row(sides, columns) for sides in found]
+    beyond = [place for place, row in enumerate(rows) if not row.folds][MOST_UNFOLDED:]
+    for place in beyond:
+        rows[place] = replace(rows[place], folds=True)
+    red = sum(record.verdict.is_red for sides in found for side in sides for record in side)
     counted = plural(len(rows), "requirement") + (f", {red} failing" if red else "")
-    passes = not any(PART_OF[record.verdict] in (Part.FAIL, Part.UNPROVEN) for record in records)
-    return Chapter(chapter_anchor(name), name, counted, passes, rows)
+    return Chapter(chapter_anchor(name), name, counted, tuple(rows))
 
 
 def _row(sides: list[list[Record]], columns: Sequence[Column]) -> RequirementRow:
@@ -133,6 +138,7 @@ def _row(sides: list[list[Record]], columns: Sequence[Column]) -> RequirementRow
         statement=first.statement,
         level=first.level,
         ends=" ".join(unique(f"{worlds.index(r.world)}:{PART_OF[r.verdict].name.lower()}" for r in records)),
+        folds=not any(PART_OF[record.verdict] in (Part.FAIL, Part.UNPROVEN) for record in records),
         differs=_differs(sides, columns),
         sides=tuple(_side(side, column) for side, column in zip(sides, columns, strict=True)),
     )
