@@ -201,9 +201,11 @@ class Twin:
             return [self.of(item) for item in tree]
         if isinstance(tree, dict):
             return {key: self.of(item) for key, item in tree.items()}
-        if not isinstance(tree, str) or re.fullmatch(r"[\w ./:=+'-]*", tree, re.ASCII):
+        if not isinstance(tree, str) or re.fullmatch(r"[\w #./:=+'-]*", tree, re.ASCII):
             return tree
-        return self._known.setdefault(tree, re.sub(r"[^\w ./:=+'-]", "x", tree, flags=re.ASCII) + str(len(self._known)))
+        return self._known.setdefault(
+            tree, re.sub(r"[^\w #./:=+'-]", "x", tree, flags=re.ASCII) + str(len(self._known))
+        )
 
 
 @inputs(25)
