@@ -107,8 +107,10 @@ def _needs(failing: Sequence[Record], records: Iterable[Record]) -> Iterator[str
         yield f"{begun}; of {plural(len(passing), 'result')} that pass, {count or 'none'}."
 
 
-def _near(failing: Iterable[Record]) -> str:
-    """The values that a case which passed has instead, of the result where they are fewest."""
+def _near(failing: Sequence[Record]) -> str:
+    """The values that a case which passed has instead, of the result of one chapter where they are fewest."""
+    if len({record.chapter for record in failing}) > 1:
+        return ""
     pairs = [apart(record.case, record.near) for record in failing if record.case and record.near]
     if not pairs or not (values := min(pairs, key=len)) or len(values) > _MOST_VALUES:
         return ""

@@ -28,10 +28,15 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 ALIKE = [row(f"alike-{n}", Verdict.FAIL, cause="hung", nodeid=f"t.py::alike[{n}]") for n in range(2)]
 
 
-@pytest.fixture(scope="package")
+def chromium() -> str | None:
+    """The machine's Chromium, if it has one."""
+    return next(filter(None, map(shutil.which, CHROMIUM)), None)
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """The machine's Chromium, started once."""
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    program = chromium()
     if program is None:
         pytest.skip(
             f"no Chromium on this machine (looked for {', '.join(CHROMIUM)}): the page is not tried in a browser"

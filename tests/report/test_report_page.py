@@ -53,7 +53,7 @@ def test_the_page_has_every_panel():
         "Fails in threads, with the suite's own collectives: the implementation, not the process group.",
         "after action 3: each rank's part, and got ÷ expected Tensorrank 0rank 1 gradients w2×3 ×1.51×3 agrees",
         "driver24.1",
-        "By pytest suites -k sharding",
+        "Run it again torch 2.13 on gloo pytest suites -k sharding",
         "Performance: nothing was timed.",
         "no result of torch 2.13 on gloo is from more than 4 ranks.",
         "Convergence:",
