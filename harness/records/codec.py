@@ -45,7 +45,7 @@ def decoded(line: bytes) -> tuple[Line, list[str]]:
     """
     try:
         found = _DECODER.decode(line)
-        if not isinstance(found, Record) or found.case is None or is_json(found.case):
+        if not isinstance(found, Record) or all(one is None or is_json(one) for one in (found.case, found.near)):
             return found, []
     except (ValueError, RecursionError):
         pass  # what json.loads reads beyond that, such as NaN, may be in an optional field

@@ -55,6 +55,16 @@ class FailedComparison(TypedDict, total=False):
     ulp: float | None
 
 
+class ComparedTensor(TypedDict, total=False):
+    """One tensor of a failing case: its shape on a rank, whether it agrees, and by what factor it is off if not."""
+
+    where: str
+    path: str
+    shape: list[Integer]
+    agrees: bool
+    times: float | None
+
+
 class LossCurve(TypedDict, total=False):
     """Losses by step; None is not finite."""
 
@@ -161,6 +171,9 @@ class Record(_Line, frozen=True):
     seconds: float = 0.0
     backend: str = ""
     timeline: list[Span] = field(default_factory=list)
+    tensors: list[ComparedTensor] = field(default_factory=list)
+    near: dict[str, Any] | None = None
+    rows: dict[str, dict[str, Integer]] = field(default_factory=dict)
 
     @property
     def was_tried(self) -> bool:

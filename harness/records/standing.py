@@ -141,14 +141,22 @@ def standing(run: Run) -> Standing:
 
     That the run counted other results than the file has comes first in the reason, since all else may be wrong then.
     """
-    blocking = [r for r in run.records if r.level == "must" and PART_OF[r.verdict] is Part.FAIL]
-    other = miscounted(run)
+    blocking = _blocking(run)
     if blocking:
-        return Standing(State.DOES_NOT_CONFORM, "; ".join([*other, _blocked(blocking)]))
-    gaps = [*other, *_gaps(run)]
-    if gaps:
-        return Standing(State.INCOMPLETE, "; ".join(gaps))
+        return Standing(State.DOES_NOT_CONFORM, "; ".join([*miscounted(run), _blocked(blocking)]))
+    found = gaps(run)
+    if found:
+        return Standing(State.INCOMPLETE, "; ".join(found))
     return Standing(State.CONFORMS, _conforming(run))
+
+
+def first_blocking(run: Run) -> Record | None:
+    """The result that the reason of a run which does not conform names as the first."""
+    return min(_blocking(run), key=lambda record: _WORST_FIRST.index(record.verdict), default=None)
+
+
+def _blocking(run: Run) -> list[Record]:
+    return [r for r in run.records if r.level == "must" and PART_OF[r.verdict] is Part.FAIL]
 
 
 def _blocked(blocking: list[Record]) -> str:
@@ -161,34 +169,53 @@ def _blocked(blocking: list[Record]) -> str:
     return f"{', '.join(said)}; first {first.requirement} in {first.world}"
 
 
-def _gaps(run: Run) -> list[str]:
-    """Everything that keeps a run without a blocking failure from being called conforming."""
+def gaps(run: Run) -> dict[str, str]:
+    """Everything that keeps a run without a blocking failure from being called conforming, and what to do about it."""
+    own = dict.fromkeys(miscounted(run), "The file was cut or edited: record the run again.")
+    return own | _gaps(run) | _footer_gaps(run)
+
+
+def _gaps(run: Run) -> dict[str, str]:
     by = Counter(record.verdict for record in run.records)
     lost, broken, idle = len(missing(run)), by[Verdict.BROKEN], by[Verdict.NOT_RUN]
     found = counts(run.records)
-    gaps = [
-        (run.footer is None, "the run was cut short (no footer)"),
-        (not run.records, "no results were written"),
-        (run.header.left_out > 0, f"{plural(run.header.left_out, 'requirement')} of the suites left out of this run"),
-        (lost > 0, f"{plural(lost, 'planned result')} never reported"),
-        (broken > 0, f"{plural(broken, 'result')} broken (the suite's own fault)"),
-        (idle > 0, f"{plural(idle, 'result')} not run"),
-        (bool(run.records) and not found["must", Verdict.PASS], "no MUST result passed, so nothing is proven"),
-        (bool(run.damage) and run.footer is not None, "the record file is damaged, or was edited"),
+    found_gaps = [
+        (run.footer is None, "the run was cut short (no footer)", "Run it to its end."),
+        (not run.records, "no results were written", "See what pytest said, then run it again."),
+        (
+            run.header.left_out > 0,
+            f"{plural(run.header.left_out, 'requirement')} of the suites left out of this run",
+            "Run all suites, without -k and without names of files.",
+        ),
+        (lost > 0, f"{plural(lost, 'planned result')} never reported", "See Unproven for which; run it to its end."),
+        (broken > 0, f"{plural(broken, 'result')} broken (the suite's own fault)", "See Failures, and report them."),
+        (idle > 0, f"{plural(idle, 'result')} not run", "See Unproven for what each needs."),
+        (
+            bool(run.records) and not found["must", Verdict.PASS],
+            "no MUST result passed, so nothing is proven",
+            "Claim what is implemented, or run more requirements.",
+        ),
+        (
+            bool(run.damage) and run.footer is not None,
+            "the record file is damaged, or was edited",
+            "See Unproven for which; record the run again.",
+        ),
     ]
-    return [said for holds, said in gaps if holds] + _footer_gaps(run)
+    return {said: todo for holds, said, todo in found_gaps if holds}
 
 
-def _footer_gaps(run: Run) -> list[str]:
+def _footer_gaps(run: Run) -> dict[str, str]:
     if run.footer is None:
-        return []
+        return {}
     problems, status = run.footer.problems, run.footer.exit_status
-    gaps = [f"{plural(len(problems), 'problem')} reported at the end of the run"] if problems else []
+    said = f"{plural(len(problems), 'problem')} reported at the end of the run"
+    found = {said: "See Unproven for which."} if problems else {}
     if status not in (0, 1):
-        gaps.append(f"pytest ended with status {status} because {_EXIT_STATUS.get(status, 'of something else')}")
+        why = _EXIT_STATUS.get(status, "of something else")
+        found[f"pytest ended with status {status} because {why}"] = "Run it to its end."
     if status == 1 and not any(record.verdict.is_red for record in run.records):
-        gaps.append("pytest ended with status 1, and no result says why")
-    return gaps
+        found["pytest ended with status 1, and no result says why"] = "See what pytest said at its end."
+    return found
 
 
 def _conforming(run: Run) -> str:

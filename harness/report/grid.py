@@ -10,12 +10,15 @@ Two runs of one requirement in two worlds become one ``RequirementRow`` with two
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.data.text import plural, ratio_text, seconds_text, unique
 from harness.records.record import Record, Verdict
-from harness.records.standing import PART_OF, is_waived, severity, worst_of
+from harness.records.standing import PART_OF, Part, is_waived, severity, worst_of
+
+#: How many requirements of a chapter show while it is folded: those that fail or are unproven.
+MOST_UNFOLDED = 10
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,18 @@ class Side:
 
 @dataclass(frozen=True)
 class RequirementRow:
-    """One requirement across all runs; ``parts`` and ``differs`` are what the filter looks at."""
+    """One requirement across all runs; ``level``, ``ends`` and ``differs`` are what the filter looks at.
+
+    ``ends`` has for each result its world, by its place in ``worlds_of``, and its part, as in ``"0:pass 1:fail"``.
+    ``folds`` is whether it is hidden while its chapter is folded: it neither fails nor is unproven, or many before do.
+    """
 
     anchor: str
     requirement: str
     statement: str
     level: str
-    parts: str
+    ends: str
+    folds: bool
     differs: bool
     sides: tuple[Side, ...]
 
@@ -96,6 +104,11 @@ def chapters_of(columns: Sequence[Column]) -> tuple[Chapter, ...]:
     return tuple(_chapter(name, list(rows.values()), columns) for name, rows in found.items())
 
 
+def worlds_of(columns: Iterable[Column]) -> tuple[str, ...]:
+    """The worlds of all runs."""
+    return unique(world for column in columns for world in column.worlds)
+
+
 def anchor_of(requirement: str) -> str:
     """Where on the page a requirement stands."""
     return "req-" + re.sub(r"[^A-Za-z0-9]+", "-", requirement).strip("-")
@@ -107,21 +120,25 @@ def chapter_anchor(name: str) -> str:
 
 
 def _chapter(name: str, found: list[list[list[Record]]], columns: Sequence[Column]) -> Chapter:
-    rows = tuple(_row(sides, columns) for sides in found)
+    rows = [_row(sides, columns) for sides in found]
+    beyond = [place for place, row in enumerate(rows) if not row.folds][MOST_UNFOLDED:]
+    for place in beyond:
+        rows[place] = replace(rows[place], folds=True)
     red = sum(record.verdict.is_red for sides in found for side in sides for record in side)
     counted = plural(len(rows), "requirement") + (f", {red} failing" if red else "")
-    return Chapter(chapter_anchor(name), name, counted, rows)
+    return Chapter(chapter_anchor(name), name, counted, tuple(rows))
 
 
 def _row(sides: list[list[Record]], columns: Sequence[Column]) -> RequirementRow:
     records = [record for side in sides for record in side]
-    first = records[0]
+    first, worlds = records[0], worlds_of(columns)
     return RequirementRow(
         anchor=anchor_of(first.requirement),
         requirement=first.requirement,
         statement=first.statement,
         level=first.level,
-        parts=" ".join(unique(PART_OF[record.verdict].name.lower() for record in records)),
+        ends=" ".join(unique(f"{worlds.index(r.world)}:{PART_OF[r.verdict].name.lower()}" for r in records)),
+        folds=not any(PART_OF[record.verdict] in (Part.FAIL, Part.UNPROVEN) for record in records),
         differs=_differs(sides, columns),
         sides=tuple(_side(side, column) for side, column in zip(sides, columns, strict=True)),
     )

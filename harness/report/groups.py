@@ -20,8 +20,10 @@ from harness.data.text import one_line, plural, unique
 from harness.records.causes import shared_causes
 from harness.records.record import Record
 from harness.report.cards import Card, brief_card_of, card_of
+from harness.report.evidence import leads_of
 from harness.report.pictures.events import Lanes, lanes_of_events
 from harness.report.pictures.timeline import Timeline, timeline_of
+from harness.report.tensors import TensorTable, table_of
 from harness.report.words import case_size, kind_of
 
 #: How many results of a group besides the first are shown in full; the others have a line each.
@@ -32,7 +34,10 @@ MOST_DRAWN = 40
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Rows that fail alike: ``first`` has the smallest case, ``others`` and ``more`` are the rest, by size of case."""
+    """Rows that fail alike: ``first`` has the smallest case, ``others`` and ``more`` are the rest, by size of case.
+
+    ``leads`` are sentences on the cause; ``tensors``, ``lanes`` and ``timeline`` are of the first.
+    """
 
     anchor: str
     title: str
@@ -40,6 +45,8 @@ class FailureGroup:
     first: Card
     others: tuple[Card, ...]
     more: tuple[Card, ...]
+    leads: tuple[str, ...] = ()
+    tensors: TensorTable | None = None
     lanes: Lanes | None = None
     timeline: Timeline | None = None
 
@@ -69,7 +76,7 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Failur
         rows = sorted(found[sign], key=lambda record: (case_size(record.case), _level(record)))
         anchors = [f"{anchor}-red-{n}" for n in range(number, number + len(rows))]
         number += len(rows)
-        groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}"))
+        groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}", records))
     return tuple(_drawn(group) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
 
 
@@ -94,15 +101,18 @@ def _drawn(group: FailureGroup) -> FailureGroup:
     return replace(group, lanes=lanes_of_events(record.events), timeline=timeline_of(record.timeline))
 
 
-def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str) -> FailureGroup:
+def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str, records: Sequence[Record]) -> FailureGroup:
     chapter, cause, kind = sign
+    rows = [card.record for card in cards]
     return FailureGroup(
         anchor=anchor,
         title=one_line(": ".join(filter(None, (chapter, _reason(cause, kind)))), 240),
-        summary=_summary([card.record for card in cards]),
+        summary=_summary(rows),
         first=cards[0],
         others=tuple(cards[1 : 1 + MOST_TOLD]),
         more=tuple(cards[1 + MOST_TOLD :]),
+        leads=leads_of(rows, records),
+        tensors=table_of(rows[0].tensors),
     )
 
 

@@ -6,6 +6,7 @@ together: the table of ``grid.py``, and what differs between the environments; o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +16,22 @@ from pathlib import Path
 from harness.data.text import days_left, moment_text, plural, seconds_text, unique
 from harness.records.reader import Run, miscounted, missing
 from harness.records.record import Record, Verdict
-from harness.records.standing import Standing, Tally, chapter_tallies, elsewhere, standing, tallies
+from harness.records.standing import (
+    Standing,
+    State,
+    Tally,
+    chapter_tallies,
+    elsewhere,
+    first_blocking,
+    gaps,
+    standing,
+    tallies,
+)
 from harness.report.cards import Card, again_words, is_flaky
 from harness.report.claims import Claims, claims_of
 from harness.report.downloads import Download, downloads_of
-from harness.report.grid import Chapter, Column, anchor_of, chapters_of
+from harness.report.evidence import leads_of
+from harness.report.grid import Chapter, Column, anchor_of, chapters_of, worlds_of
 from harness.report.groups import FailureGroup, groups_of
 from harness.report.matrix import Matrix, matrix_of
 from harness.report.pictures.curves import Chart, charts_of
@@ -41,11 +53,15 @@ class Reason:
 
 @dataclass(frozen=True)
 class WaivedRow:
-    """One result under a waiver, and how long the waiver still holds, counted from the day of the run."""
+    """One result under a waiver, and how long the waiver still holds, counted from the day of the run.
+
+    ``href`` is where the issue is, empty where it names no place.
+    """
 
     record: Record
     reason: str
     issue: str
+    href: str
     expires: str
     left: str
     stale: bool
@@ -62,12 +78,18 @@ class Flaky:
 
 @dataclass(frozen=True)
 class RunView:
-    """One run as the page shows it."""
+    """One run as the page shows it.
+
+    ``gaps`` are what an incomplete run lacks, with what to do; ``leads`` sentences on the cause of all failures.
+    """
 
     anchor: str
     name: str
     run: Run
     standing: Standing
+    gaps: tuple[tuple[str, str], ...]
+    first_failure: str
+    leads: tuple[str, ...]
     tallies: tuple[Tally, ...]
     chapters: tuple[Tally, ...]
     facts: tuple[tuple[str, str], ...]
@@ -106,13 +128,14 @@ class Page:
 
     title: str
     runs: tuple[RunView, ...]
+    worlds: tuple[str, ...]
     chapters: tuple[Chapter, ...]
     environment: tuple[tuple[str, tuple[str, ...], bool], ...]
     comparison: Comparison | None
 
 
 def page_of(runs: Sequence[Run]) -> Page:
-    """Build the view of one run, or of several side by side; of two, the first is the reference side of the second."""
+    """Build the view of one run, or of several side by side; of two, the first is the baseline of the second."""
     if not runs:
         raise ValueError("expected at least one run to show, got none")
     views = tuple(_run_view(run, f"run-{number}") for number, run in enumerate(runs, start=1))
@@ -120,8 +143,8 @@ def page_of(runs: Sequence[Run]) -> Page:
     if comparison:
         views = (views[0], replace(views[1], lanes=beside(views[1].lanes, views[0].lanes)))
     title = " · ".join(f"{view.standing.state}: {view.name}" for view in views)
-    chapters = chapters_of([_column(view) for view in views])
-    return Page(title, views, chapters, _environment(runs), comparison)
+    columns = [_column(view) for view in views]
+    return Page(title, views, worlds_of(columns), chapters_of(columns), _environment(runs), comparison)
 
 
 def _place_of(path: Path) -> str:
@@ -138,11 +161,15 @@ def _run_view(run: Run, anchor: str) -> RunView:
     rows = {record.requirement: f"#{anchor_of(record.requirement)}" for record in run.records}
     hrefs = {record.nodeid: rows[record.requirement] for record in run.records}
     hrefs |= {card.record.nodeid: f"#{card.anchor}" for card in cards}
+    own, first, red = standing(run), first_blocking(run), [card.record for card in cards]
     return RunView(
         anchor=anchor,
         name=f"{run.header.implementation} on {run.header.backend}",
         run=run,
-        standing=standing(run),
+        standing=own,
+        gaps=tuple(gaps(run).items()) if own.state is State.INCOMPLETE else (),
+        first_failure=hrefs[first.nodeid] if first else f"#{cards[0].anchor}" if cards else "",
+        leads=leads_of(red, run.records) if len(groups) > 1 else (),
         tallies=tuple(tallies(run)),
         chapters=tuple(chapter_tallies(run.records)),
         facts=tuple((name, value) for name, value in _facts(run) if value),
@@ -184,8 +211,6 @@ def _reasons(records: Iterable[Record], why: Callable[[Record], str] = attrgette
 def _facts(run: Run) -> list[tuple[str, str]]:
     header, footer = run.header, run.footer
     return [
-        ("Implementation", header.implementation),
-        ("Backend", header.backend),
         ("Fallback", ", ".join(f"{name}, {plural(n, 'result')}" for name, n in elsewhere(run.records).items())),
         ("Suite version", header.suite_version),
         ("Profile", header.profile),
@@ -217,7 +242,16 @@ def _waived(record: Record, started: str) -> WaivedRow:
     expires, stale = waiver.get("expires", ""), record.verdict is Verdict.STALE_WAIVER
     days = days_left(expires, started)
     left = "" if days is None else plural(days, "day") if days >= 0 else f"{plural(-days, 'day')} ago"
-    return WaivedRow(record, waiver.get("reason", ""), waiver.get("issue", ""), expires, left, stale)
+    issue = waiver.get("issue", "")
+    return WaivedRow(record, waiver.get("reason", ""), issue, issue_address(issue), expires, left, stale)
+
+
+def issue_address(issue: str) -> str:
+    """Where an issue is: an https address as it is, ``owner/name#7`` on GitHub; empty for other words."""
+    if re.fullmatch(r"https://[A-Za-z0-9.-]{1,200}(/[A-Za-z0-9._~/?#=&%-]{0,500})?", issue):
+        return issue
+    found = re.fullmatch(r"([A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})#(\d{1,9})", issue)
+    return f"https://github.com/{found[1]}/issues/{found[2]}" if found else ""
 
 
 def _environment(runs: Sequence[Run]) -> tuple[tuple[str, tuple[str, ...], bool], ...]:

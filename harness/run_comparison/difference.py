@@ -1,12 +1,12 @@
-"""What differs between two runs: the reference side (an earlier run, or one on CUDA), and the run under question.
+"""What differs between two runs: the baseline (an earlier run, or one on CUDA), and the candidate.
 
-Of five results that passed in the reference::
+Of five results that passed in the baseline::
 
     pass ─▶ fail         regressed         pass ─▶ (none)      lost: planned, and never written
     pass ─▶ waived       excused           pass ─▶ not run     no longer run
     pass ─▶ pass         the same
 
-A difference counts against the run only where the reference side passed. A planned result that was never written is
+A difference counts against the candidate only where the baseline passed. A planned result that was never written is
 not one that was skipped: ``missing`` equals no verdict. A ``Comparison`` is what ``compare --json`` prints, field by
 field (docs/formats.md); the terminal and the page show the same object.
 """
@@ -49,15 +49,15 @@ class Change(StringEnum):
 
 #: What each kind of change is.
 EXPLAINED = {
-    Change.REGRESSED: "passed in the reference",
+    Change.REGRESSED: "passed in the baseline",
     Change.LOST: "planned, and no result was written",
-    Change.EXCUSED: "passed in the reference, fails here under a waiver",
-    Change.NO_LONGER_RUN: "tried in the reference only",
-    Change.NEWLY_RUN: "tried in this run only",
-    Change.FIXED: "did not pass in the reference",
+    Change.EXCUSED: "passed in the baseline, fails here under a waiver",
+    Change.NO_LONGER_RUN: "tried in the baseline only",
+    Change.NEWLY_RUN: "tried in the candidate only",
+    Change.FIXED: "did not pass in the baseline",
     Change.CHANGED: "ended otherwise",
-    Change.REMOVED: "results of the reference's plan only",
-    Change.ADDED: "results of this run's plan only",
+    Change.REMOVED: "results of the baseline's plan only",
+    Change.ADDED: "results of the candidate's plan only",
 }
 
 
@@ -82,7 +82,7 @@ class Fact(Struct, frozen=True):
 
 
 class OneSided(Struct, frozen=True):
-    """Names that only the run has, and names that only the reference has."""
+    """Names that only the candidate has, and names that only the baseline has."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -177,7 +177,7 @@ Pairs = dict[Key, tuple[Planned | None, ...]]
 
 
 def compare(a: Run, b: Run, drift: float = DRIFT) -> Comparison:
-    """What differs between ``a``, the reference side, and ``b``, the run under question."""
+    """What differs between ``a``, the baseline, and ``b``, the candidate."""
     pairs: Pairs = matched((a, b))
     rows = [_row(key, was, now) for key, (was, now) in pairs.items()]
     found = Counter(row.change for row in rows)

@@ -1,7 +1,7 @@
 """A comparison in words, for terminals and the logs of CI.
 
-reference  torch 2.13.0 on gloo: CONFORMS to …            (run.jsonl)
-run        my_fsdp 1.0 on hccl: DOES NOT CONFORM: …       (mine.jsonl)
+baseline   torch 2.13.0 on gloo: CONFORMS to …            (run.jsonl)
+candidate  my_fsdp 1.0 on hccl: DOES NOT CONFORM: …       (mine.jsonl)
 
 differs    implementation: torch 2.13.0 → my_fsdp 1.0
 
@@ -38,7 +38,7 @@ def text_of(comparison: Comparison, whole: bool = False) -> str:
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:
-    for name, side in (("reference", comparison.reference), ("run", comparison.run)):
+    for name, side in (("baseline", comparison.reference), ("candidate", comparison.run)):
         who = one_line(f"{side.implementation} on {side.backend}: {side.standing} ({side.path})")
         yield f"{name:9}  {who}"
         yield from (f"{'':9}  damaged: {one_line(note)}" for note in side.damage)
@@ -49,7 +49,7 @@ def _fact(fact: Fact) -> str:
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:
-    for whose, names in (("the reference", comparison.claims.removed), ("this run", comparison.claims.added)):
+    for whose, names in (("the baseline", comparison.claims.removed), ("the candidate", comparison.claims.added)):
         if names:
             yield f"claims     of {whose} only: {one_line(', '.join(names))}"
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.data.case import Case, cell_of
 from harness.data.comparison import UNBOUNDED, Allowance, Difference, difference
 from harness.data.loss_curves import MOST_CURVES, Curve, curves_of
+from harness.data.nearest import nearest
+from harness.data.tensors import Compared, first_that_differ, has_uneven_rows
 from harness.trial.combinations import Combinations
+from harness.worlds.base import SubjectFailure
 
 #: How many failed comparisons are kept of one case.
 _MOST_DIFFERENCES = 32
@@ -23,8 +28,10 @@ _MOST_DIFFERENCES = 32
 
 @dataclass
 class Facts:
-    """``differences`` (each with whose it is) and ``curves`` are of the current ``case``.
+    """``differences`` (each with whose it is), ``compared`` and ``curves`` are of the current ``case``.
 
+    ``passed`` are the cases of examples that passed. ``rows`` counts examples by whether all ranks have as many rows of
+    each tensor, "even" or "uneven", and by how they ended.
     ``misfit`` is the fewest ranks that a case needed of those left out because the world has too few; 0: none.
     ``unclaimed`` counts by feature the cases left out because they ask for one that is not claimed.
     """
@@ -39,7 +46,10 @@ class Facts:
     ratios: dict[str, float] = field(default_factory=dict)
     ulps: dict[str, list[float]] = field(default_factory=dict)
     differences: list[tuple[str, Difference]] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
+    passed: list[Case] = field(default_factory=list)
+    rows: dict[str, Counter[str]] = field(default_factory=dict)
     combinations: Combinations = field(default_factory=Combinations)
     _is_new: bool = True
 
@@ -51,15 +61,32 @@ class Facts:
         """A program is about to run on ``size`` ranks; the same case again is the same example."""
         if self._is_new or case != self.case:  # not "is not": an oracle may have kept an equal one of another test
             self.examples += 1
-            self.differences, self.curves = [], []
+            self.differences, self.compared, self.curves = [], [], []
         self._is_new, self.case = False, case
         self.world_sizes.add(size)
+
+    @contextmanager
+    def noting_the_end(self) -> Iterator[None]:
+        """Around an example: keep how it ends."""
+        try:
+            yield
+        except SubjectFailure:
+            self._note("fail")
+            raise
+        self._note("pass")
+        if isinstance(self.case, Case):
+            self.passed.append(self.case)
+
+    def _note(self, end: str) -> None:
+        if (is_uneven := has_uneven_rows(self.compared)) is not None:
+            self.rows.setdefault("uneven" if is_uneven else "even", Counter())[end] += 1
 
     def compare(self, where: str, got: Any, want: Any, within: Allowance) -> Difference:
         """The worst difference between two trees, counted and measured."""
         found = difference(got, want, within)
         self.checks += found.leaves
         self._measure(found)
+        self.compared.append((where, got, want, within))
         if len(self.curves) < MOST_CURVES:
             self.curves += curves_of(where, got, want)
         if found.ratio >= self.worst.ratio:
@@ -89,13 +116,17 @@ class Facts:
             "combinations": self.combinations.as_json(),
             "checks": self.checks,
             "examples": self.examples,
+            "rows": self.rows,
             "world_sizes": sorted(self.world_sizes),
         }
         if not failed:
             return measured
+        case = self.case.as_json() if isinstance(self.case, Case) else None
         return measured | {
-            "case": self.case.as_json() if isinstance(self.case, Case) else None,
+            "case": case,
             "differences": [_as_json(where, found) for where, found in self.differences],
+            "tensors": first_that_differ(self.compared),
+            "near": nearest(case, (one.as_json() for one in self.passed)) if case else None,
         }
 
 

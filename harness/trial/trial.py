@@ -155,7 +155,7 @@ class Trial:
         __tracebackhide__ = True
         self.facts.begin_example()
         try:
-            with self.combinations.noting_the_end(), self._assertions.collecting():
+            with self.facts.noting_the_end(), self.combinations.noting_the_end(), self._assertions.collecting():
                 yield
         except NotClaimed as asked:
             self.facts.unclaimed[str(asked.feature)] += 1

@@ -1,6 +1,6 @@
 """Mutants: implementations and backends with one defect each, and the requirement that must kill each one.
 
-The name of a mutant is the id of that requirement::
+The name of a mutant has the id of that requirement::
 
     sums_for_averages = mutant("parity/exact", sums)
 
@@ -32,6 +32,15 @@ RELATED_CHAPTERS = (
     ("parameter-mesh", "spmd-mesh"),
     ("communication", "prefetch", "events", "overlap"),
 )
+
+
+#: What the names of mutants begin with, so that a record or page of one says that it is one.
+_PREFIX = "mutant:"
+
+
+def name_of(requirement: str) -> str:
+    """The name of a mutant that this requirement must kill, ``mutant:parity/exact``."""
+    return f"{_PREFIX}{requirement}"
 
 
 @dataclass(frozen=True)
@@ -69,14 +78,14 @@ def _mutants_of(name: str, path: str) -> Iterator[Mutant]:
     module = importlib.import_module(path)
     processes, also = getattr(module, "IN_PROCESSES", ()), getattr(module, "ALSO_KILLED_BY", {})
     for attribute, value in vars(module).items():
-        if not isinstance(value, (Implementation, Backend)) or "/" not in value.name:
+        if not isinstance(value, (Implementation, Backend)) or not value.name.startswith(_PREFIX):
             continue
         is_implementation = isinstance(value, Implementation)
         yield Mutant(
             id=f"{name}.{attribute}",
             where=f"{module.__name__}:{attribute}",
             kind="implementation" if is_implementation else "backend",
-            killed_by=value.name,
+            killed_by=value.name.removeprefix(_PREFIX),
             # A backend's process group is used in the process world only.
             worlds=("threads",) if is_implementation and attribute not in processes else ("processes",),
             raises=attribute in getattr(module, "RAISES", ()),

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import _groups, _state, implementation
+from tests.mutants import name_of
 
 #: torch's own implementation. Its functions are all there, which type checkers need not be told at each call.
 right: Any = implementation
@@ -135,7 +136,7 @@ def mutant(
 ) -> Implementation:
     """torch's implementation with a change to each sharded module, another all-gather or reduce-scatter, or options.
 
-    Its name is the ``requirement`` that must kill it.
+    The ``requirement`` in its name must kill it.
     """
 
     def fully_shard(module: Any, **options: Any) -> Any:
@@ -151,7 +152,7 @@ def mutant(
                 after(each)
         return result
 
-    return replace(right, name=requirement, fully_shard=fully_shard)
+    return replace(right, name=name_of(requirement), fully_shard=fully_shard)
 
 
 def defect(requirement: str, *ways: Callable[[Any], Change]) -> Callable[[Any], Implementation]:
@@ -176,7 +177,7 @@ def _or_decorator(make: Callable[[str, FullyShard], Implementation]) -> Callable
 @_or_decorator
 def called_otherwise(requirement: str, fully_shard: FullyShard) -> Implementation:
     """torch's implementation with another ``fully_shard``."""
-    return replace(right, name=requirement, fully_shard=fully_shard)
+    return replace(right, name=name_of(requirement), fully_shard=fully_shard)
 
 
 @_or_decorator

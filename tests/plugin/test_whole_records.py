@@ -107,7 +107,7 @@ def test_a_lost_record_is_missed(samples: Recorded, tmp_path: Path, capsys: pyte
     page = render([read_run(path)])
     assert "INCOMPLETE" in page
     lost = "the run counted 2 results with verdict fail, but the file has 0 of them"
-    assert f'<p class="reason">{lost}; ' in page
+    assert f'<ul class="reason"><li>{lost}. ' in page
     assert cli.main(["watch", str(path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == lost
 

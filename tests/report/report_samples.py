@@ -110,10 +110,16 @@ def full_run(**changes: Any) -> Run:
          "ulp": 2.0**-23}
         for n in range(2)
     ]  # fmt: skip
+    told["tensors"] = [
+        {"where": f"rank {n}, after action 3", "path": "'gradients' 'w'", "shape": [2 - n, 3], "agrees": n == 1,
+         "times": None if n else 1.5}
+        for n in range(2)
+    ]  # fmt: skip
+    told |= {"near": {"case": "Case", "seed": 78, "seen": 2}, "rows": {"even": {"pass": 4}, "uneven": {"fail": 9}}}
     gather = {"op": "all_gather", "bytes": 64, "dtype": "float32", "reduce": None, "ranks": [0, 1]}
     told |= {"again": "FPF", "events": [[gather, {"op": "wait", "of": 0}], [{**gather, "bytes": 32}]]}
     told["curves"] = [{"name": "loss, rank 0", "baseline": [4.0, 3.0], "ranks": {"rank 0": [4.0, None]}}]
-    waiver = {"reason": "firmware 2.1", "issue": "vendor#7", "expires": "2026-12-01"}
+    waiver = {"reason": "firmware 2.1", "issue": "acme/chip#7", "expires": "2026-12-01"}
     tried = [("linear", "2", "none", "P"), ("linear", "1", "none", "P"), ("tied", "2", "none", "P")]
     offload = ({"net": "tied", "offload": "cpu"}, "fails when net=tied is combined with offload=cpu")
     extra: dict[Verdict, dict[str, Any]] = {

@@ -1,116 +1,29 @@
-"""The page in a real browser: panels, filters, copy buttons, keyboard, print and both themes; nothing gets in or out.
-
-The browser is the Chromium of the machine, which playwright drives; none is downloaded. Without one these tests are
-skipped, since there is nothing to ask.
-"""
+"""The page in a real browser: panels, filters, folds, links, copy buttons and print; nothing gets in or out."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-from msgspec.structs import replace
-
-from harness.records.reader import Run, read_run
+from harness.records.reader import read_run
 from harness.records.record import Verdict
-from harness.report.page import render
-from tests.patience import GUARD
-from tests.report.report_samples import HOSTILE, file_of, full_run, row
+from tests.report.conftest import Shown, written
+from tests.report.report_samples import HOSTILE, full_run, row, run_of
 from tests.untrusted.strategies import poisoned
 from tests.untrusted.test_records import DOCUMENTS, FIXED
-
-#: How long the browser may take for one thing, in milliseconds.
-PATIENT = 1000 * GUARD
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: More than one row of a group, so that there is something to unfold.
-ALIKE = [row(f"alike-{n}", Verdict.FAIL, cause="hung", nodeid=f"t.py::alike[{n}]") for n in range(2)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """The machine's Chromium, started once."""
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if program is None:
-        pytest.skip(
-            f"no Chromium on this machine (looked for {', '.join(CHROMIUM)}): the page is not tried in a browser"
-        )
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENT)
-        yield started
-        started.close()
-
-
-@dataclass
-class Shown:
-    """A page in the browser, the file it is, and what it did: requests, words on the console, dialogs."""
-
-    tab: Any
-    path: Path
-    did: list[str] = field(default_factory=list)
-
-    def watch(self) -> Shown:
-        """Open the page, and note what it does from its first byte on."""
-        self.tab.set_default_timeout(PATIENT)
-        self.tab.on("request", lambda request: self.did.append(f"request {request.url}"))
-        self.tab.on("console", lambda message: self.did.append(f"console {message.text}"))
-        self.tab.on("pageerror", lambda error: self.did.append(f"error {error}"))
-        self.tab.on("dialog", lambda dialog: (self.did.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.tab.goto(self.path.as_uri())
-        return self
-
-    def all(self, expression: str) -> Any:
-        """What JavaScript says of the page."""
-        return self.tab.evaluate(expression)
-
-
-def written(path: Path, *runs: Run) -> Path:
-    """The page of these runs, as a file."""
-    path.write_text(render(runs), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run with everything."""
-    run, folder = full_run(status=1), tmp_path_factory.mktemp("page")
-    file = file_of(replace(run, records=[*run.records, *ALIKE]), folder / "run.jsonl")
-    return written(folder / "page.html", read_run(file))
-
-
-@pytest.fixture(scope="module")
-def shown(browser: Any, path: Path) -> Iterator[Shown]:
-    """That page in a tab that may use the clipboard."""
-    context = browser.new_context(color_scheme="light")
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    yield Shown(context.new_page(), path).watch()
-    context.close()
 
 
 def test_every_panel_is_there_and_the_page_asks_for_nothing(shown: Shown) -> None:
     """Each panel has its heading; the one request is for the file itself, and the console is silent."""
     headings = shown.tab.get_by_role("heading", level=2).all_text_contents()
     assert headings == [
-        "Results", "Numerical differences", "Losses by step", "Combinations", "Failures", "Flaky", "Requirements",
+        "Results", "Failures", "Numerical differences", "Losses by step", "Combinations", "Flaky", "Requirements",
         "Unproven", "Claims", "Waivers", "Environment", "Run it again",
         "What this page does not prove",
     ]  # fmt: skip
     assert shown.did == [f"request {shown.path.as_uri()}"]
-
-
-def test_headings_go_down_by_one(shown: Shown) -> None:
-    """A screen reader that goes by headings meets one h1, and no level is left out on the way down."""
-    levels = shown.all("[...document.querySelectorAll('h1,h2,h3,h4,h5')].map(one => +one.tagName[1])")
-    assert levels.count(1) == 1
-    assert all(below - above <= 1 for above, below in pairwise(levels))
 
 
 def test_filters_show_what_they_say(shown: Shown) -> None:
@@ -130,6 +43,74 @@ def test_filters_show_what_they_say(shown: Shown) -> None:
     find.fill("")
 
 
+def test_the_filter_is_in_the_address(shown: Shown) -> None:
+    """Words, level, world, chapter and verdicts are kept in the address, and a page opened with it has them again."""
+    tab = shown.tab
+    tab.get_by_label("Find").fill("rule fail")
+    tab.get_by_label("Level").select_option("must")
+    tab.get_by_label("World").select_option("threads")
+    tab.get_by_label("Chapter").select_option("sharding")
+    tab.get_by_label("waived", exact=True).uncheck()
+    words = tab.locator("#shown").inner_text()
+    assert words == "3 of 9 shown"
+    address = shown.all("location.search")
+    assert set(address[1:].split("&")) == {
+        "find=rule+fail", "level=must", "world=threads", "chapter=sharding",
+        "verdict=pass", "verdict=fail", "verdict=not_claimed", "verdict=unproven",
+    }  # fmt: skip
+    tab.goto(shown.path.as_uri() + address)
+    assert tab.locator("#shown").inner_text() == words
+    assert tab.get_by_label("Chapter").input_value() == "sharding"
+    tab.get_by_label("World").select_option("processes")
+    assert tab.locator("#shown").inner_text().startswith("0 of ")
+    tab.goto(shown.path.as_uri())
+    assert tab.locator("tr.row:not([hidden])").count() == tab.locator("tr.row").count()
+    shown.did[:] = shown.did[:1]
+
+
+def test_what_passes_is_folded(browser: Any, tmp_path: Path) -> None:
+    """Requirements that pass show when their chapter is pressed, searched or linked to; those that fail, always."""
+    run = run_of(row("a"), row("b", Verdict.FAIL), row("c", chapter="parity"), status=1)
+    page = written(tmp_path / "page.html", run)
+    tab = browser.new_page()
+    tab.goto(page.as_uri())
+    rows = [tab.locator(f"#req-sharding-{name}") for name in "abc"]
+    head = tab.get_by_role("button", name="All requirements of sharding")
+
+    def shown() -> list[bool]:
+        return [one.is_visible() for one in rows]
+
+    assert (shown(), head.get_attribute("aria-expanded")) == ([False, True, False], "false")
+    head.click()
+    assert (shown(), head.get_attribute("aria-expanded")) == ([True, True, False], "true")
+    head.click()
+    assert shown() == [False, True, False]
+    tab.get_by_label("Find").fill("sharding/a")
+    assert shown() == [True, False, False]
+    tab.goto(page.as_uri() + "#req-sharding-c")
+    assert shown() == [False, True, True]
+    tab.close()
+
+
+def test_every_result_has_a_link_to_copy(shown: Shown) -> None:
+    """Each failing result and each requirement has one; pressed, it is the address of the page and on the clipboard."""
+    results = shown.all(
+        "[...document.querySelectorAll('.first, .other[id], .more > li[id], tr.row')].map(one => one.id)"
+    )
+    links = shown.all("[...document.querySelectorAll('a.link')].map(one => one.hash.slice(1))")
+    assert sorted(links) == sorted(results)
+    shown.tab.locator("#req-sharding-FAIL a.link").click()
+    shown.tab.get_by_text("Link copied").wait_for(state="attached")
+    assert shown.all("location.href") == shown.all("navigator.clipboard.readText()")
+    assert shown.all("location.hash").startswith("#req-sharding-")
+
+
+def test_the_strip_leads_to_the_first_failure(shown: Shown) -> None:
+    """The result that the verdict names as the first is where its link leads."""
+    link = shown.tab.get_by_role("link", name="To the first failure")
+    assert shown.tab.locator(link.get_attribute("href")).get_by_text("sharding/FAIL").count()
+
+
 def test_copy_buttons_copy(shown: Shown) -> None:
     """Each of the three forms reaches the clipboard as it stands, and the button says so, also to a screen reader."""
     forms = shown.tab.locator("#run-1-red-1 .forms .copyable")
@@ -143,7 +124,7 @@ def test_copy_buttons_copy(shown: Shown) -> None:
 
 def test_a_link_to_a_folded_row_unfolds_it(shown: Shown) -> None:
     """From the table to a row that is not the first of its group."""
-    folded = shown.tab.locator("details.other").first
+    folded = shown.tab.locator("details.other[id]").first
     assert folded.get_attribute("open") is None
     name = folded.get_attribute("id")
     shown.tab.locator(f"tr.row a[href='#{name}']").first.click()
@@ -157,66 +138,6 @@ def test_files_can_be_saved(shown: Shown, tmp_path: Path) -> None:
     assert saved.value.suggested_filename == "run.jsonl.gz"
     saved.value.save_as(tmp_path / "saved.gz")
     assert gzip.decompress((tmp_path / "saved.gz").read_bytes()) == shown.path.with_name("run.jsonl").read_bytes()
-
-
-def test_the_keyboard_reaches_everything_and_what_has_the_focus_is_seen(shown: Shown) -> None:
-    """Tab goes first to the link past the head, then to every control, each with a name and a frame around it."""
-    shown.tab.goto(shown.path.as_uri())
-    wanted = shown.all(f"[...document.querySelectorAll({REACHABLE!r})].filter(one => one.checkVisibility()).length")
-    reached = []
-    for _ in range(wanted):
-        shown.tab.keyboard.press("Tab")
-        reached.append(shown.all(FOCUSED))
-    assert reached[0]["name"] == "Skip to the verdict"
-    assert len({one["place"] for one in reached}) == wanted
-    assert [one for one in reached if not one["name"] or one["frame"] == "none"] == []
-
-
-REACHABLE = "a[href], button, input, summary, [tabindex]"
-FOCUSED = f"""(() => {{
-  const one = document.activeElement;
-  const labels = one.labels ? [...one.labels].map(label => label.textContent).join() : "";
-  return {{
-    place: [...document.querySelectorAll({REACHABLE!r})].indexOf(one),
-    name: (one.ariaLabel || one.getAttribute("aria-labelledby") || labels || one.textContent).trim(),
-    frame: getComputedStyle(one).outlineStyle,
-  }};
-}})()"""
-
-#: Text that is shown with less contrast to what is behind it than 4.5 to 1, as WCAG 2 has it.
-PALE = """(() => {
-  const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const straight = (c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const light = ([r, g, b]) => 0.2126 * straight(r / 255) + 0.7152 * straight(g / 255) + 0.0722 * straight(b / 255);
-  const behind = (one) => {
-    for (; one; one = one.parentElement) {
-      const colour = rgb(getComputedStyle(one).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const own = (one) => [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim());
-  const texts = [...document.querySelectorAll("body *")]
-    .filter(one => own(one) && one.checkVisibility() && !one.closest("svg, .unseen, .skip"));
-  return texts.map(one => {
-    const [a, b] = [light(rgb(getComputedStyle(one).color)), light(behind(one))];
-    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), one.className, one.textContent.slice(0, 40)];
-  }).filter(([contrast]) => contrast < 4.5);
-})()"""
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_all_text_can_be_read_in_both_themes(shown: Shown, theme: str) -> None:
-    """The theme is the reader's, and in both every text stands out from what is behind it."""
-    shown.tab.emulate_media(color_scheme=theme)
-    ground = shown.all("getComputedStyle(document.body).backgroundColor")
-    assert (ground == "rgb(14, 19, 24)") == (theme == "dark")
-    assert shown.all(PALE) == []
-    shown.all(
-        "document.querySelector('h1').style.color = getComputedStyle(document.querySelector('.tag')).backgroundColor"
-    )
-    assert [text for _, _, text in shown.all(PALE)] == ["torch 2.13 on gloo"]
-    shown.all("document.querySelector('h1').style.color = ''")
 
 
 def test_on_paper_everything_is_unfolded_and_what_cannot_be_pressed_is_gone(shown: Shown) -> None:
@@ -273,7 +194,8 @@ def test_a_hostile_record_runs_nothing_and_adds_nothing(browser: Any, tmp_path: 
     hostile.all("window.scrollTo(0, document.body.scrollHeight)")
     assert hostile.did == [f"request {page.as_uri()}"]
     assert hostile.all("[document.scripts.length, document.images.length, document.links.length > 0]") == [1, 0, True]
-    inside = "link.href.startsWith(location.href.split('#')[0] + '#') || link.download"
+    issue = "https://github.com/acme/chip/issues/7"
+    inside = f"link.href.startsWith(location.href.split('#')[0] + '#') || link.download || link.href === '{issue}'"
     assert hostile.all(f"[...document.links].filter(link => !({inside})).length") == 0
     assert hostile.all("document.body.textContent.includes('<script>alert(1)</script>')")
     context.close()

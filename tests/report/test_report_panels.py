@@ -31,33 +31,31 @@ CURVE: dict[str, Any] = {"name": "loss, rank 0", "baseline": [4.0, 3.0, 2.0], "r
 
 def test_a_chart_has_the_baseline_and_the_subject_on_one_scale() -> None:
     """Highest and lowest loss span the picture, steps its width; the words name the step that is farthest off."""
-    [chart] = charts_of([row("a", curves=[CURVE])])
-    assert chart.baseline.strokes == ("6.0,6.0 100.0,40.0 194.0,74.0",)
-    assert [line.strokes for line in chart.ranks] == [("6.0,6.0 100.0,23.0 194.0,74.0",)]
-    assert (chart.low, chart.high) == ("2", "4")
+    [chart] = charts_of([row("a", Verdict.FAIL, curves=[CURVE])])
+    assert chart.baseline.strokes == ("52.0,6.0 143.0,48.0 234.0,90.0",)
+    assert [line.strokes for line in chart.ranks] == [("52.0,6.0 143.0,27.0 234.0,90.0",)]
+    assert (chart.low, chart.high, chart.steps) == ("2", "4", 3)
     assert chart.said == "3 steps; at most 0.5 apart, at step 1 on rank 0: 3.5, expected 3"
 
 
 def test_what_is_not_finite_is_a_gap_and_is_said() -> None:
     """A line stops before such a step and goes on behind it, and the words count such steps."""
-    [chart] = charts_of([row("a", curves=[{**CURVE, "ranks": {"rank 0": [4.0, None, 2.0]}}])])
-    assert chart.ranks[0].strokes == ("6.0,6.0", "194.0,74.0")
+    [chart] = charts_of([row("a", Verdict.FAIL, curves=[{**CURVE, "ranks": {"rank 0": [4.0, None, 2.0]}}])])
+    assert chart.ranks[0].strokes == ("52.0,6.0", "234.0,90.0")
     assert chart.said == "3 steps, all finite ones equal to the unsharded model's; 1 not finite"
 
 
-def test_rows_that_fail_are_drawn_first_then_one_a_chapter() -> None:
+def test_only_rows_that_fail_are_drawn() -> None:
     """A page has a few charts only, and a row two at most."""
-    passing = [row(f"p{n}", chapter=f"c{n // 2}", curves=[CURVE] * 3) for n in range(6)]
-    found = charts_of([*passing, row("red", Verdict.FAIL, curves=[CURVE])])
-    names = ["red", "p0", "p0", "p2", "p2", "p4", "p4"]
-    assert [chart.requirement for chart in found] == [f"sharding/{name}" for name in names]
+    found = charts_of([row("passes", curves=[CURVE]), row("red", Verdict.FAIL, curves=[CURVE] * 3)])
+    assert [chart.requirement for chart in found] == ["sharding/red"] * 2
     assert len(charts_of([row("red", Verdict.FAIL, curves=[CURVE], nodeid=str(n)) for n in range(50)])) == MOST_CHARTS
 
 
 @pytest.mark.parametrize("curve", [{}, {"baseline": [], "ranks": {"rank 0": [None, 1e300]}}])
 def test_what_is_no_curve_is_not_drawn(curve: dict[str, Any]) -> None:
     """Whatever a record has for losses, no number is drawn that is none."""
-    assert charts_of([row("a", curves=[curve])]) == ()
+    assert charts_of([row("a", Verdict.FAIL, curves=[curve])]) == ()
 
 
 # Claims.
@@ -125,14 +123,14 @@ def test_two_runs_are_compared_and_what_failed_before_does_not_count() -> None:
     shown = " ".join(page.text.split())
     assert "3 results: 1 regressed, 1 fixed, 1 the same. 1 regression." in shown
     assert "implementationtorch 2.13mine 1" in shown
-    assert "Claims of this run only: mesh" in shown
+    assert "Claims of the candidate only: mesh" in shown
     assert ("a", {"class": "id", "href": "#run-2-red-1"}) in page.tags
-    assert "1 regressed: passed in the reference MUST sharding/a in threads pass → fail: off" in shown
+    assert "1 regressed: passed in the baseline MUST sharding/a in threads pass → fail: off" in shown
 
 
 @pytest.mark.parametrize("many", [1, 3])
 def test_one_run_or_three_are_not_compared(many: int) -> None:
-    """The panel is of two runs, of which the first is the reference side."""
+    """The panel is of two runs, of which the first is the baseline."""
     assert page_of([full_run()] * many).comparison is None
     assert 'id="comparison"' not in render([full_run()] * many)
 

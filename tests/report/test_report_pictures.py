@@ -147,7 +147,7 @@ def test_measurements_spread_over_the_axis() -> None:
     assert all(bar.height == 1 for bar in lane.bars)
 
 
-def test_the_reference_side_lies_over_the_lanes_of_the_same_dtype() -> None:
+def test_the_baseline_lies_over_the_lanes_of_the_same_dtype() -> None:
     """Of two runs the first's lane is beside that of the second; a dtype that only one has stands alone."""
     first = lanes_of([row("a", ratios={"2 ranks · float32": 0.5, "2 ranks · float16": 0.5})])
     second = lanes_of([row("a", ratios={"2 ranks · float32": 0.1, "2 ranks · float64": 0.1})])

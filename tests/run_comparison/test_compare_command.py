@@ -53,7 +53,7 @@ def test_the_text_says_what_where_and_why(tmp_path: Path, capsys: pytest.Capture
     after = [replace(r, verdict=Verdict.FAIL, message="rank 0: it is 2\nand more") for r in before]
     assert cli.main(["compare", *files(tmp_path, run_of(*before), run_of(*after, status=1))]) == 1
     lines = capsys.readouterr().out.splitlines()
-    place = lines.index("4 results regressed: passed in the reference")
+    place = lines.index("4 results regressed: passed in the baseline")
     assert lines[place + 1] == "  must    sharding/b in threads, processes: pass → fail: rank 0: it is 2"
     assert lines[place + 2].startswith("  may     sharding/a in threads, processes: pass → fail")
     assert lines[-1] == "4 results: 4 regressed. 4 regressions."

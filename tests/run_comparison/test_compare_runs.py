@@ -1,4 +1,4 @@
-"""What differs between two runs: told by row, held against the run only where the reference side passed."""
+"""What differs between two runs: told by row, held against the run only where the baseline passed."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_versions_and_environment_come_first() -> None:
     ]
     assert found.claims == OneSided(added=("HSDP",), removed=("replicate",))
     text = text_of(found)
-    assert text.index("NCCL: 2.29 → –") < text.index("of this run only: HSDP") < text.index("1 result regressed")
+    assert text.index("NCCL: 2.29 → –") < text.index("of the candidate only: HSDP") < text.index("1 result regressed")
 
 
 def test_requirements_of_one_run_only_are_named() -> None:

@@ -88,7 +88,7 @@ def test_a_record_file_is_read_or_refused_in_a_sentence(place: Path, data: bytes
 
 
 def check_own(page: str) -> None:
-    """The page is whole, its one script is ours, links stay inside, and no attribute steers or reaches out."""
+    """The page is whole, its one script is ours, links stay inside but for issues, and no attribute steers."""
     page.encode()
     assert well_formed(page)
     parsed = Parsed(page)
@@ -96,7 +96,9 @@ def check_own(page: str) -> None:
     assert parsed.scripts == [own]
     names = {(tag, name) for tag, attrs in parsed.tags for name in attrs}
     assert names <= OWN_NAMES
-    links = [(attrs["href"] or "", attrs.get("download")) for _, attrs in parsed.tags if "href" in attrs]
+    issues = [attrs["href"] or "" for _, attrs in parsed.tags if attrs.get("rel") == "noreferrer"]
+    assert all(re.fullmatch(r"https://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%-]*)?", issue) for issue in issues)
+    links = [(a["href"] or "", a.get("download")) for _, a in parsed.tags if "href" in a and "rel" not in a]
     assert all(link.startswith("#") for link, saved_as in links if saved_as is None)
     carried = [(link, saved_as) for link, saved_as in links if saved_as is not None]
     assert all(re.fullmatch(r"data:application/gzip;base64,[A-Za-z0-9+/]+=*", link) for link, _ in carried)
@@ -199,9 +201,11 @@ class Twin:
             return [self.of(item) for item in tree]
         if isinstance(tree, dict):
             return {key: self.of(item) for key, item in tree.items()}
-        if not isinstance(tree, str) or re.fullmatch(r"[\w ./:=+'-]*", tree, re.ASCII):
+        if not isinstance(tree, str) or re.fullmatch(r"[\w #./:=+'-]*", tree, re.ASCII):
             return tree
-        return self._known.setdefault(tree, re.sub(r"[^\w ./:=+'-]", "x", tree, flags=re.ASCII) + str(len(self._known)))
+        return self._known.setdefault(
+            tree, re.sub(r"[^\w #./:=+'-]", "x", tree, flags=re.ASCII) + str(len(self._known))
+        )
 
 
 @inputs(25)

@@ -1,4 +1,4 @@
-"""Losses by step, small: the unsharded model's as a broad line, and over it what this subject's rank came to.
+"""Losses by step of failing results: the unsharded model's as a broad line, and over it what a rank came to.
 
 One record of two steps, ``{"name": "loss, rank 1", "baseline": [4.0, 3.0], "ranks": {"rank 1": [4.0, 3.5]}}``, is one
 chart with two lines that part at the second step.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from harness.data.text import one_line
 from harness.records.record import LossCurve, Record
 
-#: How many charts a page has: failing results first, then one a chapter; how many of one result; how many lines.
+#: How many charts a page has; how many of one result; how many lines and steps a chart has.
 MOST_CHARTS, MOST_OF_A_ROW, MOST_LINES, MOST_STEPS = 12, 2, 8, 64
-#: The drawing: its size, and what is left free around lines.
-WIDTH, HEIGHT, MARGIN = 200.0, 80.0, 6.0
+#: The drawing: its size, what is left free around lines, and the room for the axes' numbers at the left and below.
+WIDTH, HEIGHT, MARGIN, LEFT, BELOW = 240.0, 110.0, 6.0, 46.0, 14.0
 
 _Points = tuple[tuple[float, float], ...]
 Losses = list[float | None]
@@ -40,18 +40,13 @@ class Chart:
     ranks: tuple[CurveLine, ...]
     low: str
     high: str
+    steps: int
     said: str
 
 
 def charts_of(records: Iterable[Record]) -> tuple[Chart, ...]:
-    """A few charts of a run: of results that fail, then of the first with curves in each chapter."""
-    with_curves = [record for record in records if record.curves]
-    red = [record for record in with_curves if record.verdict.is_red]
-    firsts: dict[str, Record] = {}
-    for record in with_curves:
-        if not record.verdict.is_red:
-            firsts.setdefault(record.chapter, record)
-    charts = (chart for record in (*red, *firsts.values()) for chart in _charts_of_row(record))
+    """A few charts of a run: of results that fail."""
+    charts = (chart for record in records if record.verdict.is_red for chart in _charts_of_row(record))
     return tuple(chart for chart, _ in zip(charts, range(MOST_CHARTS), strict=False))
 
 
@@ -77,8 +72,9 @@ def _chart(record: Record, curve: LossCurve) -> Chart | None:
         name=one_line(curve.get("name", ""), 80),
         baseline=_line(baseline, steps, low, high),
         ranks=tuple(_line(losses, steps, low, high) for losses in lines.values()),
-        low=f"{low:.4g}",
-        high=f"{high:.4g}",
+        low=f"{low:.3g}",
+        high=f"{high:.3g}",
+        steps=steps,
         said=_said(baseline, lines, steps),
     )
 
@@ -89,13 +85,13 @@ def _losses(losses: Losses) -> Losses:
 
 
 def _line(losses: Losses, steps: int, low: float, high: float) -> CurveLine:
-    across, up = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
+    across, up = WIDTH - LEFT - 2 * MARGIN, HEIGHT - BELOW - 2 * MARGIN
     strokes: list[list[tuple[float, float]]] = [[]]
     for step, loss in enumerate(losses):
         if loss is None:
             strokes.append([])
             continue
-        x = MARGIN + across * (step / (steps - 1) if steps > 1 else 0.5)
+        x = LEFT + MARGIN + across * (step / (steps - 1) if steps > 1 else 0.5)
         y = MARGIN + up * ((high - loss) / (high - low) if high > low else 0.5)
         strokes[-1].append((round(x, 1), round(y, 1)))
     kept = [stroke for stroke in strokes if stroke]

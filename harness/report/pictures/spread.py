@@ -50,7 +50,7 @@ class Lane:
     """One dtype: how many measurements, how many of them equal to the last bit, the worst, and the bars of the rest.
 
     ``waived`` measurements are beyond their bounds and excused; the worst is that of the others, None without any.
-    ``beside`` is the same of the reference side, where there is one.
+    ``beside`` is the same of the baseline, where there is one.
     """
 
     dtype: str
@@ -86,9 +86,9 @@ def lanes_of(records: Iterable[Record]) -> tuple[Lane, ...]:
     return tuple(_lane(dtype, ratios) for (_, dtype), ratios in sorted(found.items()))
 
 
-def beside(lanes: Iterable[Lane], reference: Iterable[Lane]) -> tuple[Lane, ...]:
-    """The lanes of a run, each with that of the reference side behind it."""
-    known = {lane.dtype: lane for lane in reference}
+def beside(lanes: Iterable[Lane], baseline: Iterable[Lane]) -> tuple[Lane, ...]:
+    """The lanes of a run, each with that of the baseline behind it."""
+    known = {lane.dtype: lane for lane in baseline}
     return tuple(replace(lane, beside=known.get(lane.dtype)) for lane in lanes)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from harness.vendor import Backend
+from tests.mutants import name_of
 
 #: What a process group in Python must answer to: torch lets it take the place of its own. Names of all versions.
 COLLECTIVES = (
@@ -125,7 +126,7 @@ class RefusesAverages(OverGloo):
 def mutant(requirement: str, group: type[OverGloo]) -> Backend:
     """A backend with a defect, and the requirement that must kill it."""
     return replace(
-        over_gloo(f"{group.__module__.rpartition('.')[2]}_{group.__name__}".lower(), group), name=requirement
+        over_gloo(f"{group.__module__.rpartition('.')[2]}_{group.__name__}".lower(), group), name=name_of(requirement)
     )
 
 

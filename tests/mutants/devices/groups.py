@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harness.simulated.backend import backend as simulated
 from harness.vendor import Backend
+from tests.mutants import name_of
 
 _VARIABLE = "SIMULATED_FAULT"
 FAULTS: dict[str, Callable[[], None]] = {}
@@ -27,7 +28,7 @@ def faulty(requirement: str) -> Callable[[Callable[[], None]], Backend]:
         name = fault.__name__
         FAULTS[name] = fault
         imports = (*simulated.imports, __name__)
-        return replace(simulated, name=requirement, imports=imports, environment={_VARIABLE: name})
+        return replace(simulated, name=name_of(requirement), imports=imports, environment={_VARIABLE: name})
 
     return decorate
 

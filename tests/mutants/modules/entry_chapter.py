@@ -13,6 +13,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
+from tests.mutants import name_of
 from tests.mutants.making import FullyShard, before, called_otherwise, mutant, right
 from tests.mutants.modules.partial_chapter import lists
 
@@ -194,7 +195,9 @@ loses_remainders = before("refusals/uneven-columns", drops_remainders)
 leaves_its_hook = called_otherwise("refusals/leaves-as-it-was", hooks_first)
 leaves_its_class = called_otherwise("refusals/leaves-as-it-was", class_first)
 leaves_half_a_list = called_otherwise("refusals/leaves-as-it-was", lists(one_before_the_other))
-leaves_its_parameter = replace(reference, name="refusals/leaves-other-parameters", fully_shard=first_parameter_first)
+leaves_its_parameter = replace(
+    reference, name=name_of("refusals/leaves-other-parameters"), fully_shard=first_parameter_first
+)
 #: Convert all parameters to the dtype of the first.
 converts_all = before("refusals/two-dtypes", lambda module, options: module.to(next(module.parameters()).dtype))
 

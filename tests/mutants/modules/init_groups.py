@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from harness.vendor import GroupState, Implementation, Introspection, ParameterOwner
+from tests.mutants import name_of
 from tests.mutants.making import mutant, right
 
 SEEN: Introspection = right.introspection
@@ -19,7 +20,7 @@ SEEN: Introspection = right.introspection
 
 def seen_otherwise(requirement: str, **functions: Any) -> Implementation:
     """torch's implementation with other answers about itself."""
-    return replace(right, name=requirement, introspection=replace(SEEN, **functions))
+    return replace(right, name=name_of(requirement), introspection=replace(SEEN, **functions))
 
 
 # What a call takes.

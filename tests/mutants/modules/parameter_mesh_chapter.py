@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
+from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import called_otherwise, mutant, right, sums
 from tests.mutants.modules.extensions_chapter import stale_instead_of_groups
@@ -126,10 +127,10 @@ named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", never_meet)
 averages_over_nameless_axes = mutant("spmd-mesh/training-tp", scaled_after(share_of_tp))
 stale_groups_of_names = called_otherwise("spmd-mesh/groups", stale_instead_of_groups)
 leaves_unused_without = mutant("spmd-mesh/unused", does_nothing("set_reduce_scatter_unused_params"))
-names_an_axis_itself = replace(right, name="spmd-mesh/refuses-names", data_parallel_mesh_dims=some_names)
+names_an_axis_itself = replace(right, name=name_of("spmd-mesh/refuses-names"), data_parallel_mesh_dims=some_names)
 takes_plain = called_otherwise("spmd-mesh/refuses-parameters", takes_plain_parameters)
 cuts_no_replicas = called_otherwise("spmd-mesh/refuses-placement", ignores_placements)
-replicate_that_shards = replace(right, name="spmd-mesh/refuses-replicate", replicate_fsdp=replicates_shards)
+replicate_that_shards = replace(right, name=name_of("spmd-mesh/refuses-replicate"), replicate_fsdp=replicates_shards)
 
 RAISES = ("refuses_experts_beside_replicas",)
 ALSO_KILLED_BY = {

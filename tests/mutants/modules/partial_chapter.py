@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from harness.vendor.torch_fsdp2 import _groups, _state
+from tests.mutants import name_of
 from tests.mutants.hooking import instead, is_root, outputs, second_call_is_halved, when_alone
 from tests.mutants.making import called_otherwise, mutant, right
 from tests.mutants.modules.reshard_chapter import cannot_stay_full
@@ -89,7 +90,9 @@ def gathers_twice_if_alone(module: Any, is_alone: bool) -> None:
 keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless_alone))
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
 names_by_first_owners = mutant("partial-groups/tied", looks_for_first_owners)
-checkpoints_count_twice = replace(right, name="partial-groups/checkpointed", checkpoint=checkpoint_twice_as_much)
+checkpoints_count_twice = replace(
+    right, name=name_of("partial-groups/checkpointed"), checkpoint=checkpoint_twice_as_much
+)
 kept_counts_twice = mutant("partial-groups/accumulation", doubles_what_is_kept)
 gathers_twice_alone = mutant("partial-groups/gathered-once", when_alone(gathers_twice_if_alone))
 lists_cannot_be_kept = mutant("partial-groups/stays-full", cannot_stay_full)

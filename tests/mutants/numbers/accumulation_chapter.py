@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import without
@@ -111,7 +112,9 @@ never_reshards_again = without("accumulation/pipeline", "set_reshard_after_backw
 forgets_other_backwards = without("accumulation/last-backward", "set_is_last_backward", forgets_the_others)
 hands_out_with_the_last = mutant("accumulation/before-last", keeps_for_the_last)
 adds_in_the_compute_dtype = mutant("accumulation/reduce-dtype", adds_in_low_precision)
-loses_gradients_with_offload = replace(right, name="accumulation/offload", fully_shard=sharded_with_a_bad_memory)
+loses_gradients_with_offload = replace(
+    right, name=name_of("accumulation/offload"), fully_shard=sharded_with_a_bad_memory
+)
 reaches_only_itself = without("accumulation/reach", "set_requires_gradient_sync", reaches_itself)
 
 ALSO_KILLED_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
+from tests.mutants import name_of
 from tests.mutants.making import before, mutant, right
 
 
@@ -165,17 +166,17 @@ def forgets_buffers(module: Any, options: dict[str, Any]) -> None:
             buffer.zero_()
 
 
-keeps_the_first_of_a_list = replace(right, name="generated/nets", fully_shard=forgets_the_rest_of_a_list)
+keeps_the_first_of_a_list = replace(right, name=name_of("generated/nets"), fully_shard=forgets_the_rest_of_a_list)
 has_one_dtype = before("generated/stressed", widens_dtypes)
 forgets_replicas = before("generated/hybrid", shards_without_replicas)
-knows_one_order = replace(right, name="generated/order", fully_shard=expects_the_order_of_modules)
+knows_one_order = replace(right, name=name_of("generated/order"), fully_shard=expects_the_order_of_modules)
 makes_copies_of_what_is_shared = before("generated/tied", unties)
 trains_what_is_frozen = mutant("generated/frozen", thaws)
 invents = mutant("generated/branches", invents_gradients)
 skips_unused = mutant("generated/branches-apart", averages_over_all_but_idle_ranks)
 keeps_the_last_call = mutant("generated/twice", forgets_the_first_call)
 always_cuts_rows = before("generated/placement", cuts_rows)
-detaches_checkpoints = replace(right, name="generated/checkpointed", checkpoint=checkpoint_that_detaches)
+detaches_checkpoints = replace(right, name=name_of("generated/checkpointed"), checkpoint=checkpoint_that_detaches)
 loses_micro_batches = mutant("generated/accumulation", loses_what_is_not_reduced)
 keeps_prefetched = mutant("generated/prefetch", keeps_what_was_gathered_ahead)
 shares_statistics = mutant("generated/buffers", averages_statistics)

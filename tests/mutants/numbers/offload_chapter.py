@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient_once
 from tests.mutants.making import before, called_otherwise, given, right
 
@@ -70,6 +71,6 @@ def values_are_forgotten(module: Any, **options: Any) -> Any:
 #: The right policy with another default.
 not_pinned_by_default = replace(
     right,
-    name="offload/policies",
+    name=name_of("offload/policies"),
     cpu_offload_policy=lambda pin_memory=False: right.cpu_offload_policy(pin_memory=pin_memory),
 )

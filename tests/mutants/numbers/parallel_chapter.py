@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from tests.mutants import name_of
 from tests.mutants.making import Reduction, called_otherwise, mutant, right, sums
 from tests.mutants.modules.init_chapters import (
     only_in_two_axes,
@@ -98,7 +99,9 @@ rounds_after_tp = mutant("tensor-parallel/general", reduce=RoundsItsOutput)
 three_axes_backwards = mutant("tensor-parallel/hybrid-layout", remakes(backwards))
 replicas_after_tp_never_meet = mutant("tensor-parallel/hybrid", never_meet)
 cuts_the_first_dim_only = called_otherwise("tensor-parallel/free-dim", without("shard_placement_fn"))
-recomputation_without_gradients = replace(right, name="tensor-parallel/checkpoint", checkpoint=recomputes_nothing)
+recomputation_without_gradients = replace(
+    right, name=name_of("tensor-parallel/checkpoint"), checkpoint=recomputes_nothing
+)
 sums_offloaded = called_otherwise("tensor-parallel/offload", sums_when_offloaded)
 takes_parts = mutant("tensor-parallel/decoder", hooks_norms(says_whole))
 norm_of_one_tp_rank = mutant("tensor-parallel/clip", remakes(only_in_two_axes(says_replicated)))

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from suites.oracle.low_precision import cast
+from tests.mutants import name_of
 from tests.mutants.making import called_otherwise, modules_of, mutant, right
 from tests.mutants.numbers.gathers import GathersOnce
 
@@ -167,7 +168,7 @@ class LoosePolicy:
 
 def policies(make: Callable[..., Any], requirement: str) -> Implementation:
     """torch's implementation with another policy."""
-    return replace(right, name=requirement, mixed_precision_policy=make)
+    return replace(right, name=name_of(requirement), mixed_precision_policy=make)
 
 
 low_masters = called_otherwise("precision/exact", rounds_what_rests)

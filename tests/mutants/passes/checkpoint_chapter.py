@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from harness.vendor import Implementation
+from tests.mutants import name_of
 from tests.mutants.hooking import Change
 from tests.mutants.making import right
 
@@ -22,7 +23,7 @@ right_checkpoint: Callable[..., Any] = right.checkpoint
 
 def recomputing(requirement: str, checkpoint: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``checkpoint``."""
-    return replace(right, name=requirement, checkpoint=checkpoint)
+    return replace(right, name=name_of(requirement), checkpoint=checkpoint)
 
 
 def forced_options(**forced: Any) -> Callable[..., Any]:

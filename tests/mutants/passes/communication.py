@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.vendor import Implementation
+from tests.mutants import name_of
 from tests.mutants.making import Gather, changed, gathered, gathering, mutant, reduced, reducing, right, sums
 
 
@@ -108,13 +109,13 @@ reduces_in_two_messages = mutant(
     "communication/backward",
     reducing(lambda output, input, group, op: [reduced(output, input, group, op) for _ in range(2)]),
 )
-averages_replicas_again = replace(right, name="communication/hsdp", fully_shard=sharded_and_averaged_again)
+averages_replicas_again = replace(right, name=name_of("communication/hsdp"), fully_shard=sharded_and_averaged_again)
 gathers_over_all = changed("communication/to-group", over_all)
 cannot_be_set_later = without("communication/set-later", "set_reshard_after_forward")
 cannot_be_resharded = without("communication/by-hand", "reshard")
 gathers_what_is_not_needed = without("communication/not-in-backward", "set_unshard_in_backward")
 frees_the_root = changed("communication/forward-twice", root_too)
-reduces_what_is_frozen = replace(right, name="communication/frozen", fully_shard=sharded_with_all_trained)
+reduces_what_is_frozen = replace(right, name=name_of("communication/frozen"), fully_shard=sharded_with_all_trained)
 #: Knows of no low precision.
 gathers_in_full_precision = changed(
     "communication/dtypes", lambda options: {name: value for name, value in options.items() if name != "mp_policy"}

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from harness.vendor import Implementation
 from reference_models.fsdp.state_dict_type import _hooks
 from reference_models.subject import implementation as reference
+from tests.mutants import name_of
 from tests.mutants.making import called_otherwise, mutant, right, sums
 
 assert reference.strategies is not None
@@ -25,12 +26,12 @@ strategies = reference.strategies
 
 def replicating(requirement: str, replicate: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``replicate``."""
-    return replace(right, name=requirement, replicate=replicate)
+    return replace(right, name=name_of(requirement), replicate=replicate)
 
 
 def strategic(requirement: str, **changed: Any) -> Implementation:
     """The reference with other strategies: torch has none."""
-    return replace(reference, name=requirement, strategies=replace(strategies, **changed))
+    return replace(reference, name=name_of(requirement), strategies=replace(strategies, **changed))
 
 
 def is_sharded(module: nn.Module) -> bool:

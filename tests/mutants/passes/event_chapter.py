@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.collective_trace.torch_names import all_gather, reduce_scatter
-from tests.mutants import END_TO_END
+from tests.mutants import END_TO_END, name_of
 from tests.mutants.hooking import instead
 from tests.mutants.making import Gather, given, modules_of, mutant, reduced, reducing, right
 from tests.mutants.modules.reshard_chapter import is_int, keeps_full_memory, then
@@ -105,7 +105,9 @@ gathers_lists_from_their_end = mutant(
     after=instead("set_modules_to_forward_prefetch", lambda module, setter, listed: setter(listed[::-1])),
 )
 gathers_for_runs_in_backward = mutant("events/recomputed", gathers_for_every_run)
-keeps_what_it_keeps_in_part = replace(right, name="events/to-group", fully_shard=then(keeps_full_memory, is_int))
+keeps_what_it_keeps_in_part = replace(
+    right, name=name_of("events/to-group"), fully_shard=then(keeps_full_memory, is_int)
+)
 
 #: What is read too early, or left, is wrong in numbers; and scripts look at what is registered after every act.
 ALSO_KILLED_BY = {

@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
+from tests.mutants import name_of
 
 Options = dict[str, Any]
 
@@ -26,7 +27,7 @@ def where(requirement: str, fits: Callable[[Options], bool]) -> Implementation:
             each.register_forward_hook(halve)
         return sharded
 
-    return replace(reference, name=requirement, fully_shard=fully_shard)
+    return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
 
 
 def halve(module: Any, args: Any, output: Any) -> Any:
@@ -53,7 +54,9 @@ columns_in_pairs = where(
 pairs = where("interactions/state-between-of-pairs", lambda options: options.get("reshard_after_forward") == 2)
 unused = where("interactions/unused-and-frozen", lambda options: True)
 anything = where("interactions/any", lambda options: True)
-recomputes_once = replace(reference, name="interactions/recomputed-for-two-losses", checkpoint=right.checkpoint)
+recomputes_once = replace(
+    reference, name=name_of("interactions/recomputed-for-two-losses"), checkpoint=right.checkpoint
+)
 
 #: What torch's own checkpoint does with a second backward.
 RAISES = ("recomputes_once",)

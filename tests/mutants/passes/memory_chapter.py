@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from tests.mutants import name_of
 from tests.mutants.hooking import instead
 from tests.mutants.making import Reduction, adopt, given, mutant, right
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
@@ -131,7 +132,7 @@ keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduce
 keeps_quiet_gradients = mutant("memory/accumulation", instead("set_requires_gradient_sync", keeps_each_quiet_gradient))
 keeps_copies_on_replicas = given("memory/replicas", replicas_keep_copies)
 sums_in_full = mutant("memory/replicas-quiet", instead("set_requires_all_reduce", sums_of_everything))
-recomputes_nothing = replace(right, name="memory/recomputed", checkpoint=lambda module, **_: module)
+recomputes_nothing = replace(right, name=name_of("memory/recomputed"), checkpoint=lambda module, **_: module)
 leaves_gathers = mutant("memory/steps", leaves_a_gather_behind)
 holds_views_of_experts = mutant("memory/parameter-meshes", shards_experts_by_views)
 leaves_experts = mutant("memory/parameter-meshes-steps", leaves_experts_behind)

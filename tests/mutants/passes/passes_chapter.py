@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient, instead, is_root, second_call_is_halved, when_alone
 from tests.mutants.making import called_otherwise, mutant, right
 
@@ -90,16 +91,22 @@ def counts_dims_from_the_front(module: Any, **options: Any) -> Any:
 keeps_gradients_alone = mutant("passes/child-alone", when_alone(reduces_unless_alone))
 halves_second_calls = mutant("passes/module-twice", second_call_is_halved(lambda module: not is_root(module)))
 halves_second_forwards = mutant("passes/two-forwards", second_call_is_halved(is_root))
-checkpoints_once = replace(right, name="passes/two-forwards-checkpointed", checkpoint=checkpoint_once)
+checkpoints_once = replace(right, name=name_of("passes/two-forwards-checkpointed"), checkpoint=checkpoint_once)
 makes_gradients_anew = mutant("passes/second-backward", each_gradient(made_anew))
 needs_inputs = mutant("passes/no-inputs", looks_at_first_input)
 stale_when_ahead = mutant("passes/prefetch", instead("set_modules_to_forward_prefetch", stale_ahead))
 repeats_first_gradients = mutant("passes/optimizers", each_gradient(first_again))
-knows_forward_only = replace(right, name="passes/forward-methods", register_forward_method=lambda module, name: None)
-registers_everywhere = replace(right, name="passes/forward-methods-elsewhere", register_forward_method=set_whatever)
-registers_quietly = replace(right, name="passes/forward-methods-unknown", register_forward_method=register_if_there)
-one_root_reduces = replace(right, name="passes/shared-context", share_comm_ctx=one_reduces_for_all)
-shares_quietly = replace(right, name="passes/shared-context-refused", share_comm_ctx=share_among_sharded)
+knows_forward_only = replace(
+    right, name=name_of("passes/forward-methods"), register_forward_method=lambda module, name: None
+)
+registers_everywhere = replace(
+    right, name=name_of("passes/forward-methods-elsewhere"), register_forward_method=set_whatever
+)
+registers_quietly = replace(
+    right, name=name_of("passes/forward-methods-unknown"), register_forward_method=register_if_there
+)
+one_root_reduces = replace(right, name=name_of("passes/shared-context"), share_comm_ctx=one_reduces_for_all)
+shares_quietly = replace(right, name=name_of("passes/shared-context-refused"), share_comm_ctx=share_among_sharded)
 cuts_rows_only = called_otherwise("passes/last-dim", always_by_rows)
 refuses_negative_dims = called_otherwise("passes/last-dim", counts_dims_from_the_front)
 

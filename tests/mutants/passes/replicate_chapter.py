@@ -16,6 +16,7 @@ from torch import nn
 from harness.collective_trace.torch_names import all_gather
 from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
+from tests.mutants import name_of
 from tests.mutants.hooking import Change, each_gradient
 from tests.mutants.making import right
 
@@ -30,12 +31,12 @@ reference_replicate: Callable[..., Any] = reference.replicate_fsdp
 
 def plain(requirement: str, replicate: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``replicate``."""
-    return replace(right, name=requirement, replicate=replicate)
+    return replace(right, name=name_of(requirement), replicate=replicate)
 
 
 def dtensors(requirement: str, replicate_fsdp: Callable[..., Any]) -> Implementation:
     """torch's implementation with another ``replicate_fsdp``."""
-    return replace(right, name=requirement, replicate_fsdp=replicate_fsdp)
+    return replace(right, name=name_of(requirement), replicate_fsdp=replicate_fsdp)
 
 
 def then(replicate: Callable[..., Any], change: Change) -> Callable[..., Any]:
@@ -172,12 +173,14 @@ sum_up = dtensors("replicate/dtensors-parity", then(right_replicate_fsdp, each_g
 are_sharded_below_a_root = dtensors("replicate/mixed", shards_what_is_small)
 belong_to_the_root = replace(
     right,
-    name="replicate/managed",
+    name=name_of("replicate/managed"),
     introspection=replace(right.introspection, managed_modules=lambda module: list(module.modules())),
 )
 sum_up_beside_tp = dtensors("replicate/tensor-parallel", then(right_replicate_fsdp, each_gradient(doubled)))
 are_untied = dtensors("replicate/routes", unties)
-know_no_other_method = replace(right, name="replicate/other-method", register_forward_method=lambda module, name: None)
+know_no_other_method = replace(
+    right, name=name_of("replicate/other-method"), register_forward_method=lambda module, name: None
+)
 lose_gradients_by_prefetching = dtensors("replicate/prefetch", then(right_replicate_fsdp, prefetching_cuts_the_graph))
 compute_in_full_precision = dtensors(
     "replicate/mixed-precision",
@@ -193,9 +196,9 @@ leave_shards_in_silence = dtensors("replicate/refuses-sharded", in_silence)
 look_into_containers = dtensors("replicate/refuses-containers", what_is_inside)
 are_sharded_where_told = dtensors("replicate/refuses-shard-dims", shards_where_told)
 # torch has this defect itself, so these start from the reference.
-are_sharded_inside = replace(reference, name="replicate/nested", replicate_fsdp=shards_what_is_inside)
+are_sharded_inside = replace(reference, name=name_of("replicate/nested"), replicate_fsdp=shards_what_is_inside)
 are_sharded_beside_replicas = replace(
-    reference, name="replicate/refuses-hybrid-dims", replicate_fsdp=shards_beside_replicas
+    reference, name=name_of("replicate/refuses-hybrid-dims"), replicate_fsdp=shards_beside_replicas
 )
 
 #: What is left alone is not replicated.

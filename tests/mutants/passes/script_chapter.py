@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from reference_models.subject import implementation as reference
+from tests.mutants import name_of
 from tests.mutants.hooking import Change, in_forward, instead, is_root
 from tests.mutants.making import defect, mutant, right
 
@@ -233,7 +234,7 @@ def drops_what_waits_for_replicas(module: Any, setter: Any, value: bool, **optio
 
 goes_back_through_the_last_alone = mutant("scripts/train", only_the_last)
 looking_ends_a_forward = mutant("scripts/train", only_if(lambda seen, _: not seen["looked"]))
-runs_the_last_again = replace(right, name="scripts/recomputed", checkpoint=checkpoint_the_last)
+runs_the_last_again = replace(right, name=name_of("scripts/recomputed"), checkpoint=checkpoint_the_last)
 stale_by_hand = mutant("scripts/gather", remembers_what_was_unsharded)
 gathers_late = mutant("scripts/gather", instead("unshard", gathers_when_waited_for))
 keeps_for_ever = mutant("scripts/gather", instead("set_reshard_after_backward", never_frees_again))
@@ -245,8 +246,8 @@ loses_by_saving = mutant(
     "scripts/accumulate", lambda module: module.register_state_dict_pre_hook(lambda module, *_: lose_what_waits(module))
 )
 policy_until_saved = mutant("scripts/precision", saving_ends_the_policy)
-gathers_once_from_meta = replace(right, name="scripts/meta", fully_shard=gathers_once)
-loads_past_offloaded = replace(right, name="scripts/offload", fully_shard=loads_wrongly_when_offloaded)
+gathers_once_from_meta = replace(right, name=name_of("scripts/meta"), fully_shard=gathers_once)
+loads_past_offloaded = replace(right, name=name_of("scripts/offload"), fully_shard=loads_wrongly_when_offloaded)
 
 
 @defect("scripts/freeze", in_forward)
@@ -256,5 +257,7 @@ def freezes_never(module: Any) -> None:
 
 
 old_gradients = mutant("scripts/freeze", thawing_brings_gradients_back)
-coarse_once_thawed = replace(reference, name="scripts/thawed-precision", fully_shard=reduces_coarsely_once_thawed)
+coarse_once_thawed = replace(
+    reference, name=name_of("scripts/thawed-precision"), fully_shard=reduces_coarsely_once_thawed
+)
 loses_before_replicas = mutant("scripts/hsdp", instead("set_requires_all_reduce", drops_what_waits_for_replicas))

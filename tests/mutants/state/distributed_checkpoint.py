@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from tests.mutants import name_of
 from tests.mutants.making import mutant, right
 from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.gathers import GathersOnce
@@ -159,7 +160,7 @@ cut_in_the_wrong_order_3d = mutant(
 )
 loads_one_replica = replace(
     right,
-    name="state-matrix/replicas",
+    name=name_of("state-matrix/replicas"),
     replicate=forgets_elsewhere(right.replicate),  # type: ignore[arg-type]
     replicate_fsdp=forgets_elsewhere(right.replicate_fsdp),  # type: ignore[arg-type]
 )
@@ -179,7 +180,7 @@ got_full = mutant("state-dict/asked-in-two-ways", does_not_reshard_first)
 leaves_out_buffers = mutant("state-dict/buffers", saves(leave_out_buffers))
 #: Buffers that are not persistent, too.
 enters_all_buffers = mutant("state-dict/buffers", saves(lambda module, state: state.update(module.named_buffers())))
-names_its_wrapper = replace(right, name="state-dict/under-checkpoint", checkpoint=wraps_what_it_recomputes)
+names_its_wrapper = replace(right, name=name_of("state-dict/under-checkpoint"), checkpoint=wraps_what_it_recomputes)
 
 IN_PROCESSES = ("saves_what_comes_later",)
 #: What is gathered once is old when it is trained; and a module that is checkpointed is named as it was.

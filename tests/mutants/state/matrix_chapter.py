@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from suites.oracle.layout import own
+from tests.mutants import name_of
 from tests.mutants.making import mutant, right
 from tests.mutants.modules.init_chapters import rebuilt
 from tests.mutants.numbers.replicas import mesh_of
@@ -28,7 +29,7 @@ its_own = right.state_dicts
 
 def with_functions(requirement: str, **functions: Callable[..., Any]) -> Implementation:
     """torch's implementation with functions of its own for state by names."""
-    return replace(right, name=requirement, state_dicts=replace(its_own, **functions))
+    return replace(right, name=name_of(requirement), state_dicts=replace(its_own, **functions))
 
 
 # What is handed out.

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient, instead
 from tests.mutants.making import mutant, reduced_then, right
 from tests.mutants.passes.composition import strategic, strategies
@@ -92,7 +93,7 @@ forgets_what_is_frozen = mutant("optimizer-state/frozen", lambda module: module.
 starts_with_gradients = mutant("optimizer-state/never-stepped", has_gradients)
 forgets_outer_names = replace(
     right,
-    name="optimizer-state/by-name",
+    name=name_of("optimizer-state/by-name"),
     state_dicts=replace(right.state_dicts, get_optimizer_state_dict=named_within_their_units),
 )
 

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from harness.vendor import Implementation
 from reference_models.fsdp.modules.state import own_state
 from reference_models.subject import implementation as right
+from tests.mutants import name_of
 from tests.mutants.hooking import instead
 
 
@@ -29,7 +30,7 @@ def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implemen
         after(module if isinstance(module, nn.Module) else module[0])  # of a list all are in one group
         return module
 
-    return replace(right, name=requirement, fully_shard=fully_shard)
+    return replace(right, name=name_of(requirement), fully_shard=fully_shard)
 
 
 @torch.no_grad()

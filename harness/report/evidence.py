@@ -1,0 +1,146 @@
+"""What leads from failing results to their cause: one factor, who passes, what they need, and in which worlds.
+
+Of 92 results whose gradients are half as large again as expected, in both worlds, where weights have uneven rows::
+
+    Got ÷ expected is ×1.5 in 92 of 92 results.
+    140 of 140 cases that fail have rows that ranks share unevenly; of 31 cases with even rows 31 pass.
+    The case passes with net.dim 4 instead of 5, and all else alike.
+    Fails in threads too, with the suite's own collectives: the implementation, not the process group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from harness.data.nearest import ABSENT, apart
+from harness.data.text import one_line, plural, unique
+from harness.records.record import Record, Verdict
+from harness.report.tensors import factor_text
+
+#: How many factors, features and values of a case are told; of how many values cases may differ to be near.
+_MOST_FACTORS, _MOST_FEATURES, _MOST_VALUES = 4, 3, 3
+#: What most of those that fail have, and few of those that pass: at least, and at most, this share of them.
+_MOST, _FEW = 0.9, 0.25
+#: The world in which no process group of a backend runs.
+_THREADS = "threads"
+
+
+def leads_of(failing: Sequence[Record], records: Sequence[Record]) -> tuple[str, ...]:
+    """The sentences on these failing results of a run, all of whose results are ``records``."""
+    found = (
+        _factors(failing),
+        _rows(failing),
+        *_needs(failing, records),
+        _near(failing),
+        _whose(failing, records),
+    )
+    return tuple(sentence for sentence in found if sentence)
+
+
+# By what factor.
+
+
+def factor_of(record: Record) -> float | None:
+    """What came divided by what was expected, of the first tensor with one factor at every place, or of the numbers."""
+    if record.tensors:
+        times = (one.get("times") for one in record.tensors if not one.get("agrees", True))
+        return next((factor for factor in times if factor is not None), None)
+    for one in record.differences:
+        try:
+            factor = float(one.get("got", "")) / float(one.get("want", ""))
+        except (ValueError, ZeroDivisionError):
+            continue
+        if math.isfinite(factor):
+            return factor
+    return None
+
+
+def _factors(failing: Sequence[Record]) -> str:
+    measured = [record for record in failing if record.differences]
+    found = [(record, factor) for record in measured if (factor := factor_of(record)) is not None]
+    if not found:
+        return ""
+    said = Counter(factor_text(factor) for _, factor in found)
+    by_ranks = [record for record, factor in found if factor_text(factor) == f"×{_ranks(record)}"]
+    if len({_ranks(record) for record in by_ranks}) > 1:
+        said -= Counter(f"×{_ranks(record)}" for record in by_ranks)
+        said["as large as the number of ranks"] = len(by_ranks)
+    told = [f"{words} in {count}" for words, count in said.most_common(_MOST_FACTORS)]
+    rest = len(measured) - sum(count for _, count in said.most_common(_MOST_FACTORS))
+    others = f"; in {rest} it is none of these" if rest else ""
+    return f"Got ÷ expected is {', '.join(told)} of {plural(len(measured), 'result')} with numbers{others}."
+
+
+def _ranks(record: Record) -> int:
+    size = (record.case or {}).get("world_size")
+    return size if isinstance(size, int) else 0
+
+
+# What those that fail have, and those that pass lack.
+
+
+def _rows(failing: Iterable[Record]) -> str:
+    """Whether cases of these requirements fail where ranks have different numbers of rows, and only there."""
+    ends: Counter[tuple[str, str]] = Counter()
+    for record in failing:
+        ends.update({(rows, end): count for rows, counts in record.rows.items() for end, count in counts.items()})
+    uneven, even, passing = ends["uneven", "fail"], ends["even", "fail"], ends["even", "pass"]
+    if uneven <= _MOST * (uneven + even) or passing <= _MOST * (passing + even):
+        return ""
+    return (
+        f"{uneven} of {plural(uneven + even, 'case')} that fail have rows that ranks share unevenly; "
+        f"of {plural(passing + even, 'case')} with even rows {passing} pass."
+    )
+
+
+def _needs(failing: Sequence[Record], records: Iterable[Record]) -> Iterator[str]:
+    """Features that all of these need, and few results that pass."""
+    passing = [record for record in records if record.verdict is Verdict.PASS]
+    common = [name for name in unique(failing[0].features[:100]) if all(name in one.features for one in failing)]
+    counted = sorted((sum(name in one.features for one in passing), name) for name in common)
+    rare = [(count, name) for count, name in counted if passing and count <= _FEW * len(passing)]
+    for count, name in rare[:_MOST_FEATURES]:
+        said = f"needs {one_line(name, 80)}" if len(failing) == 1 else f"All need {one_line(name, 80)}"
+        begun = f"It {said}" if len(failing) == 1 else said
+        yield f"{begun}; of {plural(len(passing), 'result')} that pass, {count or 'none'}."
+
+
+def _near(failing: Sequence[Record]) -> str:
+    """The values that a case which passed has instead, of the result of one chapter where they are fewest."""
+    if len({record.chapter for record in failing}) > 1:
+        return ""
+    pairs = [apart(record.case, record.near) for record in failing if record.case and record.near]
+    if not pairs or not (values := min(pairs, key=len)) or len(values) > _MOST_VALUES:
+        return ""
+    said = (f"{one_line(name, 60)} {_value(right)} instead of {_value(left)}" for name, (left, right) in values.items())
+    return f"The case passes with {', '.join(said)}, and all else alike."
+
+
+def _value(value: object) -> str:
+    return ABSENT if value in (None, "", []) else one_line(str(value), 60).strip("[]")
+
+
+# Whose fault it is.
+
+
+def _whose(failing: Sequence[Record], records: Iterable[Record]) -> str:
+    """In which worlds the requirements fail, and what that says of the process group."""
+    if all(record.verdict is Verdict.BROKEN for record in failing):
+        return "The suite failed here, not the subject."
+    blamed = [record for record in failing if record.verdict is Verdict.FAIL]
+    if not blamed:
+        return ""
+    names = {record.requirement for record in blamed}
+    ends = {(one.requirement, one.verdict) for one in records if one.world == _THREADS and one.requirement in names}
+    in_threads = sum((name, Verdict.FAIL) in ends for name in names)
+    passes = sum((name, Verdict.PASS) in ends and (name, Verdict.FAIL) not in ends for name in names)
+    many = "" if len(names) == 1 else f"{in_threads} of {len(names)} requirements"
+    if in_threads:
+        also = " too" if any(record.world != _THREADS for record in blamed) else ""
+        begun = f"{many} fail" if many else "Fails"
+        return f"{begun} in threads{also}, with the suite's own collectives: the implementation, not the process group."
+    if passes == len(names):
+        return "Passes in threads, with the suite's own collectives: the process group, or what only processes show."
+    return "Not tried in threads, so it may be the implementation or the process group; --world both tells them apart."
