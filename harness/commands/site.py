@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli import refuse
+from harness.cli import Parser, refuse
 from harness.data.text import plural, visible
 from harness.site.build import build
 from harness.site.given import given_runs
@@ -27,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fsdp-conformance site",
         description="Build static pages from many runs: subjects and chapters in a matrix, the history of each subject "
         "and result, the page of each run under an address that stays, and a badge for READMEs. The pages need no "
