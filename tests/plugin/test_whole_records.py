@@ -187,7 +187,7 @@ def test_a_record_that_cannot_be_continued_ends_the_run(samples: Recorded) -> No
     assert ended.returncode == UNWRITTEN
     assert "cannot be written (File too large)" in last_words(ended.stdout)
     assert "INTERNALERROR" not in ended.stdout + ended.stderr
-    assert sum(map(int, re.findall(r"(\d+) (?:failed|passed|error)", ended.stdout.splitlines()[-2]))) == 1
+    assert sum(map(int, re.findall(r"(\d+) (?:failed|passed|error)", ended.stdout.splitlines()[-3]))) == 1
     run = read_run(samples.path)
     assert (run.records, run.footer) == ([], None)
 
