@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.cli import Parser, refuse
 from harness.commands.pytest_process import run_pytest
+from harness.report.__main__ import add_outputs
 from harness.report.__main__ import main as report
 from harness.vendor.api import Backend
 from harness.vendor.load import factory_target, target
@@ -20,6 +21,8 @@ _REST = """common options of pytest:
   --world threads|processes    only one kind of world (default: both)
   --hypothesis-profile quick|full|soak
                                how many cases are run (default: quick)
+  --only NAME,…                only these chapters and requirements: parity,sharding/layout
+  --failed RUN.jsonl           only the results that are red in this record file
   --timeout SECONDS            end a test that takes longer, as a failure
 
 Ctrl-C and SIGTERM end the run properly: results so far are recorded, the page is written and says that the run was
@@ -104,6 +107,7 @@ def _parser() -> Parser:
     parser.add_argument("--junitxml", "--junit-xml", type=Path, metavar="FILE.xml", help=words)
     words = "pytest-html's page; one per implementation, FILE-NAME.html, if there are several"
     parser.add_argument("--html", type=Path, metavar="FILE.html", help=words)
+    add_outputs(parser)
     parser.add_argument("--record", help=argparse.SUPPRESS)
     return parser
 
@@ -138,7 +142,9 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
         if status not in (_INTERRUPTED, _REFUSED):  # of these pytest has said why
             print("fsdp-conformance run: nothing was recorded, so there is no page; see above", file=sys.stderr)
         return status or 1
-    return max(status, report([*map(str, records), "-o", str(options.output / "page.html")]))
+    others = [*(["--json", str(options.json)] if options.json else [])]
+    others += [word for word, is_asked in (("--github", options.github), ("--open", options.open)) if is_asked]
+    return max(status, report([*map(str, records), "-o", str(options.output / "page.html"), *others]))
 
 
 def _stamp(record: Path) -> tuple[int, ...]:

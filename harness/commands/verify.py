@@ -11,11 +11,11 @@ from harness import __version__
 from harness.cli import Parser, refuse
 from harness.data.kinds import LEVELS
 from harness.data.text import one_line, plural
+from harness.records.facts import facts_of
 from harness.records.provenance import sources_digest
 from harness.records.reader import Run
 from harness.records.standing import standing
 from harness.submission.archive import MOST_BYTES, SubmissionError, read_file, unpack
-from harness.submission.manifest import facts_of
 from harness.submission.verify import Verification, verify
 
 _MOST_SHOWN = 200

@@ -1,1 +1,1 @@
-"""A run in the formats of other programs: CTRF."""
+"""A run in the formats of other programs: CTRF, GitHub Actions, and a summary as JSON."""

@@ -21,6 +21,7 @@ from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
 from harness.requirements.finder import left_out
 from harness.requirements.marker import OWN_MODEL, kind_of, requirement_of
+from harness.requirements.selection import failed_results, named_requirements
 from harness.vendor.api import Backend
 from harness.vendor.load import target
 from harness.waivers.waiver import read_waivers, unmatched
@@ -59,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the subject and its waivers, and deselect what ``--level``, ``--world`` and ``--model`` leave out."""
+    """Load the subject and its waivers, and deselect what is not asked for."""
     tests = [(found.id, item) for item in items if (found := requirement_of(item)) is not None]
     if not tests:
         return
@@ -67,6 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("--model: none of these tests judges a model; run suites/model/own_model.py")
     config.stash[WAIVER_FILES] = files = _waiver_files(config, [item for _, item in tests])
     try:
+        picked = _picked(config, items)
         waivers = tuple(waiver for path in files for waiver in read_waivers(path))
         workers = int(vars(config)["workerinput"]["workercount"]) if is_worker(config) else 1
         config.stash[SUBJECT] = subject = LoadedSubject(subject_of(config), waivers, workers, _fallback(config))
@@ -75,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(error)) from error
     torch.set_num_threads(1)  # computations of the controller are small, and the cores are for the ranks
     config.stash[RECORDER].problems += _unmatched(config, subject, [(id, item.nodeid) for id, item in tests])
-    _deselect(config, items)
+    _deselect(config, items, picked)
 
 
 def _fallback(config: pytest.Config) -> str:
@@ -108,20 +110,37 @@ def _levels(config: pytest.Config) -> Sequence[str]:
     return LEVELS if level == "all" else LEVELS[: LEVELS.index(level) + 1]
 
 
-def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _deselect(config: pytest.Config, items: list[pytest.Item], picked: set[pytest.Item]) -> None:
     levels, world = _levels(config), option(config, "world")
-
     has_model = bool(option(config, "model") or config.getoption("--case"))
 
     def is_selected(item: pytest.Item) -> bool:
         found = requirement_of(item)
         if found is None:
             return True
-        return found.level in levels and world in (kind_of(item), "both") and (has_model or found.chapter != OWN_MODEL)
+        is_asked = item in picked and (has_model or found.chapter != OWN_MODEL)
+        return is_asked and found.level in levels and world in (kind_of(item), "both")
 
     if out := [item for item in items if not is_selected(item)]:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in out]
+        kept = set(items).difference(out)
+        items[:] = [item for item in items if item in kept]
+
+
+def _picked(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """What ``--only`` and ``--failed`` name. Raises ValueError if that is no test, or none of these."""
+    only, failed = str(config.getoption("--only")), str(config.getoption("--failed"))
+    picked = set(items)
+    if only:
+        ids = {item: found.id for item in items if (found := requirement_of(item)) is not None}
+        names = named_requirements(only, set(ids.values()))
+        picked = {item for item, id in ids.items() if id in names}
+    if failed:
+        nodeids = failed_results(Path(failed))
+        picked = {item for item in picked if item.nodeid in nodeids}
+        if not picked:
+            raise ValueError(f"--failed {failed}: none of its red results is among these tests; name all suites")
+    return picked
 
 
 @pytest.hookimpl(tryfirst=True)

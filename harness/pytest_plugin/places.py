@@ -42,6 +42,11 @@ def named_paths(config: pytest.Config) -> Iterator[Path]:
         yield (_of_module(name) if config.option.pyargs else None) or config.invocation_params.dir / name
 
 
+def names_suites(config: pytest.Config) -> bool:
+    """Whether the command line names a place in our suites."""
+    return any(_suites_of(path) for path in named_paths(config))
+
+
 def _suites_of(path: Path) -> Path | None:
     """The folder of our suites, if the file is in it."""
     folder = suites_folder()

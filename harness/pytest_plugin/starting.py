@@ -18,6 +18,7 @@ import pytest
 from harness.data.kinds import ATTACHED
 from harness.data.text import plural
 from harness.pytest_plugin.options import has_workers, is_worker, option, subject_of
+from harness.pytest_plugin.places import names_suites
 from harness.pytest_plugin.recording import RECORDER
 from harness.vendor.load import load_backend
 from harness.worlds import devices
@@ -32,7 +33,12 @@ _SHARE = "fsdp_conformance_devices"
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Load what runs tests, after whatever starts ahead; where workers run them, see to these."""
+    """Load what runs tests, after whatever starts ahead; where workers run them, see to these.
+
+    Raises UsageError if our suites are named, and a subject whose name is not known.
+    """
+    if names_suites(config):
+        _modules(config)
     if has_workers(config):
         config.pluginmanager.register(Workers(config))
         return
@@ -51,10 +57,7 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
     """
     if not modules:
         return
-    try:
-        subject = subject_of(config).modules
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
+    subject = _modules(config)
     if config.option.collectonly or has_workers(config):
         return
     # Whether there is an accelerator only torch can say; a fork server for CPUs does no harm there.
@@ -69,6 +72,14 @@ def start_ahead(config: pytest.Config, modules: Sequence[str]) -> None:
         from harness.worlds.attached.fleet import fleet  # imports torch
 
         fleet().start_ahead(backend)
+
+
+def _modules(config: pytest.Config) -> list[str]:
+    """The modules that define the subject. Raises UsageError for a name that is not known."""
+    try:
+        return subject_of(config).modules
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 # Workers of pytest-xdist.

@@ -18,6 +18,7 @@ from jinja2 import Environment
 
 from harness import __version__
 from harness.data.text import moment_text
+from harness.records.facts import facts_of
 from harness.records.output import json_document, replace_file
 from harness.records.standing import Part
 from harness.report.grid import anchor_of, chapter_anchor
@@ -27,7 +28,6 @@ from harness.report.page import render
 from harness.site.badge import drawing_of, endpoint_of
 from harness.site.given import GivenRun
 from harness.site.history import History, chapters_of, histories_of
-from harness.submission.manifest import facts_of
 
 KIND, SCHEMA = "fsdp-conformance site", 1
 RESULTS = "results.json"

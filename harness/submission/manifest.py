@@ -11,35 +11,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, to_builtins
 
+from harness.records.facts import Facts, facts_of
 from harness.records.reader import RecordFileError, Run, run_in
-from harness.records.standing import counts, standing
 from harness.submission.archive import MANIFEST, SubmissionError
 from harness.waivers.waiver import Waiver, waivers_in
 
 #: Schema 1 repeated most of the records in the manifest.
 KIND: Final = "fsdp-conformance submission"
 SCHEMA: Final = 2
-
-
-class Facts(TypedDict, total=False):
-    """What the manifest says of one run; ``counts`` has the number of results by level and verdict."""
-
-    implementation: str
-    backend: str
-    suite_version: str
-    sources: str
-    level: str
-    worlds: list[str]
-    profile: str
-    started: str
-    planned: int
-    counts: dict[str, dict[str, int]]
-    standing: str
 
 
 class Manifest(Struct, frozen=True, tag_field="kind", tag=KIND):
@@ -86,27 +70,6 @@ def manifest_of(members: Mapping[str, bytes], runs: Mapping[str, Run], suite_ver
     digests = {name: sha256(data) for name, data in members.items() if name != MANIFEST}
     manifest = Manifest(SCHEMA, suite_version, digests, {name: facts_of(run) for name, run in runs.items()})
     return f"{json.dumps(to_builtins(manifest), sort_keys=True, indent=1)}\n".encode()
-
-
-def facts_of(run: Run) -> Facts:
-    """What the manifest says of this run."""
-    header = run.header
-    by_level: dict[str, dict[str, int]] = {}
-    for (level, verdict), count in counts(run.records).items():
-        by_level.setdefault(level, {})[str(verdict)] = count
-    return {
-        "implementation": header.implementation,
-        "backend": header.backend,
-        "suite_version": header.suite_version,
-        "sources": header.sources,
-        "level": header.level,
-        "worlds": header.worlds,
-        "profile": header.profile,
-        "started": header.started,
-        "planned": len(header.plan),
-        "counts": by_level,
-        "standing": str(standing(run).state),
-    }
 
 
 def read_manifest(data: bytes) -> Manifest:

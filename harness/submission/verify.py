@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 from harness import __version__
 from harness.data.text import one_line
+from harness.records.facts import facts_of
 from harness.records.reader import Run
 from harness.report.downloads import is_same_page
 from harness.report.page import render
 from harness.submission.archive import MANIFEST, PAGE, Archive
-from harness.submission.manifest import Manifest, contents_of, facts_of, manifest_of, read_manifest, sha256
+from harness.submission.manifest import Manifest, contents_of, manifest_of, read_manifest, sha256
 from harness.submission.runs import RUN_CHECKS, SubmittedRun
 
 

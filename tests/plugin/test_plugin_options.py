@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from harness.records.reader import read_run
 from harness.records.record import Record, Verdict
 from tests.plugin.test_plugin import SUBJECT
+from tests.report.report_samples import file_of, run_of
 from tests.waivers.stanzas import stanza
 
 pytest_plugins = ["pytester"]
@@ -67,6 +69,32 @@ def records(few: pytest.Pytester, *args: str) -> list[Record]:
     """The records of a run with these arguments."""
     few.runpytest_inprocess(*SUBJECT, "--record", "record.jsonl", *args)
     return read_run(few.path / "record.jsonl").records
+
+
+@pytest.mark.parametrize(
+    ("only", "left"),
+    [("few", {"few/must", "few/should", "few/unclaimed"}), ("few/should,few/must", {"few/must", "few/should"})],
+)
+def test_only_what_is_named_is_judged(few: pytest.Pytester, only: str, left: set[str]) -> None:
+    """Chapters and requirements, in any order; the others are left out, and the plan has none of them."""
+    assert {record.requirement for record in records(few, "--only", only)} == left
+
+
+def test_only_what_failed_is_judged_again(few: pytest.Pytester) -> None:
+    """The red results of a record file: of a requirement that fails in one world, that world alone."""
+    before = records(few)
+    failed = [replace(record, verdict=Verdict.FAIL) if "processes" in record.nodeid else record for record in before]
+    file_of(run_of(*failed), few.path / "failed.jsonl")
+    again = records(few, "--failed", "failed.jsonl", "--level", "must")
+    assert [record.nodeid for record in again] == ["test_few.py::test_draws[processes]"]
+
+
+def test_a_run_without_failures_has_nothing_to_run_again(few: pytest.Pytester) -> None:
+    """It is said in one sentence, and nothing is run."""
+    assert not any(record.verdict.is_red for record in records(few))
+    result = few.runpytest_inprocess(*SUBJECT, "--failed", "record.jsonl")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --failed record.jsonl: no result is red there*"])
 
 
 def test_waivers_beside_the_suites_are_read_without_being_named(few: pytest.Pytester) -> None:
