@@ -6,7 +6,7 @@ rejected. Those that were are run again, also if they passed: Hypothesis takes a
 
 from __future__ import annotations
 
-from hypothesis import reject
+from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.case import key_of
 from harness.worlds.base import OurFault, SubjectFailure
@@ -34,7 +34,7 @@ class Shrinking:
         if self._timed_out and key in self._failures:
             raise self._failures[key]
         if key not in self._ran and (self._is_spent(examples) or (self._timed_out and self._failures)):
-            reject()
+            raise UnsatisfiedAssumption
         self._ran.add(key)
 
     def _is_spent(self, examples: int) -> bool:

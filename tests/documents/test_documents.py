@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import configparser
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from suites.catalogue import by_seed, requirements
+from suites.catalogue import by_seed, entries, requirements
 from tests import ROOT as ROOT
 
 DOCS = ROOT / "docs"
@@ -51,6 +52,26 @@ def test_links_lead_somewhere(page: Path) -> None:
             there = (page.parent / name).resolve() if name else page
             assert there.exists(), link
             assert not heading or heading in anchors(there), link
+
+
+def test_the_readme_counts_the_requirements_of_each_area() -> None:
+    """As its table has them: ``training 53``; and all of them."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    counts = Counter(entry.module.split(".")[1] for entry in entries())
+    assert {area: int(count) for area, count in re.findall(r"(?<=[|,]) (\w+) (\d+)(?= \||,)", readme)} == counts
+    assert f"{sum(counts.values())} requirements answer" in readme
+
+
+def test_the_readme_counts_the_scripts_of_defects() -> None:
+    """Those of torch that are open, those that it has mended, and those of each library."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    torch = ROOT / "docs/evidence/torch"
+    scripts = {folder.name: len(list(folder.glob("*.py"))) for folder in torch.iterdir() if folder.is_dir()}
+    mended = scripts.pop("mended")
+    assert f"{sum(scripts.values())} open in 2.13, {mended} of older versions" in readme
+    for library in (ROOT / "docs/results/defects").iterdir():
+        line = next(line for line in readme.splitlines() if f"defects/{library.name}/" in line)
+        assert f"| {len(list(library.glob('*.py')))} |" in line
 
 
 def test_the_second_half_of_our_tests_runs_whatever_becomes_of_the_first() -> None:
