@@ -1,6 +1,7 @@
 """What a training step costs under the reference, against torch's own FSDP: time, memory, collectives, and why.
 
-    python -m benchmarks.reference_vs_torch [--repeats 15] [--only host work memory profile] [-o docs/performance.md]
+    python -m benchmarks.reference_vs_torch [--repeats 15] [--only host work growth memory profile]
+                                            [-o docs/performance.md]
 
 Both train on the same ranks in the same run, a step of one and then a step of the other, so that whatever else the
 machine does falls on both. Every figure comes from such pairs.
@@ -35,6 +36,10 @@ _GRID = [(half, reshard) for half in (False, True) for reshard in (True, False)]
 STACKS = [Setup("stack", layers, 64, 4, *way) for layers in (4, 16, 48) for way in _GRID]
 # Without instructions for bfloat16 a CPU multiplies it about a hundred times as slowly: hence fewer tokens.
 TRANSFORMERS = [Setup("transformer", 6, 512, 2 if way[0] else 32, *way) for way in _GRID]
+GROWING = [Setup("stack", layers, 64, 4, False, True) for layers in (16, 64, 256)] + [
+    Setup("stack", 64, 64, 4, False, True, compiled=True),
+    *(Setup("transformer", 6, 128, 8, False, True, compiled) for compiled in (False, True)),
+]
 # Few rows of input, so that activations are nothing beside parameters.
 MEASURED = [Setup("stack", 16, 256, 1, *way) for way in _GRID] + [
     Setup("transformer", 6, 512, 2, *way) for way in _GRID
@@ -158,6 +163,26 @@ def _measured(kind: str, size: int, setups: Sequence[Setup], repeats: int) -> It
             yield setup, pairs_of([outcome.value for outcome in outcomes], same=True)
 
 
+# Growth, and compiled layers.
+
+
+def _growth(repeats: int) -> Iterator[str]:
+    yield "## How the cost grows, and with compiled layers"
+    yield ""
+    yield (
+        "One rank of two whose collectives do nothing; stacks of `Linear(64, 64)` and a Transformer of width 128 in "
+        "fp32, resharded after forward, as they are and with each layer compiled in place."
+    )
+    yield ""
+    yield "| net | layers | compiled | torch | reference | torch, a layer | reference, a layer | pair by pair |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for setup, pairs in _measured("fake", 2, GROWING, _fewer(repeats)):
+        theirs, ours = pairs.step.medians
+        each = f"{theirs:.1f} | {ours:.1f} | {theirs / setup.layers:.2f} | {ours / setup.layers:.2f}"
+        yield f"| {setup.net} | {setup.layers} | {setup.compiled} | {each} | {pairs.step.ratio:.2f} |"
+    yield ""
+
+
 # Memory and collectives.
 
 
@@ -244,6 +269,7 @@ def _dearest(name: str, found: Breakdown) -> Iterator[str]:
 SECTIONS: dict[str, Callable[[int], Iterator[str]]] = {
     "host": _host,
     "work": _work,
+    "growth": _growth,
     "memory": _memory,
     "profile": _profile,
 }

@@ -39,7 +39,10 @@ WARM_UP = {"stack": 3, "transformer": 1}
 
 @dataclass(frozen=True)
 class Setup:
-    """One row of the table. ``layers`` of ``width``; ``half`` computes in bfloat16 and reduces in float32."""
+    """One row of the table. ``layers`` of ``width``; ``half`` computes in bfloat16 and reduces in float32.
+
+    ``compiled``: each layer by ``torch.compile``.
+    """
 
     net: str  # "stack", of linear layers, or "transformer"
     layers: int
@@ -47,6 +50,7 @@ class Setup:
     tokens: int  # rows of a stack's input, length of a transformer's
     half: bool
     reshard: bool
+    compiled: bool = False
 
     @property
     def words(self) -> str:
@@ -66,6 +70,8 @@ class Training:
         options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": setup.reshard}
         if setup.half:
             options["mp_policy"] = implementation.mixed_precision_policy(torch.bfloat16, torch.float32)
+        for part in _layers(self.net) if setup.compiled else ():
+            part.compile()
         for part in (*_layers(self.net), self.net):
             implementation.fully_shard(part, **options)
         self._optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, foreach=True)

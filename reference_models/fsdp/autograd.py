@@ -3,13 +3,14 @@
     y = call_in_backward(call, [x])    y is x, [1 2 3 4]
     y.backward(g)                      g, [5 6 7 8], reaches x after call() has returned
 
-Also what must not be seen by function transforms (``torch.func.jvp``, ``vmap``): they trace the user's mathematics, and
-gathering and freeing parameters is none of it.
+Also what must not be seen by function transforms (``torch.func.jvp``, ``vmap``) and ``torch.compile``: they trace the
+user's mathematics, and gathering and freeing parameters is none of it.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -42,6 +43,21 @@ def unseen_by_transforms(function: Callable[Given, Result]) -> Callable[Given, R
             return function(*args, **kwargs)
         with torch._C._DisableFuncTorch():
             return function(*args, **kwargs)
+
+    return run
+
+
+def unseen_by_compilers(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """``function``, run as it stands where ``torch.compile`` traces its caller."""
+    uncompiled: list[Callable[Given, Result]] = []
+
+    @functools.wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if "torch._dynamo" not in sys.modules:  # whose import takes a second; nothing is compiled without it
+            return function(*args, **kwargs)
+        if not uncompiled:
+            uncompiled.append(torch.compiler.disable(function))
+        return uncompiled[0](*args, **kwargs)
 
     return run
 

@@ -27,7 +27,7 @@ Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 Function = Call | Strategy
 PASS = ("forward", "backward")
-Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated"]
+Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated", "compiled"]
 
 
 class Unit(nn.Sequential):
@@ -99,7 +99,8 @@ class ComposedCase(TrainingCase):
 
     Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight; ``cast``
     builds in float64 and casts what is composed; ``method`` runs forward by another method; ``prefetch`` tells each
-    module which one comes next; ``accumulated`` has a batch that is not reduced before another.
+    module which one comes next; ``accumulated`` has a batch that is not reduced before another; ``compiled`` compiles
+    modules in place before anything is applied to them.
     """
 
     net: Composite

@@ -29,6 +29,7 @@ from suites.composition.compose_strategies import (
     one_of_each,
     same_module,
     siblings,
+    some,
     strategy_cases,
     under_root,
 )
@@ -67,6 +68,14 @@ def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, cas
 @given(case=composed(under_root("fully_shard"), net=ROOTED))
 def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A sharded root with parameters of its own, and recomputed modules below, trains as the plain net."""
+    trains(trial, case)
+
+
+@requirement("composition/compiled", Feature.FULLY_SHARD, level="should", ranks=2)
+@example(case=replace(OWN, route="compiled", acts=(*(Act("fully_shard", unit) for unit in UNITS), Act("fully_shard"))))
+@given(case=composed(some("fully_shard", UNITS), route="compiled", steps=1))
+def test_modules_that_are_compiled_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
+    """Modules that torch.compile has compiled in place before they are sharded train as the plain ones."""
     trains(trial, case)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference_models.fsdp.autograd import call_in_backward, in_transform
+from reference_models.fsdp.autograd import call_in_backward, in_transform, unseen_by_compilers
 from reference_models.fsdp.mixed_precision import cast, map_tensors, tensors_in
 from reference_models.fsdp.modules.lazy_init import lazy_init
 from reference_models.fsdp.modules.state import ModuleState
@@ -35,6 +35,7 @@ def attach(state: ModuleState) -> None:
         module.register_forward_hook(partial(after_forward, state))
 
 
+@unseen_by_compilers
 def before_forward(state: ModuleState, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """See [Note: four moments]; what is returned takes the place of the arguments."""
     lazy_init(state)
@@ -62,6 +63,7 @@ def _before_recomputing(state: ModuleState, inputs: Any) -> Any:
     return _notice_after_backward(state, inputs) if len(state.modules) == 1 else inputs
 
 
+@unseen_by_compilers
 def after_forward(state: ModuleState, module: nn.Module, _: Any, output: Any) -> Any:
     """See [Note: four moments]; what is returned takes the place of the output."""
     tree = state.tree

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
+from reference_models.fsdp.modules import moments
 from reference_models.fsdp.state_dict_type import _hooks
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
@@ -21,6 +23,8 @@ from tests.mutants.making import called_otherwise, mutant, right, sums
 assert reference.strategies is not None
 right_fully_shard: Callable[..., Any] = right.fully_shard
 right_replicate: Callable[..., Any] = right.replicate
+assert reference.fully_shard is not None
+shard_as_the_reference = reference.fully_shard
 strategies = reference.strategies
 
 
@@ -105,6 +109,13 @@ def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy:
     return strategies.shard(module, policy, "FULL_SHARD" if hybrid else strategy, mesh["shard"] if hybrid else mesh)
 
 
+def traced_with_the_module(module: Any, **options: Any) -> Any:
+    """Let a compiler trace what gathers and frees, as if it were the module's mathematics."""
+    hooks = {name: vars(moments)[name].__wrapped__ for name in ("before_forward", "after_forward")}
+    with patch.multiple(moments, **hooks):
+        return shard_as_the_reference(module, **options)
+
+
 leaves_own_parameters_alone = called_otherwise("composition/checkpoint-under-root", own_left_out)
 sums_under_adam = mutant("composition/adam", sums)
 replicates_the_root_alone = replicating("composition/nestings", replicate_the_root_alone)
@@ -126,8 +137,9 @@ frees_under_shard_grad_op = strategic(
     shard=shard_instead(lambda name: "FULL_SHARD" if name == "SHARD_GRAD_OP" else name),
 )
 forgets_the_type_of_state_dicts = strategic("composition/strategies-state-dict", state_dict_type=lambda _: "sharded")
+is_traced_with_the_module = replace(reference, name=name_of("composition/compiled"), fully_shard=traced_with_the_module)
 waits_for_a_type = strategic("composition/strategies-state-dict", shard=shard_without_whole_states)
 
 #: Which children are replicated, a list of groups tells as well.
 ALSO_KILLED_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
-RAISES = ("shards_replicated_modules",)
+RAISES = ("shards_replicated_modules", "is_traced_with_the_module")
