@@ -245,3 +245,19 @@ def test_torchs_replicate_goes_around_modules_that_it_is_to_ignore() -> None:
     (sum(net(torch.full((1, 2), 1.0 + number)).sum() for number in range(2)) / torch.tensor(2.0)).backward()
     for got in on_ranks(2, within_replicas):
         assert all(torch.equal(one, p.grad) for one, p in zip(got, net.parameters(), strict=True))
+
+
+def refused_twice(rank: Rank) -> list[str]:
+    """What each of two forwards through modules that are sharded apart and share a weight is refused for."""
+    net = nn.Sequential(linear(2), linear(2))
+    net[1].weight = net[0].weight
+    for module in (*net, net):
+        sharded(rank, module)
+    return [refusal(net, torch.ones(1, 2))[1] for _ in range(2)]
+
+
+def test_a_tree_that_is_refused_is_refused_again() -> None:
+    """A first forward that was refused settles nothing: the second one does not go on with half of a tree."""
+    for first, second in on_ranks(2, refused_twice):
+        assert "is shared with a module sharded apart" in first
+        assert second == first

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from reference_models.fsdp.communication.comms import ReduceScatterFromSymmetricMemory
@@ -27,7 +29,6 @@ def lazy_init(state: ModuleState) -> None:
                 "call fully_shard on the module that contains them too"
             )
         _make_root(state)
-        _refuse_shared_between_groups(state)
     if not state.is_ready:
         for group in state.groups:
             _check_in_place(group)
@@ -35,22 +36,24 @@ def lazy_init(state: ModuleState) -> None:
 
 
 def _make_root(root: ModuleState) -> None:
+    """Settle a tree; where it is refused, it is as if nothing had been tried."""
     names = {module: name for name, module in root.modules[0].named_modules()}
     states = _uninitialized(names)
+    groups = [group for state in states for group in state.groups]
     room = max(state.options.reduction_room for state in states)
+    for parameter in (parameter for group in groups for parameter in group.parameters):
+        parameter.name_within(names)
+    _refuse_shared_between(groups)
+    if room > 1 and any(isinstance(group.options.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in groups):
+        raise ValueError(
+            "symmetric memory has one buffer, got more than 1 from set_reduce_scatter_max_input_buffers: "
+            "use 1, or ordinary memory"
+        )
     root.tree.settle(states, room)
     places = {module: place for place, module in enumerate(names)}
     for state in states:
         own = sorted((module for module in state.modules if module in names), key=places.__getitem__)
         state.join(root.tree, ", ".join(names[module] for module in own))
-        for parameter in (parameter for group in state.groups for parameter in group.parameters):
-            parameter.name_within(names)
-    ways = [group.options.reduce_scatter for state in states for group in state.groups]
-    if room > 1 and any(isinstance(way, ReduceScatterFromSymmetricMemory) for way in ways):
-        raise ValueError(
-            "symmetric memory has one buffer, got more than 1 from set_reduce_scatter_max_input_buffers: "
-            "use 1, or ordinary memory"
-        )
 
 
 def _uninitialized(names: dict[nn.Module, str]) -> list[ModuleState]:
@@ -65,16 +68,15 @@ def _uninitialized(names: dict[nn.Module, str]) -> list[ModuleState]:
     return states_of(names)
 
 
-def _refuse_shared_between_groups(root: ModuleState) -> None:
+def _refuse_shared_between(groups: Sequence[ParameterGroup]) -> None:
     seen: dict[int, str] = {}
-    for group in (group for state in root.tree.states for group in state.groups):
-        for parameter in group.parameters:
-            if id(parameter.origin) in seen:
-                raise ValueError(
-                    f"parameter {parameter.name!r} is shared with a module sharded apart, where it is "
-                    f"{seen[id(parameter.origin)]!r}: shard modules that share it together, as fully_shard([a, b])"
-                )
-            seen[id(parameter.origin)] = parameter.name
+    for parameter in (parameter for group in groups for parameter in group.parameters):
+        if id(parameter.origin) in seen:
+            raise ValueError(
+                f"parameter {parameter.name!r} is shared with a module sharded apart, where it is "
+                f"{seen[id(parameter.origin)]!r}: shard modules that share it together, as fully_shard([a, b])"
+            )
+        seen[id(parameter.origin)] = parameter.name
 
 
 def _check_in_place(group: ParameterGroup) -> None:
