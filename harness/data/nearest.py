@@ -22,6 +22,11 @@ def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[A
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def has_same_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the same random numbers are drawn for both."""
+    return _seeds(one) == _seeds(other)
+
+
 def nearest(case: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The one of the others that differs from a case in the fewest values, but in some; None if there is none."""
     counted = [(len(apart(case, other)), other) for other in others]
@@ -34,3 +39,7 @@ def _flat(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value
+
+
+def _seeds(case: Mapping[str, Any]) -> list[Any]:
+    return [value for name, value in _flat(case, "") if name.rpartition(".")[2] == _SILENT]

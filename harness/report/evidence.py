@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.data.nearest import ABSENT, apart
+from harness.data.nearest import ABSENT, apart, has_same_numbers
 from harness.data.text import one_line, plural, unique
 from harness.records.record import Record, Verdict
 from harness.report.tensors import factor_text
@@ -111,11 +111,17 @@ def _near(failing: Sequence[Record]) -> str:
     """The values that a case which passed has instead, of the result of one chapter where they are fewest."""
     if len({record.chapter for record in failing}) > 1:
         return ""
-    pairs = [apart(record.case, record.near) for record in failing if record.case and record.near]
-    if not pairs or not (values := min(pairs, key=len)) or len(values) > _MOST_VALUES:
+    pairs = [
+        (apart(record.case, record.near), has_same_numbers(record.case, record.near))
+        for record in failing
+        if record.case and record.near
+    ]
+    values, is_same = min(pairs, key=lambda pair: (not pair[1], len(pair[0])), default=({}, False))
+    if not 0 < len(values) <= _MOST_VALUES:
         return ""
     said = (f"{one_line(name, 60)} {_value(right)} instead of {_value(left)}" for name, (left, right) in values.items())
-    return f"The case passes with {', '.join(said)}, and all else alike."
+    alike = "all else alike" if is_same else "other random numbers"
+    return f"The case passes with {', '.join(said)}, and {alike}."
 
 
 def _value(value: object) -> str:
