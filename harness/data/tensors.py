@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.data.comparison import Allowance, difference
 
-#: How many tensors of one case are told.
+#: How many tensors of one case are recorded.
 MOST_TENSORS = 96
 #: Quotients of one tensor that are this close, relatively, or as its dtype rounds, are the same factor.
 _CLOSE = 1e-3

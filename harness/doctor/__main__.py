@@ -29,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.patience <= 3600:
         parser.error(f"argument --patience: expected 1 to 3600 seconds, got {options.patience:g}")
     try:
-        told = _print_finding if options.json != "-" else _keep_quiet
-        examined = examine(Examination(options.implementation, options.backend, options.patience, told=told))
+        notice = _print_finding if options.json != "-" else _keep_quiet
+        examined = examine(Examination(options.implementation, options.backend, options.patience, notice=notice))
     except Refused as refused:
         return refuse("doctor", refused)
     if options.json != "-":

@@ -23,7 +23,7 @@ class Examination:
     """What was found, in the order of asking, and facts about the subject as far as they are known.
 
     ``patience`` is how long a question may take, ``whole`` how long all of them (default: three such), in seconds;
-    ``only`` are the ids of what is asked once the subject is loaded (default: all). ``told`` is called with each
+    ``only`` are the ids of what is asked once the subject is loaded (default: all). ``notice`` is called with each
     finding as it comes.
     """
 
@@ -35,7 +35,7 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     incomplete: bool = False
-    told: Callable[[Finding], object] = lambda found: None
+    notice: Callable[[Finding], object] = lambda found: None
     _began: float = 0.0
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Examination:
     def add(self, found: Finding) -> None:
         """Keep a finding, and tell it at once."""
         self.findings.append(found)
-        self.told(found)
+        self.notice(found)
 
     def too_late(self) -> str:
         """Why nothing more is asked when the time of all is over; "" while it is not."""

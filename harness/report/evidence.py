@@ -19,7 +19,7 @@ from harness.data.text import one_line, plural, unique
 from harness.records.record import Record, Verdict
 from harness.report.tensors import factor_text
 
-#: How many factors, features and values of a case are told; of how many values cases may differ to be near.
+#: How many factors, features and values of a case are said; of how many values cases may differ to be near.
 _MOST_FACTORS, _MOST_FEATURES, _MOST_VALUES = 4, 3, 3
 #: What most of those that fail have, and few of those that pass: at least, and at most, this share of them.
 _MOST, _FEW = 0.9, 0.25
@@ -67,10 +67,10 @@ def _factors(failing: Sequence[Record]) -> str:
     if len({_ranks(record) for record in by_ranks}) > 1:
         said -= Counter(f"×{_ranks(record)}" for record in by_ranks)
         said["as large as the number of ranks"] = len(by_ranks)
-    told = [f"{words} in {count}" for words, count in said.most_common(_MOST_FACTORS)]
+    shown = [f"{words} in {count}" for words, count in said.most_common(_MOST_FACTORS)]
     rest = len(measured) - sum(count for _, count in said.most_common(_MOST_FACTORS))
     others = f"; in {rest} it is none of these" if rest else ""
-    return f"Got ÷ expected is {', '.join(told)} of {plural(len(measured), 'result')} with numbers{others}."
+    return f"Got ÷ expected is {', '.join(shown)} of {plural(len(measured), 'result')} with numbers{others}."
 
 
 def _ranks(record: Record) -> int:

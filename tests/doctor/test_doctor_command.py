@@ -60,15 +60,15 @@ def test_the_verdict_is_repeated_below_the_advice() -> None:
     assert len(lines) == 3
 
 
-def test_each_finding_is_told_as_it_comes() -> None:
+def test_each_finding_is_noticed_as_it_comes() -> None:
     """Whoever examines hears of a finding before the next check."""
-    told: list[Finding] = []
+    noticed: list[Finding] = []
     one, two, *_ = every_check()
-    asking = Examination("torch", "gloo", told=told.append)
+    asking = Examination("torch", "gloo", notice=noticed.append)
     asking.leave_out(one, "there is none")
-    asking.ask(two, "", lambda seconds: Finding(two, Status.FOUND if len(told) == 1 else Status.WRONG))
-    assert [found.state for found in told] == [Status.NOT_TRIED, Status.FOUND]
-    assert told == asking.findings
+    asking.ask(two, "", lambda seconds: Finding(two, Status.FOUND if len(noticed) == 1 else Status.WRONG))
+    assert [found.state for found in noticed] == [Status.NOT_TRIED, Status.FOUND]
+    assert noticed == asking.findings
 
 
 def test_what_a_vendor_says_cannot_steer_a_terminal() -> None:
