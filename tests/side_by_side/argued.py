@@ -43,7 +43,7 @@ def _was_interrupted(_: Scenario, found: Difference) -> bool:
 
 
 def _is_left_from_before(scenario: Scenario, found: Difference) -> bool:
-    looks = scenario.asked == "after forward" or scenario.runs in ("eval", "no grad")
+    looks = scenario.asked in ("between", "after forward") or scenario.runs in ("eval", "no grad")
     looks_ahead = looks and scenario.prefetch in ("forward", "both")
     is_said = found.aspect == "collectives" and (scenario.gradients == "last backward" or looks_ahead)
     return is_said and Counter(found.torch) <= Counter(found.reference)
@@ -81,7 +81,8 @@ ARGUED = (
         _runs_a_list_in_part,
     ),
     Argued(
-        "what was gathered in vain is freed at the end of every backward, not of the last, and before the next forward",
+        "what was gathered in vain is freed at the end of every backward, not of the last, as state is asked for, and "
+        "before the next forward",
         _is_left_from_before,
     ),
 )
