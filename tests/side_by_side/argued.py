@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from suites.scenarios.dimensions import DEFAULTS
 from suites.scenarios.scenario import Scenario
 from tests.side_by_side.comparing import Difference
 
@@ -51,7 +52,7 @@ def _is_left_from_before(scenario: Scenario, found: Difference) -> bool:
 
 def _gathers_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
     looks = scenario.runs in ("eval", "no grad") or scenario.asked == "after forward"
-    is_said = found.aspect == "collectives" and (looks or scenario.recompute == "reentrant")
+    is_said = found.aspect == "collectives" and (looks or scenario.recompute != DEFAULTS["recompute"])
     return is_said and _gathers_at_most_torchs(found)
 
 
@@ -71,7 +72,7 @@ ARGUED = (
     Argued("a backward that raised leaves no gradients that were still on their way", _was_interrupted),
     Argued(
         "nothing is gathered in vain: a forward without gradients has no place in backward's order, and what is "
-        "recomputed re-entrantly is gathered once, when it is needed",
+        "recomputed is gathered once, when it is needed",
         _gathers_nothing_in_vain,
     ),
     Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
