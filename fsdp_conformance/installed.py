@@ -49,7 +49,7 @@ def place_of(name: str) -> Path | None:
     """The folder or file that ``import`` would take for a package, or has taken; None if there is none."""
     try:
         found = importlib.util.find_spec(name)
-    except ValueError:  # imported, and made by hand
+    except ValueError:  # imported, and without a spec
         found = None
     if found is None:
         return None

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.commands.pytest_process import run_pytest
+from harness.commands.pytest_process import run_recorded
 from harness.data.text import one_line
 from harness.records.reader import Run as Run
 from harness.records.reader import read_run
@@ -44,14 +44,13 @@ def judge(
     """
     with tempfile.TemporaryDirectory(prefix="fsdp-judge-") as folder:
         path, said = Path(record or Path(folder, "run.jsonl")), Path(folder, "said")
-        before = path.stat().st_mtime_ns if path.exists() else None
         names = only if isinstance(only, str) else ",".join(only)
         options = {"implementation": implementation, "backend": backend, "world": world, "level": level, "only": names}
-        options |= {"hypothesis-profile": profile, "waivers": str(waivers or ""), "record": str(path)}
+        options |= {"hypothesis-profile": profile, "waivers": str(waivers or "")}
         with said.open("wb") as output:
             line = [f"--{name}={value}" for name, value in options.items() if value]
-            run_pytest(["--pyargs", "suites", *line], limit, output)
-        if not path.exists() or path.stat().st_mtime_ns == before:
+            *_, is_written = run_recorded(["--pyargs", "suites", *line], path, limit, output)
+        if not is_written:
             raise ValueError(_why(said.read_text(encoding="utf-8", errors="replace")))
         return read_run(path)
 

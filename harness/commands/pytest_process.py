@@ -16,10 +16,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO
 
 #: pytest with our plugin. It finds modules of the current folder after all others: none there takes the place of ours.
 PYTEST = (sys.executable, "-m", "fsdp_conformance.run_module", "pytest", "-p", "harness.pytest_plugin")
+#: pytest's exit status where an option is wrong, or another run is writing the record file.
+REFUSED = 4
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 #: What comes in place of a signal's number when pytest's time is up, and how many seconds it then may take to end.
@@ -42,6 +45,27 @@ def run_pytest(arguments: Sequence[str], limit: float = 0.0, output: IO[bytes] |
                 os.killpg(child.pid, order)
             is_ending, order = is_ending or number != _TIME_IS_UP, signal.SIGKILL if number == _TIME_IS_UP else order
     return status if status >= 0 else 128 - status, is_ending
+
+
+def run_recorded(
+    arguments: Sequence[str], record: Path, limit: float = 0.0, output: IO[bytes] | None = None
+) -> tuple[int, bool, bool]:
+    """Run pytest with a record file: what ``run_pytest`` returns, and whether the file is of this run.
+
+    A run that pytest refuses leaves the file of an earlier one, or of another run that is writing it.
+    """
+    before = _stamp(record)
+    status, is_ending = run_pytest([*arguments, "--record", str(record)], limit, output)
+    return status, is_ending, status != REFUSED and _stamp(record) != before
+
+
+def _stamp(record: Path) -> tuple[int, ...]:
+    """Changes when the file is written."""
+    try:
+        found = record.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextmanager

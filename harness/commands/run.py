@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.cli import Parser, refuse
-from harness.commands.pytest_process import run_pytest
+from harness.commands.pytest_process import REFUSED, run_recorded
 from harness.report.__main__ import add_outputs
 from harness.report.__main__ import main as report
 from harness.vendor.api import Backend
@@ -38,7 +38,7 @@ exit status:
   other numbers are pytest's: 4 means that an option is wrong, or that another run is writing the record file;
   137 that pytest was killed
 """
-_INTERRUPTED, _REFUSED = 2, 4
+_INTERRUPTED = 2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -125,35 +125,24 @@ def _run(options: argparse.Namespace, files: dict[str, str], rest: list[str]) ->
     judging = ["suites.model.own_model", "--model", options.model] if options.model else ["suites"]
     for name, file in files.items():
         record = options.output / f"{file}.jsonl"
-        before = _stamp(record)
-        line = ["--pyargs", *judging, "--implementation", name, "--backend", options.backend, "--record", str(record)]
+        line = ["--pyargs", *judging, "--implementation", name, "--backend", options.backend]
         line += ["--fallback", options.fallback or ("simulated" if options.backend == "auto" else "none")]
         line += [*_others(options, file if len(files) > 1 else ""), *_workers(rest), *rest]
-        ended, is_interrupted = run_pytest(line)
+        ended, is_interrupted, is_written = run_recorded(line, record)
         left.remove(name)
         status = _INTERRUPTED if is_interrupted else max(status, ended)
-        is_written = ended != _REFUSED and _stamp(record) != before  # another run may be writing it
         records += [record] if is_written else []
         if status == _INTERRUPTED:  # whatever it was, such as worlds that cannot start, another would meet it, too
             break
     if left:
         print(f"fsdp-conformance run: stopped, see above; not judged: {', '.join(left)}", file=sys.stderr)
     if not records:
-        if status not in (_INTERRUPTED, _REFUSED):  # of these pytest has said why
+        if status not in (_INTERRUPTED, REFUSED):  # of these pytest has said why
             print("fsdp-conformance run: nothing was recorded, so there is no page; see above", file=sys.stderr)
         return status or 1
     others = [*(["--json", str(options.json)] if options.json else [])]
     others += [word for word, is_asked in (("--github", options.github), ("--open", options.open)) if is_asked]
     return max(status, report([*map(str, records), "-o", str(options.output / "page.html"), *others]))
-
-
-def _stamp(record: Path) -> tuple[int, ...]:
-    """Changes when the file is written: a run that pytest refuses leaves the file of an earlier run."""
-    try:
-        found = record.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _others(options: argparse.Namespace, name: str) -> Iterator[str]:

@@ -16,11 +16,11 @@ def main(arguments: Sequence[str]) -> int:
     """Build the site, or say in a sentence why not."""
     options = _parser().parse_intermixed_args(arguments)
     try:
-        runs = given_runs(options.runs)
-        files = build(runs, options.output)
+        histories = histories_of(given_runs(options.runs))
+        files = build(histories, options.output)
     except (OSError, ValueError) as error:
         return refuse("site", error)
-    for history in histories_of(runs):
+    for history in histories:
         print(visible(f"{history.name}: {plural(len(history.runs), 'run')}; newest {history.shown.standing}"))
     print(visible(f"{plural(len(files), 'file')}; begin with {options.output / 'index.html'}"))
     return 0
@@ -35,13 +35,6 @@ def _parser() -> Parser:
         epilog="exit status: 0 the site was written, whatever it says; 2 a file cannot be read, verified or written.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="an archive of bundle, or a record file")
-    default = Path("site")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        default=default,
-        metavar="DIR",
-        help="the folder of the site (default: %(default)s)",
-    )
+    words = "the folder of the site (default: %(default)s)"
+    parser.add_argument("-o", "--output", type=Path, default=Path("site"), metavar="DIR", help=words)
     return parser

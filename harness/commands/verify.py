@@ -68,7 +68,7 @@ def lines_of(found: Verification) -> Iterator[str]:
 
 def _run(name: str, run: Run) -> Iterator[str]:
     header = run.header
-    yield f"{name}: {header.implementation} on {header.backend}: {standing(run)}"
+    yield f"{name}: {header.subject}: {standing(run)}"
     judged = f"suite {header.suite_version}, profile {header.profile}, levels judged: {header.level}"
     yield f"{judged}, worlds: {', '.join(header.worlds)}, started {header.started}"
 

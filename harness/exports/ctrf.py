@@ -114,7 +114,7 @@ def _environment(run: Run) -> dict[str, Any]:
     broken = any(record.verdict is Verdict.BROKEN for record in run.records)
     ended = run.footer is not None and run.footer.exit_status in (0, 1)
     return {
-        "reportName": one_line(f"{run.header.implementation} on {run.header.backend}"),
+        "reportName": one_line(run.header.subject),
         "appName": name,
         "appVersion": version,
         "osPlatform": run.header.environment.get("platform", ""),

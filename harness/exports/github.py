@@ -25,7 +25,7 @@ def annotations_of(runs: Iterable[Run]) -> Iterator[str]:
     """The commands that GitHub reads from what a step prints, for each run: its causes, those of most results first."""
     for run in runs:
         for title, message in _causes(run)[:MOST]:
-            yield f"::error title={_property(f'{_name(run)}: {title}')}::{_data(message)}"
+            yield f"::error title={_property(f'{run.header.subject}: {title}')}::{_data(message)}"
 
 
 def step_summary(runs: Sequence[Run]) -> str:
@@ -35,7 +35,7 @@ def step_summary(runs: Sequence[Run]) -> str:
 
 def _summary(run: Run) -> Iterator[str]:
     found, came = counts(run.records), list(Verdict)
-    yield f"### {_text(_name(run))}: {_text(str(standing(run)))}"
+    yield f"### {_text(run.header.subject)}: {_text(str(standing(run)))}"
     yield ""
     yield f"| level | {' | '.join(map(str, came))} |"
     yield f"|---|{'---|' * len(came)}"
@@ -61,10 +61,6 @@ def _causes(run: Run) -> list[tuple[str, str]]:
 def _results(records: Sequence[Record]) -> str:
     shown = ", ".join(f"{record.requirement} [{record.world}]" for record in records[:3])
     return f"{shown} and {len(records) - 3} more" if len(records) > 3 else shown
-
-
-def _name(run: Run) -> str:
-    return f"{run.header.implementation} on {run.header.backend}"
 
 
 def _data(text: str) -> str:

@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("--model: none of these tests judges a model; run suites/model/own_model.py")
     config.stash[WAIVER_FILES] = files = _waiver_files(config, [item for _, item in tests])
     try:
-        picked = _picked(config, items)
+        picked = _picked(config, tests)
         waivers = tuple(waiver for path in files for waiver in read_waivers(path))
         workers = int(vars(config)["workerinput"]["workercount"]) if is_worker(config) else 1
         config.stash[SUBJECT] = subject = LoadedSubject(subject_of(config), waivers, workers, _fallback(config))
@@ -127,14 +127,11 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], picked: set[pytes
         items[:] = [item for item in items if item in kept]
 
 
-def _picked(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """What ``--only`` and ``--failed`` name. Raises ValueError if that is no test, or none of these."""
+def _picked(config: pytest.Config, tests: list[tuple[str, pytest.Item]]) -> set[pytest.Item]:
+    """The tests that ``--only`` and ``--failed`` name. Raises ValueError if they name something else, or none."""
     only, failed = str(config.getoption("--only")), str(config.getoption("--failed"))
-    picked = set(items)
-    if only:
-        ids = {item: found.id for item in items if (found := requirement_of(item)) is not None}
-        names = named_requirements(only, set(ids.values()))
-        picked = {item for item, id in ids.items() if id in names}
+    names = named_requirements(only, {id for id, _ in tests}) if only else {id for id, _ in tests}
+    picked = {item for id, item in tests if id in names}
     if failed:
         nodeids = failed_results(Path(failed))
         picked = {item for item in picked if item.nodeid in nodeids}

@@ -30,7 +30,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     if config.option.reportchars == _REPORTED and not _other_failures(terminalreporter):
         terminalreporter.reportchars = ""
-    terminalreporter.section(f"FSDP conformance of {run.header.implementation} on {run.header.backend}")
+    terminalreporter.section(f"FSDP conformance of {run.header.subject}")
     counts = {verdict: sum(record.verdict is verdict for record in run.records) for verdict in Verdict}
     terminalreporter.line("  ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count))
     for line in summary_lines(run.records):
@@ -75,7 +75,7 @@ class Ending:
         if run is None or terminal is None:
             return
         verdict = standing(run)
-        line = one_line(f"{run.header.implementation} on {run.header.backend}: {verdict}")
+        line = one_line(f"{run.header.subject}: {verdict}")
         terminal.write_line(line, bold=True, **{"green" if verdict.state is State.CONFORMS else "red": True})
         terminal.flush()
 

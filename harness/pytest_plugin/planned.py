@@ -27,7 +27,7 @@ class Planned(NamedTuple):
 
 
 def planned_results(plan: Iterable[str]) -> dict[str, Planned]:
-    """What is known of each planned result, by its node id; of a test outside the suites its function's name."""
+    """What was measured of each planned result, by its node id; of a test outside the suites its function's name."""
     folder = suites_folder()
     known = {} if folder is None else {without_folder(test.nodeid): test.requirement for test in suite_tests(folder)}
     seconds = {} if folder is None else durations(folder / DURATIONS)

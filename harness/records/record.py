@@ -213,6 +213,11 @@ class Header(_Line, frozen=True, kw_only=True):
     waiver_files: list[dict[str, str]] = field(default_factory=list)
     left_out: Integer = 0
 
+    @property
+    def subject(self) -> str:
+        """What was judged: ``torch 2.13.0 on gloo``."""
+        return f"{self.implementation} on {self.backend}"
+
 
 class Footer(_Line, frozen=True):
     """The last line of a record file; without it the run was cut short."""

@@ -57,6 +57,9 @@ PART_OF = {
     Verdict.BROKEN: Part.UNPROVEN,
 }
 
+#: The part of a bar that each word is drawn as.
+PARTS = {State.CONFORMS: Part.PASS, State.DOES_NOT_CONFORM: Part.FAIL, State.INCOMPLETE: Part.UNPROVEN}
+
 _WORST_FIRST = (
     Verdict.FAIL,
     Verdict.STALE_WAIVER,

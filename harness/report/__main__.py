@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         more = f"; and {len(damage) - 1} more, which the page has" if len(damage) > 1 else ""
         print(one_line(f"fsdp-conformance report: {damage[0]}{more}", 2000), file=sys.stderr)
     for run in runs:
-        print(visible(f"{run.header.implementation} on {run.header.backend}: {standing(run)}"))
+        print(visible(f"{run.header.subject}: {standing(run)}"))
     print(page.resolve().as_uri())
     if options.open and not webbrowser.open(page.resolve().as_uri()):
         print("fsdp-conformance report: no browser could be opened; open the page by its link", file=sys.stderr)

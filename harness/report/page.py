@@ -10,7 +10,7 @@ from jinja2 import Environment
 
 from harness.data.text import ratio_text
 from harness.records.reader import Run
-from harness.records.standing import Part, State
+from harness.records.standing import PARTS, Part
 from harness.report.grid import chapter_anchor
 from harness.report.html import environment_of, html_of
 from harness.report.matrix import MATRIX_KEY
@@ -30,6 +30,6 @@ def render(runs: Sequence[Run]) -> str:
 @cache
 def _environment() -> Environment:
     environment = environment_of(TEMPLATES)
-    environment.globals.update(Part=Part, State=State, AXIS=axis(), BARS=BARS, HEAT_KEY=KEY, MATRIX_KEY=MATRIX_KEY)
+    environment.globals.update(Part=Part, PARTS=PARTS, AXIS=axis(), BARS=BARS, HEAT_KEY=KEY, MATRIX_KEY=MATRIX_KEY)
     environment.globals.update(chapter_anchor=chapter_anchor, ratio_text=ratio_text)
     return environment

@@ -164,7 +164,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
     own, first, red = standing(run), first_blocking(run), [card.record for card in cards]
     return RunView(
         anchor=anchor,
-        name=f"{run.header.implementation} on {run.header.backend}",
+        name=run.header.subject,
         run=run,
         standing=own,
         gaps=tuple(gaps(run).items()) if own.state is State.INCOMPLETE else (),

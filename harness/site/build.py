@@ -26,8 +26,7 @@ from harness.report.html import environment_of, html_of
 from harness.report.page import TEMPLATES as PAGE_TEMPLATES
 from harness.report.page import render
 from harness.site.badge import drawing_of, endpoint_of
-from harness.site.given import GivenRun
-from harness.site.history import History, chapters_of, histories_of
+from harness.site.history import History, chapters_of
 
 KIND, SCHEMA = "fsdp-conformance site", 1
 RESULTS = "results.json"
@@ -36,14 +35,14 @@ _STYLE = [PAGE_TEMPLATES / "page.css", _TEMPLATES / "site.css"]
 _SCRIPT = [_TEMPLATES / "site.js"]
 
 
-def build(runs: Sequence[GivenRun], folder: Path) -> list[Path]:
+def build(histories: Sequence[History], folder: Path) -> list[Path]:
     """Write the site into a folder, made if it is not there, and return what was written.
 
     Raises ValueError, with nothing written, where the folder holds anything but a site, and OSError.
     """
     check_folder(folder)
     written = []
-    for name, text in files_of(runs):
+    for name, text in files_of(histories):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode("utf-8"), "-o")
@@ -59,13 +58,12 @@ def check_folder(folder: Path) -> None:
         raise ValueError(f"{folder}: holds files that are no site (there is no {RESULTS}); choose an empty folder")
 
 
-def files_of(runs: Sequence[GivenRun]) -> Iterator[tuple[str, str]]:
+def files_of(histories: Sequence[History]) -> Iterator[tuple[str, str]]:
     """The names of all files and their text. Raises ValueError if there is no run."""
-    if not runs:
+    if not histories:
         raise ValueError("expected at least one run to build a site of, got none")
-    histories = histories_of(runs)
-    for given in runs:
-        yield f"runs/{given.key}.html", render([given.run])
+    for run in (run for history in histories for run in history.runs):
+        yield run.page, render([run.given.run])
     for history in histories:
         yield f"subjects/{history.slug}.html", _html("subject.html.j2", history=history, badge=drawing_of(history))
         yield f"badges/{history.slug}.svg", _environment().get_template("badge.svg.j2").render(drawing_of(history))

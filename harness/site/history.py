@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from harness.data.text import unique
 from harness.records.record import Record, Verdict
-from harness.records.standing import PART_OF, Part, Standing, chapter_tallies, standing
+from harness.records.standing import PART_OF, PARTS, Part, Standing, chapter_tallies, standing
 from harness.site.given import GivenRun
 
 #: At the end of the name of an implementation.
@@ -54,6 +54,11 @@ class JudgedRun:
     def standing(self) -> Standing:
         """What the run comes to."""
         return standing(self.given.run)
+
+    @property
+    def icon(self) -> str:
+        """The icon of that."""
+        return PARTS[self.standing.state].value
 
     @cached_property
     def scores(self) -> dict[str, Score]:

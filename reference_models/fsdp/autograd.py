@@ -49,15 +49,17 @@ def unseen_by_transforms(function: Callable[Given, Result]) -> Callable[Given, R
 
 def unseen_by_compilers(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """``function``, run as it stands where ``torch.compile`` traces its caller."""
-    uncompiled: list[Callable[Given, Result]] = []
+
+    @functools.cache
+    def uncompiled() -> Callable[Given, Result]:
+        disabled: Callable[Given, Result] = torch.compiler.disable(function)
+        return disabled
 
     @functools.wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         if "torch._dynamo" not in sys.modules:  # whose import takes a second; nothing is compiled without it
             return function(*args, **kwargs)
-        if not uncompiled:
-            uncompiled.append(torch.compiler.disable(function))
-        return uncompiled[0](*args, **kwargs)
+        return uncompiled()(*args, **kwargs)
 
     return run
 

@@ -74,7 +74,7 @@ class OptionSetters(nn.Module):
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Whether a device waits at the end of backward for gradients, and modules need not be come to again."""
         state = own_state(self)
-        root = next(iter(state.tree.states), state)  # before lazy init each is by itself
+        root = next(iter(state.tree.states), state)  # before lazy init each is its own root
         root.set_options(replace(root.options, is_last_backward=is_last_backward))
 
     def set_gradient_divide_factor(self, factor: float) -> None:

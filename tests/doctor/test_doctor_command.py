@@ -61,7 +61,7 @@ def test_the_verdict_is_repeated_below_the_advice() -> None:
 
 
 def test_each_finding_is_noticed_as_it_comes() -> None:
-    """Whoever examines hears of a finding before the next check."""
+    """The examiner learns of a finding before the next check."""
     noticed: list[Finding] = []
     one, two, *_ = every_check()
     asking = Examination("torch", "gloo", notice=noticed.append)

@@ -51,7 +51,7 @@ def test_a_junit_file_is_asked_for_as_of_pytest(
 ) -> None:
     """All forms that pytest takes; with one implementation the file has the name that was given."""
     lines: list[list[str]] = []
-    monkeypatch.setattr(command, "run_pytest", lambda line: (lines.append(line), (1, False))[1])
+    monkeypatch.setattr(command, "run_recorded", lambda line, record: (lines.append(line), (1, False, False))[1])
     cli.main(["run", "--implementation", "torch", "-o", str(tmp_path), *form])
     cli.main(["run", *BOTH, "-o", str(tmp_path), *form])
     found = [[word for word in line if "x.xml" in word or "x-" in word] for line in lines]

@@ -38,7 +38,7 @@ def history_of(*runs: GivenRun) -> History:
 def test_a_site_has_a_matrix_a_page_a_run_a_page_a_subject_and_badges() -> None:
     """Runs have the address of their digest; every file is there once."""
     run = run_of()
-    names = [name for name, _ in files_of([run])]
+    names = [name for name, _ in files_of(histories_of([run]))]
     subject = "torch-on-gloo"
     assert names == [
         f"runs/{run.run.sha256[:16]}.html", f"subjects/{subject}.html", f"badges/{subject}.svg",
@@ -50,7 +50,7 @@ def test_a_cell_says_how_many_results_pass_of_those_claimed() -> None:
     """Of six results of the chapter one is not claimed; one fails, which is to be seen first."""
     score = history_of(run_of()).shown.scores["parity"]
     assert (str(score), score.part) == ("2/5", Part.FAIL)
-    assert "2/5" in dict(files_of([run_of()]))["index.html"]
+    assert "2/5" in dict(files_of(histories_of([run_of()])))["index.html"]
 
 
 def test_runs_of_all_versions_are_one_history_the_highest_version_last() -> None:
@@ -88,14 +88,14 @@ def test_a_badge_says_the_standing(good: str, said: str, colour: str) -> None:
     run = GivenRun(run_in(forger.file(), "run.jsonl"), "")
     badge = endpoint_of(history_of(run))
     assert (badge["message"], badge["color"], badge["schemaVersion"]) == (said, colour, 1)
-    picture = ElementTree.fromstring(dict(files_of([run]))["badges/torch-on-gloo.svg"])
+    picture = ElementTree.fromstring(dict(files_of(histories_of([run])))["badges/torch-on-gloo.svg"])
     assert said in "".join(picture.itertext())
 
 
 def test_names_of_subjects_are_text_on_pages_and_stay_in_the_folder(tmp_path: Path) -> None:
     """A record file is untrusted: no name is markup, a path out of the site, or the file of another subject."""
     names = ["<script>alert(1)</script>", "../../etc", "a b", "a-b", "A-b", "b on a-on-c", "\u202e", ""]
-    files = build([run_of({"implementation": name}) for name in names], tmp_path / "site")
+    files = build(histories_of(run_of({"implementation": name}) for name in names), tmp_path / "site")
     subjects = [path for path in files if path.parent.name == "subjects"]
     assert len(set(subjects)) == len(names)
     assert all(path.resolve().is_relative_to(tmp_path / "site") for path in files)
@@ -112,7 +112,7 @@ def test_the_same_runs_give_the_same_site_in_any_order_and_each_run_once(tmp_pat
     file.write_bytes(forger.file())
     one, other = given_runs([archive, file]), given_runs([file, archive])
     assert [bool(given.archive) for given in one] == [True]
-    assert dict(files_of(one)) == dict(files_of(other))
+    assert dict(files_of(histories_of(one))) == dict(files_of(histories_of(other)))
 
 
 def test_the_command_writes_the_site_and_says_where_it_begins(tmp_path: Path, capsys: Any) -> None:
