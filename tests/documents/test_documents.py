@@ -1,19 +1,16 @@
-"""The tables in the docs are those of the suites as they stand, and links lead somewhere."""
+"""The tables in the docs are those of the suites as they stand."""
 
 from __future__ import annotations
 
 import configparser
 import re
 from collections import Counter
-from pathlib import Path
-
-import pytest
 
 from suites.catalogue import by_seed, entries, requirements
 from tests import ROOT as ROOT
+from tests.mutants import all_mutants
 
 DOCS = ROOT / "docs"
-PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 
 
 def test_the_table_of_requirements_is_fresh() -> None:
@@ -36,24 +33,6 @@ def test_the_table_of_seed_rows_names_their_requirements() -> None:
         assert "not there" not in "".join(rows[row][4:])
 
 
-def anchors(page: Path) -> set[str]:
-    """The headings of a page as links name them: small letters, hyphens for blanks, and no punctuation."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    """Each link within the project names a file that is there, and a heading of it."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        name, _, heading = link.partition("#")
-        if "://" not in link:
-            there = (page.parent / name).resolve() if name else page
-            assert there.exists(), link
-            assert not heading or heading in anchors(there), link
-
-
 def test_the_readme_counts_the_requirements_of_each_area() -> None:
     """As its table has them: ``training 53``; and all of them."""
     readme = (ROOT / "README.md").read_text("utf-8")
@@ -72,6 +51,13 @@ def test_the_readme_counts_the_scripts_of_defects() -> None:
     for library in (ROOT / "docs/results/defects").iterdir():
         line = next(line for line in readme.splitlines() if f"defects/{library.name}/" in line)
         assert f"| {len(list(library.glob('*.py')))} |" in line
+
+
+def test_the_readme_counts_the_mutants() -> None:
+    """Those that docs/mutation-results.tsv says are killed."""
+    rows = (DOCS / "mutation-results.tsv").read_text("utf-8").splitlines()
+    assert f"[all {len(all_mutants())} mutants]" in (ROOT / "README.md").read_text("utf-8")
+    assert len(rows) - 1 == len(all_mutants())
 
 
 def test_the_second_half_of_our_tests_runs_whatever_becomes_of_the_first() -> None:
