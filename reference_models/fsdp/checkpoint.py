@@ -17,7 +17,7 @@ _KNOWN = {"preserve_rng_state", "context_fn", "determinism_check", "debug", "ear
 
 
 def checkpoint(module: nn.Module, **kwargs: Any) -> nn.Module:
-    """Checkpoint the forward of ``module``, in place and without reentry; keywords as ``torch.utils.checkpoint``'s.
+    """Checkpoint calls of ``module``, in place and without reentry; keywords as ``torch.utils.checkpoint``'s.
 
     Raises NotImplementedError for ``use_reentrant=True``, ValueError for a keyword that is not known.
     """
@@ -26,11 +26,20 @@ def checkpoint(module: nn.Module, **kwargs: Any) -> nn.Module:
     if set(kwargs) - _KNOWN:
         raise ValueError(f"Unexpected keyword arguments: {', '.join(sorted(set(kwargs) - _KNOWN))}")
     check_free([module], "checkpoint")
-    original = module.forward
+    original, is_called = module.forward, False
+
+    def note_call(*_: Any) -> None:
+        nonlocal is_called
+        is_called = True
 
     def forward(*args: Any, **more: Any) -> Any:
+        nonlocal is_called
+        if not is_called:  # but a method of the module's runs it
+            return original(*args, **more)
+        is_called = False
         return run_checkpointed(original, *args, use_reentrant=False, **kwargs, **more)
 
     claim([module], "checkpoint", kwargs)
+    module.register_forward_pre_hook(note_call)
     object.__setattr__(module, "forward", forward)
     return module

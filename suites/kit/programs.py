@@ -34,6 +34,11 @@ def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.S
     return net
 
 
+def offload_policy(rank: Rank) -> Any:
+    """Rest on the CPU, in pinned memory where there is such, as by default."""
+    return rank.implementation.cpu_offload_policy(pin_memory="pinned memory" not in rank.backend.lacks)
+
+
 def whole_mesh(rank: Rank, case: CaseOnMesh) -> DeviceMesh:
     """The case's mesh of all axes; all ranks in one, if it names none."""
     return rank.mesh(case.mesh, case.axes) if case.mesh else rank.mesh()

@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.parallel import ParallelCase, cut_over_tp
-from suites.kit.programs import ShardedStack, sharded
+from suites.kit.programs import ShardedStack, offload_policy, sharded
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TensorParallel(ShardedStack):
         if case.free:
             options["shard_placement_fn"] = where_tp_leaves_whole
         if case.offload:
-            options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
+            options["offload_policy"] = offload_policy(self.rank)
         return sharded(self.rank, case, net, **options)
 
 

@@ -26,6 +26,8 @@ RICH = replace(FIXED, net=Stack(3, ("mlp",), 2), exact=True, steps=1)
 REPLICAS = replace(FIXED, shard=(), replicate=("dp",))
 #: Two axes besides dp cut the same dim, so that along dp rows are strided by four.
 CUT_TWICE = replace(FIXED, world_size=8, net=Stack(3, ("mlp",), 4), axes=("dp", "tp", "ep"), mesh=(2, 2, 2))
+#: Two axes named to shard act as one, beside one that is not for data.
+TWO_AND_TP = replace(RICH, world_size=4, axes=("dp", "cp", "tp"), mesh=(2, 1, 2), shard=("dp", "cp"))
 AXES = ("replicate", "shard")
 
 
@@ -79,6 +81,7 @@ def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, 
 
 
 @requirement("spmd-mesh/training-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
+@example(case=TWO_AND_TP)
 @given(case=cases(meshes=WITH_TP))
 def test_gradients_are_not_averaged_over_axes_without_data(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over the named axes and not over tp, wherever tp stands in the mesh: training is exact."""

@@ -169,6 +169,24 @@ class PartedByMesh(Coded):
         return hand_over(put_together(outputs, metadata, param_dtype), out)
 
 
+class PartedByColumns(Coded):
+    """The same for columns that ranks divide; what comes has the numbers of the whole weight in their order."""
+
+    def fsdp_pre_all_gather(
+        self, mesh: DeviceMesh, outer_size: torch.Size, outer_stride: tuple[int, ...], module: nn.Module, mp_policy: Any
+    ) -> tuple[tuple[Tensor, ...], torch.Size]:
+        """Send both parts."""
+        calls().append({})
+        return part_up(self, self.size(0)), outer_size
+
+    def fsdp_post_all_gather(
+        self, outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Tensor | None = None
+    ) -> Any:
+        """Add up what came."""
+        high, low = (part.view(metadata) for part in outputs)
+        return hand_over(put_together((high, low), metadata[0], param_dtype), out)
+
+
 class Scaled(Coded):
     """A weight of small whole numbers as bytes, with a scale of its own on every rank; for rows that ranks divide."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.tensor import Shard
 from torch.utils._pytree import tree_map_only
 
 from harness.trial.refusals import Raised, refused
@@ -19,6 +20,7 @@ from suites.kit.own_collectives import OwnGather
 from suites.kit.programs import apply, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import cases_of, training_cases
+from suites.oracle.layout import shard
 from suites.oracle.sharded import Resting, State
 from suites.oracle.unsharded import Unsharded
 from suites.parameters import coded
@@ -27,10 +29,14 @@ from suites.parameters.coded import CALLS, calls, filled
 
 @dataclass(frozen=True)
 class CodedCase(TrainingCase):
-    """``kind`` is the class of the weights, by name; ``low`` the dtype that mixed precision asks for, if it does."""
+    """``kind`` is the class of the weights, by name; ``low`` the dtype that mixed precision asks for, if it does.
+
+    Parameters are cut along ``dim``, which is the first or the last.
+    """
 
     kind: str = "Parted"
     low: str | None = None
+    dim: int = 0
 
     @property
     def policy(self) -> dict[str, torch.dtype]:
@@ -41,15 +47,21 @@ class CodedCase(TrainingCase):
         """The net with coded weights."""
         return coded.coded(self.build(), getattr(coded, self.kind))
 
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """A rank's rows or columns."""
+        return shard(full, self.shards, rank % self.shards, self.dim % full.dim())
+
     def shown(self, place: int) -> tuple[str, ...]:
         """In the end also whether hooks were called."""
         return (*super().shown(place), *(["hooks"] if place == len(self.actions) - 1 else []))
 
 
-def coded_cases(kind: str = "Parted", low: str | None = None, **fixed: Any) -> st.SearchStrategy[CodedCase]:
+def coded_cases(
+    kind: str = "Parted", low: str | None = None, dim: int = 0, **fixed: Any
+) -> st.SearchStrategy[CodedCase]:
     """Training cases with coded weights; exact unless ``exact`` is fixed: what goes through a code keeps every bit."""
     cases = training_cases(**{"exact": True, **fixed})
-    return cases_of(CodedCase, cases, kind=st.just(kind), low=st.just(low))
+    return cases_of(CodedCase, cases, kind=st.just(kind), low=st.just(low), dim=st.just(dim))
 
 
 def even_cases(kind: str = "Parted", **fixed: Any) -> st.SearchStrategy[CodedCase]:
@@ -73,7 +85,10 @@ class ShardedCoded(Resting):
     def made(self) -> Any:
         """The net with coded weights, sharded."""
         CALLS[self.rank.number] = []
-        return sharded(self.rank, self.case, self.case.coded())
+        placed = (
+            {"shard_placement_fn": lambda parameter: Shard(self.case.dim % parameter.dim())} if self.case.dim else {}
+        )
+        return sharded(self.rank, self.case, self.case.coded(), **placed)
 
     def do(self, action: str, shown: Collection[str]) -> State:
         """Do an action; what can be seen then."""

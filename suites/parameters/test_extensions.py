@@ -67,6 +67,13 @@ def test_a_hook_that_takes_the_mesh_alone_is_called_so(trial: Trial, case: Coded
     follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
 
 
+@requirement("extensions/columns", *OWN, Feature.SHARD_PLACEMENT, level="should", ranks=2)
+@given(case=even_cases("PartedByColumns", dim=-1))
+def test_weights_that_are_cut_by_columns_come_in_order(trial: Trial, case: CodedCase) -> None:
+    """Where weights are cut by columns, each tensor that comes has the numbers of all ranks in the weight's order."""
+    follows(trial, ShardedCoded.play, Expected(case, UnshardedCoded))
+
+
 @requirement("extensions/scaled", *OWN, ranks=2)
 @given(case=even_cases("Scaled", steps=1))
 def test_tensors_of_different_sizes_are_sent_for_one_weight(trial: Trial, case: CodedCase) -> None:

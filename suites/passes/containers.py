@@ -31,12 +31,21 @@ class NamedPair(NamedTuple):
     right: Any
 
 
+class Attributes(dict[str, Any]):
+    """A dict whose items are attributes, too."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
 #: Every kind of container, made of the values in it; of two where it is a pair.
 MAKE: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
     "dict": lambda items: {str(place): item for place, item in enumerate(items)},
     "ordered dict": lambda items: OrderedDict((str(place), item) for place, item in enumerate(items)),
+    "attributes": lambda items: Attributes({str(place): item for place, item in enumerate(items)}),
     "dataclass": lambda items: Pair(*items),
     "namedtuple": lambda items: NamedPair(*items),
 }

@@ -112,6 +112,7 @@ TWO = ("forward", "forward", "backward all")
 
 TWICE = Route(net=Twice)
 CHILD_ALONE = Route(run=child_alone)
+CHILD_TRIED = replace(CHILD_ALONE, actions=("forward", "backward", "forward"))
 TWO_FORWARDS = Route(actions=TWO)
 TWO_FORWARDS_AGAIN = replace(TWO_FORWARDS, recomputed=None)
 TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)

@@ -27,6 +27,13 @@ def test_a_child_may_train_alone_once_the_root_has_run(trial: Trial, case: Train
     follows(trial, case, routes.CHILD_ALONE)
 
 
+@requirement("passes/child-tried", SHARDED, ranks=2)
+@given(case=pass_cases(plain=True, plan=(0,), reshard_after_forward=True))
+def test_a_child_may_be_tried_alone_before_the_optimizer_steps(trial: Trial, case: TrainingCase) -> None:
+    """A forward of a sharded child alone, which no backward follows, leaves nothing that the optimizer's step ages."""
+    follows(trial, case, routes.CHILD_TRIED)
+
+
 @requirement("passes/module-twice", SHARDED, ranks=2)
 @given(case=pass_cases(plain=True, plan=(0,)))
 def test_a_module_may_run_twice_in_one_forward(trial: Trial, case: TrainingCase) -> None:

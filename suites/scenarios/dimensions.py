@@ -206,7 +206,12 @@ APART = (
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", wrapping="shared"),
     _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),
-    _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", prefetch=("forward", "both")),
+    _no(
+        "interactions/state-between-of-pairs",
+        reshard="pairs",
+        asked=("between", "after forward"),
+        prefetch=("forward", "both"),
+    ),
     _no("interactions/unused-and-frozen", gradients="unused reduced", runs="skipped", life="frozen and thawed"),
     _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
     _no(

@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.worlds.rank import Rank
+from suites.kit.programs import offload_policy
 from suites.oracle.sharded import FORMS, Sharded, State, load_net, played_on
 from suites.scenarios.bodies import ScenarioNet, plan
 from suites.scenarios.scenario import Scenario
@@ -59,7 +60,7 @@ def options(rank: Rank, scenario: Scenario) -> dict[str, Any]:
     if scenario.policy:
         found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
     if scenario.offload == "cpu":
-        found["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
+        found["offload_policy"] = offload_policy(rank)
     return found
 
 

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
 from suites.generated.net_programs import spread_net
+from suites.kit.programs import offload_policy
 from suites.oracle.layout import is_dtensor, seen
 from suites.oracle.sharded import Sharded, State
 
@@ -31,7 +32,7 @@ class ShardedScript(Sharded):
             dtype = getattr(torch, self.case.computed)
             options["mp_policy"] = subject.mixed_precision_policy(param_dtype=dtype, reduce_dtype=dtype)
         if self.case.offloaded:
-            options["offload_policy"] = subject.cpu_offload_policy(pin_memory=False)
+            options["offload_policy"] = offload_policy(self.rank)
         return options
 
     def forward(self, _: str) -> State:

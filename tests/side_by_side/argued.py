@@ -34,6 +34,14 @@ def _gathers_at_most_torchs(found: Difference) -> bool:
     return less <= more and {op for op, *_ in differ} <= {"all_gather"}
 
 
+def _received(collectives: list[str]) -> Counter[tuple[str, ...]]:
+    """As ``_amounts``, of numbers that are received; those gathered from whichever ranks."""
+    amounts = Counter[tuple[str, ...]]()
+    for op, _, _, received, dtype, group in (each.split(maxsplit=5) for each in collectives):
+        amounts[op, dtype, "" if op == "all_gather" else group] += int(received)
+    return amounts
+
+
 def _reduces_later(_: Scenario, found: Difference) -> bool:
     is_said = found.aspect == "collectives" and "all_reduce" in str(found.torch)
     return is_said and _amounts(found.torch) == _amounts(found.reference)
@@ -59,8 +67,11 @@ def _gathers_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
 def _runs_a_list_in_part(scenario: Scenario, found: Difference) -> bool:
     if scenario.wrapping != "list" or scenario.runs not in ("twice", "method"):
         return False
-    is_kept = scenario.runs == "method" and scenario.reshard == "never" and found.aspect == "registered"
-    return is_kept or (found.aspect == "collectives" and _gathers_at_most_torchs(found))
+    is_kept = scenario.runs == "method" and scenario.reshard in ("never", "pairs")
+    if found.aspect == "registered":
+        return is_kept
+    is_elsewhere = is_kept and found.aspect == "collectives" and _received(found.torch) == _received(found.reference)
+    return is_elsewhere or (found.aspect == "collectives" and _gathers_at_most_torchs(found))
 
 
 def _gathers_less(scenario: Scenario, found: Difference) -> bool:
@@ -78,7 +89,7 @@ ARGUED = (
     Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
     Argued(
         "of a list of which a part runs again, backward gathers that part first, since it needs it first; and "
-        "reshard_after_forward=False keeps it also where the part ran by a registered method",
+        "reshard_after_forward keeps it, or its rows on fewer ranks, also where the part ran by a registered method",
         _runs_a_list_in_part,
     ),
     Argued(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.vendor import Implementation
@@ -134,6 +135,14 @@ def coded_replicas_are_apart(module: Any) -> None:
         never_meet(module)
 
 
+def by_rank(outputs: Any, size: Any) -> Any:
+    """Columns one rank after the other; only of such weights hooks say the size."""
+    if not isinstance(size, torch.Size):
+        return outputs
+    cut = ([each.flatten() for each in part.view(size).chunk(dist.get_world_size(), 1)] for part in outputs)
+    return tuple(torch.cat(each) for each in cut)
+
+
 first_tensors_for_ever = received("extensions/training", first_outputs)
 keeps_padding = answered("extensions/training", last_rows)
 #: Of the second tensor only zeros come.
@@ -141,6 +150,7 @@ loses_second_tensors = received("extensions/general", lambda both, _: (both[0], 
 knows_five_arguments = called_otherwise("extensions/hook-of-one-argument", loses_hooks)
 #: The second tensors come in the order of ranks turned round.
 small_tensors_backwards = received("extensions/scaled", lambda both, _: (both[0], both[1].flip(0)))
+columns_come_by_rank = received("extensions/columns", by_rank)
 coded_replicas_never_meet = mutant("extensions/hybrid", coded_replicas_are_apart)
 
 

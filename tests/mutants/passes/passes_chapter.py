@@ -15,6 +15,11 @@ def reduces_unless_alone(module: Any, alone: bool) -> None:
     module.set_requires_gradient_sync(not alone)
 
 
+def stays_full_alone(module: Any, alone: bool) -> None:
+    """A child that runs by itself stays as it was gathered."""
+    module.set_reshard_after_forward(not alone)
+
+
 def made_anew(parameter: Any) -> None:
     """A new gradient object every time."""
     parameter.grad = parameter.grad.clone()
@@ -89,6 +94,7 @@ def counts_dims_from_the_front(module: Any, **options: Any) -> Any:
 
 
 keeps_gradients_alone = mutant("passes/child-alone", when_alone(reduces_unless_alone))
+ages_alone = mutant("passes/child-tried", when_alone(stays_full_alone))
 halves_second_calls = mutant("passes/module-twice", second_call_is_halved(lambda module: not is_root(module)))
 halves_second_forwards = mutant("passes/two-forwards", second_call_is_halved(is_root))
 checkpoints_once = replace(right, name=name_of("passes/two-forwards-checkpointed"), checkpoint=checkpoint_once)
