@@ -17,7 +17,7 @@ from playwright.sync_api import FloatRect, sync_playwright
 
 from harness.records.reader import read_run
 from harness.report.page import render
-from tests.report.conftest import chromium
+from tests.browsing import chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Each picture, its theme, and with what of the page it begins.

@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
-from tests.report.conftest import Shown
+from tests.browsing import CUT_OFF, Shown, offences
 
 
 @pytest.mark.parametrize("width", [1200, 400])
 def test_axe_finds_nothing(browser: Any, path: Path, width: int) -> None:
-    """No rule of axe-core, the usual checker of accessibility, is broken, folded parts open, wide or narrow."""
+    """No rule is broken, folded parts open, wide or narrow."""
     tab = browser.new_page(viewport={"width": width, "height": 900})
     tab.goto(path.as_uri())
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    found = Axe().run(tab).response
-    assert found["passes"]
-    assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]] == []
+    assert offences(tab) == []
     tab.close()
 
 
@@ -33,13 +30,6 @@ def test_nothing_is_cut_off_at_the_side(browser: Any, path: Path, width: int) ->
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate(CUT_OFF, width) == []
     tab.close()
-
-
-#: Text beyond the side of the window that nothing scrolls to.
-CUT_OFF = """(width) => [...document.querySelectorAll("body *")]
-  .filter(one => one.checkVisibility() && !one.closest(".scroll, .unseen, .skip, svg, thead, pre"))
-  .filter(one => one.getBoundingClientRect().right > width + 1)
-  .map(one => `${one.tagName} ${one.className}`)"""
 
 
 def test_a_screenshot_of_the_whole_page_has_every_panel(shown: Shown) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.records.reader import read_run
 from harness.records.record import Verdict
-from tests.report.conftest import Shown, written
+from tests.browsing import Shown
+from tests.report.conftest import written
 from tests.report.report_samples import HOSTILE, full_run, row, run_of
 from tests.untrusted.strategies import poisoned
 from tests.untrusted.test_records import DOCUMENTS, FIXED

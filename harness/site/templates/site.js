@@ -19,17 +19,18 @@
   const columns = all("thead th[data-text]").map((head) => ({ head, text: head.dataset.text.toLowerCase() }));
   const filter = () => {
     const find = words("find"), subjects = words("subjects");
-    let shown = 0;
-    for (const { row, text } of rows) {
-      const fits = find.every((word) => text.includes(word))
-        && (!wanted("failing") || "failing" in row.dataset) && (!wanted("changed") || "changed" in row.dataset);
-      row.hidden = !fits;
-      shown += fits ? 1 : 0;
-    }
     for (const { head, text } of columns) {
       const hidden = !subjects.every((word) => text.includes(word));
       const table = head.closest("table"), place = head.cellIndex;
       for (const row of table.rows) if (row.cells[place]) row.cells[place].hidden = hidden;
+    }
+    const fails = (row) => columns.length ? [...row.cells].some((cell) => !cell.hidden && cell.matches(".v-fail")) : "failing" in row.dataset;
+    let shown = 0;
+    for (const { row, text } of rows) {
+      const fits = find.every((word) => text.includes(word))
+        && (!wanted("failing") || fails(row)) && (!wanted("changed") || "changed" in row.dataset);
+      row.hidden = !fits;
+      shown += fits ? 1 : 0;
     }
     for (const part of all("details[data-part]")) {
       const left = all("tbody tr", part).some((row) => !row.hidden);
