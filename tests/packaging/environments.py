@@ -64,12 +64,13 @@ class Environment:
         script.chmod(0o755)
 
     def run(self, folder: Path, *words: str, **variables: str) -> Completed:
-        """A program of the environment, started in a folder as from a shell where nothing else is set."""
+        """A program, first of the environment, started in a folder as from a shell where nothing else is set."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))}
         path = os.pathsep.join([str(self._folder / "bin"), kept["PATH"]])
         told = {**kept, "PATH": path, "HOME": str(self.home), **variables}
-        program = self._folder / "bin" / words[0]
-        line = [str(program), *words[1:]]
+        program = shutil.which(words[0], path=path)
+        assert program, f"{words[0]} is not installed"
+        line = [program, *words[1:]]
         return subprocess.run(line, cwd=folder, env=told, capture_output=True, text=True, timeout=GUARD)
 
 

@@ -12,7 +12,7 @@ from harness.records.provenance import sources_digest
 from harness.records.reader import Run, read_run
 from harness.records.record import Record, Verdict
 from tests import ROOT
-from tests.packaging.environments import PACKAGES, Completed, Environment, distribution_of, wheel_of_the_checkout
+from tests.packaging.environments import PACKAGES, Completed, Environment, distribution_of
 
 NODE = "suites/training/test_training_parity.py::test_training_on_integers_equals_the_unsharded_model_bit_for_bit"
 #: Gradients are sums over ranks, where averages are due.
@@ -34,18 +34,6 @@ backend = Backend(name="here", ranks=2, thread_ranks=2)
 """
 NAMED = ["--implementation", "my_sharding:implementation", "--backend", "my_sharding:backend"]
 RECORD = "reports/my_sharding-implementation.jsonl"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
-    return wheel_of_the_checkout(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
-    """The wheel, and what it needs, installed."""
-    return Environment(tmp_path_factory.mktemp("home"), wheel)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +98,7 @@ def test_records_contain_no_home_directory(
 ) -> None:
     """What the user typed has the path of a folder that is in the home directory; the record has a tilde."""
     assert str(environment.home) not in (folder / RECORD).read_text(encoding="utf-8")
-    assert f"--record ~/vendor/{RECORD} " in judged[1].header.command
+    assert f"--record ~/vendor/{RECORD}" in judged[1].header.command
 
 
 def test_the_lines_that_reproduce_can_be_pasted(environment: Environment, folder: Path, failed: Record) -> None:
