@@ -1,4 +1,4 @@
-"""``fsdp-conformance compare A.jsonl B.jsonl``: what changed in run B, relative to the reference A."""
+"""``fsdp-conformance compare A.jsonl B.jsonl``: what changed in run B, the candidate, since A, the baseline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compare two record files: 0 without a regression, 1 with one, 2 if a file cannot be read or written."""
     options = _parser().parse_args(arguments)
     try:
-        comparison = compare(read_run(options.reference), read_run(options.run), options.drift)
+        comparison = compare(read_run(options.baseline), read_run(options.candidate), options.drift)
         _show(comparison, options)
     except (RecordFileError, OSError) as error:
         return refuse("compare", error)
@@ -35,12 +35,12 @@ def _parser() -> Parser:
     parser = Parser(
         prog="fsdp-conformance compare",
         description="Show what differs between two runs: versions and environment first, then results that regressed, "
-        "were fixed, are newly run, no longer run, added or removed. Only results that passed in the reference A can "
+        "were fixed, are newly run, no longer run, added or removed. Only results that passed in the baseline A can "
         "regress. A planned result that was never written is lost, which is not the same as not run.",
         epilog=_ENDS,
     )
-    parser.add_argument("reference", type=Path, metavar="A.jsonl", help="the reference: an earlier run, or one on CUDA")
-    parser.add_argument("run", type=Path, metavar="B.jsonl", help="the run to compare with it")
+    parser.add_argument("baseline", type=Path, metavar="A.jsonl", help="the baseline: an earlier run, or one on CUDA")
+    parser.add_argument("candidate", type=Path, metavar="B.jsonl", help="the run to compare with it")
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON too; - prints it in place of text")
     parser.add_argument("--all", action="store_true", help="show long lists in full")
     parser.add_argument("--strict", action="store_true", help="count more as a regression, see exit status")
@@ -65,10 +65,12 @@ def _show(comparison: Comparison, options: argparse.Namespace) -> None:
         print(text)
         return
     if options.json:
-        write_output(Path(options.json), text + "\n", [options.reference, options.run], "--json", "comparison.json")
+        write_output(
+            Path(options.json), text + "\n", [options.baseline, options.candidate], "--json", "comparison.json"
+        )
     print(text_of(comparison, options.all))
 
 
 def _passes_lost(comparison: Comparison) -> bool:
     kinds = (Change.EXCUSED, Change.NO_LONGER_RUN, Change.REMOVED)
-    return any(one.reference == "pass" for kind in kinds for one in comparison.of(kind))
+    return any(one.baseline == "pass" for kind in kinds for one in comparison.of(kind))

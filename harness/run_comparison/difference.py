@@ -77,8 +77,8 @@ class Fact(Struct, frozen=True):
     """A version, an option or a part of the environment that is not the same; empty where one side lacks it."""
 
     name: str
-    reference: str
-    run: str
+    baseline: str
+    candidate: str
 
 
 class OneSided(Struct, frozen=True):
@@ -91,8 +91,8 @@ class OneSided(Struct, frozen=True):
 class Ratios(Struct, frozen=True):
     """Worst ÷ allowed of both sides; None where nothing was measured."""
 
-    reference: float | None
-    run: float | None
+    baseline: float | None
+    candidate: float | None
 
 
 class _Result(Struct, frozen=True):
@@ -107,17 +107,17 @@ class _Result(Struct, frozen=True):
 
 
 class RowChange(_Result, frozen=True):
-    """One result that is not the same in both runs; ``counts`` says whether it is held against the run.
+    """One result that is not the same in both runs; ``counts`` says whether it is held against the candidate.
 
-    ``reference`` and ``run`` are verdicts, ``missing``, or None where a run has no such result. The message, cause and
-    command are the run's.
+    ``baseline`` and ``candidate`` are verdicts, ``missing``, or None where a run has no such result. The message,
+    cause and command are the candidate's.
     """
 
     level: str
     change: Change
     counts: bool
-    reference: str | None
-    run: str | None
+    baseline: str | None
+    candidate: str | None
     nodeid: str
     message: str
     cause: str
@@ -127,14 +127,14 @@ class RowChange(_Result, frozen=True):
     @property
     def why(self) -> str:
         """The first line of the message, unless it passes."""
-        return one_line((self.message.splitlines() or [""])[0], 200) if self.run != Verdict.PASS else ""
+        return one_line((self.message.splitlines() or [""])[0], 200) if self.candidate != Verdict.PASS else ""
 
 
 class Drift(_Result, frozen=True):
     """A result that passes in both runs, and came nearer to its bound: worst ÷ allowed before and now."""
 
-    reference: float
-    run: float
+    baseline: float
+    candidate: float
     where: str
 
 
@@ -144,9 +144,9 @@ class Comparison(Struct, frozen=True, tag_field="kind", tag="comparison"):
     ``schema`` grows when a key changes its meaning or goes; a new key may come without. The largest drift is first.
     """
 
-    schema: Literal[1]
-    reference: Side
-    run: Side
+    schema: Literal[2]
+    baseline: Side
+    candidate: Side
     regressions: int
     counts: dict[Change, int]
     differs: list[Fact]
@@ -182,16 +182,16 @@ def compare(a: Run, b: Run, drift: float = DRIFT) -> Comparison:
     rows = [_row(key, was, now) for key, (was, now) in pairs.items()]
     found = Counter(row.change for row in rows)
     return Comparison(
-        schema=1,
-        reference=_side(a),
-        run=_side(b),
+        schema=2,
+        baseline=_side(a),
+        candidate=_side(b),
         regressions=sum(row.counts for row in rows),
         counts={change: found[change] for change in Change},
-        differs=[fact for fact in _facts(a, b) if fact.reference != fact.run],
+        differs=[fact for fact in _facts(a, b) if fact.baseline != fact.candidate],
         claims=_one_sided(a.header.claims, b.header.claims),
         requirements=_one_sided(*(_requirements(pairs, side) for side in (0, 1))),
         rows=[row for row in rows if row.change is not Change.SAME],
-        drift=sorted(_drifted(pairs, drift), key=lambda one: -one.run),
+        drift=sorted(_drifted(pairs, drift), key=lambda one: -one.candidate),
     )
 
 
@@ -206,8 +206,8 @@ def _row(key: Key, was: Planned | None, now: Planned | None) -> RowChange:
         level=known.level if known else "",
         change=change,
         counts=before is not None and before.passed and change in (Change.REGRESSED, Change.LOST),
-        reference=_end(was),
-        run=_end(now),
+        baseline=_end(was),
+        candidate=_end(now),
         nodeid=(now or was or Planned("", None)).nodeid,
         message=after.message if after else "",
         cause=after.cause if after else "",
@@ -247,8 +247,8 @@ def _requirements(pairs: Pairs, side: int) -> tuple[str, ...]:
     return unique(key.requirement for key, pair in pairs.items() if key.requirement and pair[side])
 
 
-def _one_sided(reference: Iterable[str], run: Iterable[str]) -> OneSided:
-    before, after = dict.fromkeys(reference), dict.fromkeys(run)
+def _one_sided(baseline: Iterable[str], candidate: Iterable[str]) -> OneSided:
+    before, after = dict.fromkeys(baseline), dict.fromkeys(candidate)
     return OneSided(tuple(name for name in after if name not in before), tuple(n for n in before if n not in after))
 
 

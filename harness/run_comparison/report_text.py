@@ -38,14 +38,14 @@ def text_of(comparison: Comparison, whole: bool = False) -> str:
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:
-    for name, side in (("baseline", comparison.reference), ("candidate", comparison.run)):
+    for name, side in (("baseline", comparison.baseline), ("candidate", comparison.candidate)):
         who = one_line(f"{side.implementation} on {side.backend}: {side.standing} ({side.path})")
         yield f"{name:9}  {who}"
         yield from (f"{'':9}  damaged: {one_line(note)}" for note in side.damage)
 
 
 def _fact(fact: Fact) -> str:
-    return f"{one_line(fact.name, 80)}: {one_line(fact.reference, 120) or '–'} → {one_line(fact.run, 120) or '–'}"
+    return f"{one_line(fact.name, 80)}: {one_line(fact.baseline, 120) or '–'} → {one_line(fact.candidate, 120) or '–'}"
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _lines(rows: Iterable[RowChange]) -> list[str]:
     """A line for rows that differ in their world alone."""
     alike: dict[tuple[str, str, str, str], list[RowChange]] = {}
     for row in rows:
-        end = " → ".join(end for end in (row.reference, row.run) if end)
+        end = " → ".join(end for end in (row.baseline, row.candidate) if end)
         alike.setdefault((row.requirement, row.parameters, end, row.why), []).append(row)
     return [_line(same, end, why) for (*_, end, why), same in alike.items()]
 
@@ -81,7 +81,7 @@ def _drift(comparison: Comparison, whole: bool) -> Iterator[str]:
     if comparison.drift:
         yield f"{plural(len(comparison.drift), 'result')} nearer to the bound, for information: worst ÷ allowed"
         lines = [
-            f"  {one_line(drift.name, 240)}: {ratio_text(drift.reference)} → {ratio_text(drift.run)}"
+            f"  {one_line(drift.name, 240)}: {ratio_text(drift.baseline)} → {ratio_text(drift.candidate)}"
             for drift in comparison.drift
         ]
         yield from _few(lines, whole)

@@ -82,12 +82,12 @@ def test_json_goes_to_a_file_or_in_place_of_the_text(tmp_path: Path, capsys: pyt
     written = json.loads((tmp_path / "c.json").read_text())
     assert cli.main(["compare", *paths, "--json", "-"]) == 1
     assert json.loads(capsys.readouterr().out) == written
-    assert (written["kind"], written["schema"], written["regressions"]) == ("comparison", 1, 1)
+    assert (written["kind"], written["schema"], written["regressions"]) == ("comparison", 2, 1)
     [changed] = written["rows"]
-    known = {key: changed[key] for key in ("requirement", "world", "change", "reference", "run", "counts")}
+    known = {key: changed[key] for key in ("requirement", "world", "change", "baseline", "candidate", "counts")}
     assert known == {
         "requirement": "sharding/a", "world": "threads", "change": "regressed",
-        "reference": "pass", "run": "fail", "counts": True,
+        "baseline": "pass", "candidate": "fail", "counts": True,
     }  # fmt: skip
 
 
@@ -112,4 +112,4 @@ def test_hostile_values_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert visible(said) == said
     assert cli.main(["compare", *paths, "--json", "-"]) == 1
-    assert json.loads(capsys.readouterr().out.encode("ascii"))["rows"][0]["reference"] == "pass"
+    assert json.loads(capsys.readouterr().out.encode("ascii"))["rows"][0]["baseline"] == "pass"

@@ -169,7 +169,7 @@ def test_a_row_that_was_never_written_is_the_one_it_would_have_been(path: str) -
     lost = f"{path}::a[threads]"
     found = compare(run_of(row("a"), row("b")), run_of(row("b"), plan=[lost, row("b").nodeid], status=None))
     [change] = [one for one in found.rows if one.counts]
-    assert (change.name, change.reference, change.run, change.nodeid) == (
+    assert (change.name, change.baseline, change.candidate, change.nodeid) == (
         "sharding/a in threads",
         "pass",
         "missing",
@@ -217,7 +217,7 @@ def test_versions_and_environment_come_first() -> None:
     )
     before = replace(reference.header, environment={"torch": "2.13", "NCCL": "2.29"}, claims=["replicate"])
     found = compare(replace(reference, header=before), replace(run_of(row("a", Verdict.FAIL)), header=header))
-    assert [(fact.name, fact.reference, fact.run) for fact in found.differs] == [
+    assert [(fact.name, fact.baseline, fact.candidate) for fact in found.differs] == [
         ("implementation", "torch 2.13", "mine 1"),
         ("torch", "2.13", "2.15"),
         ("NCCL", "2.29", ""),
