@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any, depth: int = 0) 
         return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
     if type(value) is not dict and dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _dataclass(change, value, depth)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         items = {key: map_tensors(change, item, depth + 1) for key, item in value.items()}
         return value if _same(items.values(), value.values()) else _like_dict(value, items)
     return value
@@ -108,4 +109,4 @@ def _like_dict(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def _same(left: Any, right: Any) -> bool:
-    return all(a is b for a, b in zip(left, right, strict=True))
+    return all(map(operator.is_, left, right))

@@ -94,7 +94,10 @@ def fail_and_go_on(rank: Rank, case: StressedCase) -> dict[str, Any]:
         raised = str(error)
     dist.barrier()
     after = {name: own.clone() for name, own in shards.items()}
-    return {"raised": raised, "before": before, "after": after, "trace": train(rank, case)}
+    trace = train(rank, case)
+    if rank.device.type != "cpu":  # what was on its way may still read the net's memory, which another case gets
+        torch.accelerator.synchronize()
+    return {"raised": raised, "before": before, "after": after, "trace": trace}
 
 
 @contextmanager

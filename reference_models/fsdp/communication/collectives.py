@@ -178,9 +178,10 @@ class Reduction:
             self.part.div_(self.divide.after)
         return self.part
 
-    def parts(self) -> dict[Any, Tensor]:
-        """The part of each parameter, flat, once all is finished."""
-        return dict(zip(self.sizes, torch.split_with_sizes(self.part, list(self.sizes.values())), strict=True))
+    def parts(self, dtype: torch.dtype | None = None) -> dict[Any, Tensor]:
+        """The part of each parameter, flat, once all is finished; cast, if to one dtype, at once."""
+        part = self.part if dtype is None else self.part.to(dtype)
+        return dict(zip(self.sizes, torch.split_with_sizes(part, list(self.sizes.values())), strict=True))
 
     def _wait(self) -> None:
         if self._work is not None:

@@ -94,6 +94,9 @@ def _before_backward(state: ModuleState, place: int | None, is_alone: bool = Fal
 def _notice_after_backward(state: ModuleState, inputs: Any) -> Any:
     if not torch.is_grad_enabled() or not state.groups:
         return inputs
+    args, kwargs = inputs
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # as most modules are called
+        return (call_in_backward(state.end_backward, args), kwargs) if args[0].requires_grad else inputs
     tensors = [tensor for tensor in tensors_in(inputs) if tensor.requires_grad]
     if not tensors:
         return inputs

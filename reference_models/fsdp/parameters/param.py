@@ -18,7 +18,8 @@ Two ranks, rows [1 2 3 4 5]::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -76,7 +77,7 @@ class ManagedParameter:
         """The dtype at rest."""
         return self.packed.dtype
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """How many rows this rank holds."""
         return self.cut.rows(self.mesh.shard.rank)[1]
@@ -161,10 +162,11 @@ class ManagedParameter:
         """
         dtype = self.compute_dtype(precision.param_dtype)
         if self.extension is None:
-            full = self._allocated(dtype)
+            full, parts = self._allocated(dtype), next(columns)
             if cut is not self.cut:  # fewer parts need no more padding
                 full = full.view(-1)[: cut.joined_shape.numel()].view(cut.joined_shape)
-            return [(full, cut.joined(next(columns).reshape(cut.parts, -1)))]
+                parts = parts.reshape(cut.parts, -1)
+            return [(full, cut.joined(parts))]
         if self.unsharded is None:
             self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
         else:
@@ -180,9 +182,10 @@ class ManagedParameter:
         """The unsharded form's memory, for all ranks' parts with their padding."""
         if self._full is None:  # at first, or the dtype has changed: see _repack
             self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
+            self._memory = self._full.untyped_storage()
             self.unsharded = self._made_unsharded(self.whole().data)
         else:
-            self._full.untyped_storage().resize_(self._full.numel() * self._full.itemsize)
+            self._memory.resize_(self._full.nbytes)
         return self._full
 
     def _made_unsharded(self, whole: Tensor) -> nn.Parameter:
@@ -207,14 +210,14 @@ class ManagedParameter:
         if self.extension is not None:
             self.extension.free()
         if self._full is not None:
-            self._full.untyped_storage().resize_(0)
+            self._memory.resize_(0)
 
     # Gradients.
 
     @property
-    def hooks(self) -> list[Callable[[nn.Parameter], object]]:
-        """What the user has hooked to the sharded form, to be called when its gradient is there."""
-        return list((getattr(self.sharded, "_post_accumulate_grad_hooks", None) or {}).values())
+    def has_hooks(self) -> bool:
+        """Whether the user has hooked something to the sharded form, to be called when its gradient is there."""
+        return bool(getattr(self.sharded, "_post_accumulate_grad_hooks", None))
 
     def take_gradient(self) -> Tensor | None:
         """The gradient that autograd left on the unsharded form, as this rank's tensor; it is there no more."""
@@ -234,13 +237,14 @@ class ManagedParameter:
         landed = None
         if isinstance(self.offload, CPUOffloadPolicy):
             own, landed = landing(own, self.offload)
-            if landed is not None and (self.sharded.grad is not None or self.hooks):  # it is read now
+            if landed is not None and (self.sharded.grad is not None or self.has_hooks):  # it is read now
                 landed.synchronize()
                 landed = None
         if self.sharded.grad is None:
             self.sharded.grad = self.layout.wrap(own)
         else:
             local_of(self.sharded.grad).add_(own)
-        for hook in self.hooks:
-            hook(self.sharded)
+        if self.has_hooks:
+            for hook in list(self.sharded._post_accumulate_grad_hooks.values()):
+                hook(self.sharded)
         return landed

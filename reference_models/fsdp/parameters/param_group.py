@@ -114,7 +114,8 @@ class ParameterGroup:
     @unseen_by_transforms
     def reshard(self) -> None:
         """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
-        self.wait()
+        if self._gathering is not None:
+            self.wait()
         self._kept = None
         if self.form is not Form.SHARDED:
             self.form = Form.SHARDED
@@ -185,7 +186,7 @@ class ParameterGroup:
             comm=options.reduce_scatter,
             all_reduces=options.all_reduces,
             earlier=earlier,
-            at_once=any(parameter.hooks for parameter in reduced),
+            at_once=any(parameter.has_hooks for parameter in reduced),
         )
         is_whole = options.all_reduces or self.mesh.replicate.group is None
         queue.start(reduction, rows, self if is_whole else None)
@@ -194,13 +195,15 @@ class ParameterGroup:
 
     def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
-        sizes = [parameter.cut.padded_numel for parameter in reduced]
         parts = self.mesh.shard.size
         gradients, dtype = self._in_one_dtype(gradients)
-        zero = torch.zeros((), dtype=next((g.dtype for g in gradients.values()), dtype), device=self.mesh.device)
-        comm = self.options.reduce_scatter
-        rows = comm.allocate((parts * sum(sizes),), dtype=dtype, device=zero.device).view(parts, -1)
-        whole = [p.cut.stacked(gradients.get(p, zero.expand(p.cut.shape))) for p in reduced if p.cut.padded_numel]
+        if len(gradients) < len(reduced):
+            given = next((each.dtype for each in gradients.values()), dtype)
+            zero = torch.zeros((), dtype=given, device=self.mesh.device)
+            gradients = {p: gradients[p] if p in gradients else zero.expand(p.cut.shape) for p in reduced}
+        numel, comm = parts * sum(parameter.cut.padded_numel for parameter in reduced), self.options.reduce_scatter
+        rows = comm.allocate((numel,), dtype=dtype, device=self.mesh.device).view(parts, -1)
+        whole = [p.cut.stacked(gradients[p]) for p in reduced if p.cut.padded_numel]
         if whole:
             torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
         return rows
@@ -225,12 +228,13 @@ class ParameterGroup:
         part = reduction.finish()
         if self.options.all_reduce_hook is not None:
             self.options.all_reduce_hook(part)
-        parts: dict[ManagedParameter, Tensor] = reduction.parts()
+        first, *others = {parameter.dtype for parameter in reduction.sizes}
+        parts: dict[ManagedParameter, Tensor] = reduction.parts(None if others else first)
         with torch.no_grad():
             for parameter, own in parts.items():
                 if (landed := parameter.add_gradient(own)) is not None:
                     self._landing.append(landed)
-        if any(parameter.hooks for parameter in parts):
+        if any(parameter.has_hooks for parameter in parts):
             self._hooks_ran = passed(self.mesh.device)
 
     def land(self) -> None:
