@@ -195,11 +195,10 @@ class ParameterGroup:
 
     def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
         """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
-        parts = self.mesh.shard.size
-        gradients, dtype = self._in_one_dtype(gradients)
+        parts, (gradients, dtype) = self.mesh.shard.size, self._in_one_dtype(gradients)
         if len(gradients) < len(reduced):
-            given = next((each.dtype for each in gradients.values()), dtype)
-            zero = torch.zeros((), dtype=given, device=self.mesh.device)
+            like = next(iter(gradients.values()), torch.empty((), dtype=dtype, device=self.mesh.device))
+            zero = like.new_zeros(())
             gradients = {p: gradients[p] if p in gradients else zero.expand(p.cut.shape) for p in reduced}
         numel, comm = parts * sum(parameter.cut.padded_numel for parameter in reduced), self.options.reduce_scatter
         rows = comm.allocate((numel,), dtype=dtype, device=self.mesh.device).view(parts, -1)
