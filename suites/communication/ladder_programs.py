@@ -44,9 +44,10 @@ class Ladder(ShardedStack):
             for parameter in (p for rung in rungs for p in rung.parameters() if self.options["hooked"]):
                 parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.note(f"hook {place}"))
         if case.nested:
-            pairs = [net[start : start + 2] for start in range(0, len(case.groups), 2)]
+            rungs, tail = net[: len(case.groups)], net[len(case.groups) :]
+            pairs = [rungs[start : start + 2] for start in range(0, len(rungs), 2)]
             layers = [fully_shard(pair, reshard_after_forward=case.reshard_after_forward) for pair in pairs]
-            net = nn.Sequential(*layers, *net[len(case.groups) :])
+            net = nn.Sequential(*layers, *tail)
         return fully_shard(net, reshard_after_forward=case.reshard_after_forward)
 
     def marked(self, output: Tensor, place: int) -> Tensor:

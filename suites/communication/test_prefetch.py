@@ -56,6 +56,7 @@ def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case:
 
 @requirement("prefetch/backward-nested", SHARDED, level="should", ranks=2)
 @example(case=LadderCase(2, nested=True))
+@example(case=LadderCase(2, Rungs(tail=True), nested=True))
 @given_half(case=ladders(nested=True, reshard_after_forward=True))
 def test_layers_around_groups_do_not_hold_up_gathers(trial: Trial, case: LadderCase) -> None:
     """Groups in sharded modules without parameters of their own, as in layers, are gathered ahead in backward, too."""
