@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -81,7 +82,7 @@ class Looking(nn.Module):
 
     def forward(self, x: Tensor, **more: Any) -> Any:
         """The same; ``found`` has the device types of all tensors in the inputs."""
-        self.found = tree_map_only(Tensor, lambda tensor: tensor.device.type, (x, more))
+        self.found, self.more = tree_map_only(Tensor, lambda tensor: tensor.device.type, (x, more)), more
         return x
 
 
@@ -98,6 +99,34 @@ def test_inputs_of_the_root_are_moved(trial: Trial) -> None:
     """Inputs of the root that are on the CPU, in lists, tuples and dicts too, are moved to the device of the mesh."""
     there = "the mesh's"
     finds(trial, inputs_of_the_root, PlainCase(1), (there, {"nested": {"list": [there, 1]}, "pair": (there, there)}))
+
+
+@dataclass
+class Output(OrderedDict[str, Any]):
+    """A field that is an item, too, as in what models of Hugging Face return."""
+
+    left: Any = None
+
+    def __post_init__(self) -> None:
+        """Take the field for an item."""
+        self["left"] = self.left
+
+
+def inputs_in_dicts(rank: Rank, case: PlainCase) -> list[Any]:
+    """The classes of the dicts that the root gets, and where it finds what is in them."""
+    net, one, found = rank.implementation.fully_shard(Looking(), mesh=rank.mesh()), torch.ones(1, 2), []
+    for sent in (OrderedDict(left=one), defaultdict(lambda: one, left=one), Output(one)):
+        net(one, sent=sent)
+        came = net.more["sent"]
+        is_there = isinstance(came["left"], Tensor) and came["left"].device.type == rank.device.type
+        found.append([type(came).__name__, is_there])
+    return found
+
+
+@requirement("arguments/dicts-to-device", Feature.FULLY_SHARD, level="should", limits=DEVICES)
+def test_dicts_of_other_classes_are_moved_as_they_are(trial: Trial) -> None:
+    """Inputs of the root in an ordered dict, one with a default, or one that is a dataclass, arrive on the device."""
+    finds(trial, inputs_in_dicts, PlainCase(1), [[kind, True] for kind in ("OrderedDict", "defaultdict", "Output")])
 
 
 # Meshes that are refused.

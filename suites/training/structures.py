@@ -19,6 +19,7 @@ from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
+from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import tensors_in
 from suites.passes.containers import MAKE
 from suites.training.noting import Noting, NotingCase
@@ -81,10 +82,20 @@ class Taking(Noting):
         return positional[0]
 
 
+class Handing(nn.Sequential):
+    """Makes what it hands to its module: how a root moves its own inputs to a device is another matter."""
+
+    def forward(self, made: Callable[[], tuple[Any, Any]]) -> Any:
+        """What the module gives."""
+        positional, named = made()
+        return self[0](*positional, **named)
+
+
 @dataclass(frozen=True)
 class StructureCase(NotingCase):
-    """A module that is given ``positional`` and ``named`` structures, and hands the first back."""
+    """A module below the root that is given ``positional`` and ``named`` structures, and hands the first back."""
 
+    sharded: tuple[int, ...] = (0,)
     positional: tuple[Structure, ...] = ()
     named: tuple[Structure, ...] = ()
     output_dtype: str | None = None
@@ -102,12 +113,21 @@ class StructureCase(NotingCase):
         return {**super().policy, **output, "cast_forward_inputs": self.cast}
 
     def build(self) -> Any:
-        """The module."""
-        return Taking()
+        """The module, in a root."""
+        return Handing(Taking())
+
+    def prepared(self, net: nn.Module, working: bool) -> nn.Module:
+        """Both cast, on the unsharded net."""
+        compute_in(self.policy, net, ["0", ""])
+        return net
 
     def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
         """What it hands back."""
-        return net(*map(make, self.positional), **{str(place): make(each) for place, each in enumerate(self.named)})
+        return net(self.made)
+
+    def made(self) -> tuple[list[Any], dict[str, Any]]:
+        """What it is given."""
+        return [*map(make, self.positional)], {str(place): make(each) for place, each in enumerate(self.named)}
 
 
 def structures() -> st.SearchStrategy[Structure]:
@@ -130,7 +150,7 @@ def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
         StructureCase,
         pairs=[(low, None) for low in LOW],
         net=ONE_LAYER,
-        sharded=(),
+        sharded=(0,),
         world_size=world_sizes(),
         positional=st.lists(structures(), min_size=1, max_size=2).map(tuple),
         named=st.lists(structures(), max_size=1).map(tuple),
