@@ -92,7 +92,7 @@ _OTHER: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _write(target: Tensor | None, value: Tensor) -> None:
     if target is not None:
-        target.data.copy_(value.reshape(target.shape))
+        target.data.copy_(value if value.shape == target.shape else value.reshape(target.shape))
 
 
 def all_reduce(calls: Sequence[Call]) -> None:

@@ -175,12 +175,11 @@ class CollectiveGroup(dist.ProcessGroup):
     def _expect_parts(self, name: str, whole: tuple[str, Tensor], part: tuple[str, Tensor]) -> None:
         """Raise ValueError unless one tensor is as long as all ranks' parts, and of their dtype."""
         (kind, all_of), (kind_of_part, one) = whole, part
-        _expect(
-            all_of.numel() == one.numel() * self.size() and all_of.dtype == one.dtype,
-            name,
-            f"an {kind} of {self.size()} × the {kind_of_part}'s {one.numel()} elements and of its dtype {one.dtype}, "
-            f"got {all_of.numel()} of {all_of.dtype}",
-        )
+        if all_of.numel() != one.numel() * self.size() or all_of.dtype != one.dtype:
+            raise ValueError(
+                f"{name}: expected an {kind} of {self.size()} × the {kind_of_part}'s {one.numel()} elements and of its "
+                f"dtype {one.dtype}, got {all_of.numel()} of {all_of.dtype}"
+            )
 
     # What torch 2.13 renamed, under the names that older ones call.
 
