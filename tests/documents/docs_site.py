@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def build(output: Path, instead: Mapping[str, str] | None = None) -> int:
-    """Write the site into a folder, which is replaced, and return 0, or what zensical returned: 1 for a broken link.
+    """Write the site into a folder and return 0, or nothing and what zensical returned: 1 for a broken link.
 
     ``instead`` has other text for pages, by name.
     """
@@ -41,8 +41,7 @@ def build(output: Path, instead: Mapping[str, str] | None = None) -> int:
         plain = {**os.environ, "NO_COLOR": "1"}
         status = subprocess.run(line, cwd=folder, env=plain, check=False).returncode
         if status == 0:
-            shutil.rmtree(output, ignore_errors=True)
-            shutil.copytree(Path(folder, "site"), output)
+            shutil.copytree(Path(folder, "site"), output, dirs_exist_ok=True)
     return status
 
 
