@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
 from suites.oracle.sharded import Resting
 from suites.setup.entry_nets import PlainCase
+from suites.training.structures import Output
 
 TWO_AXES = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
 FROM_GROUP = (Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP)
@@ -99,17 +100,6 @@ def test_inputs_of_the_root_are_moved(trial: Trial) -> None:
     """Inputs of the root that are on the CPU, in lists, tuples and dicts too, are moved to the device of the mesh."""
     there = "the mesh's"
     finds(trial, inputs_of_the_root, PlainCase(1), (there, {"nested": {"list": [there, 1]}, "pair": (there, there)}))
-
-
-@dataclass
-class Output(OrderedDict[str, Any]):
-    """A field that is an item, too, as in what models of Hugging Face return."""
-
-    left: Any = None
-
-    def __post_init__(self) -> None:
-        """Take the field for an item."""
-        self["left"] = self.left
 
 
 def inputs_in_dicts(rank: Rank, case: PlainCase) -> list[Any]:

@@ -16,7 +16,7 @@ def reduces_unless_alone(module: Any, alone: bool) -> None:
 
 
 def stays_full_alone(module: Any, alone: bool) -> None:
-    """A child that runs by itself stays as it was gathered."""
+    """A child that runs alone stays as it was gathered."""
     module.set_reshard_after_forward(not alone)
 
 
