@@ -30,6 +30,25 @@ class Piece(NamedTuple):
     dtype: torch.dtype
 
 
+class Parcel:
+    """What a rank sends in one gather: numbers of one dtype; bytes, if its pieces travel in several."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.dtypes = [dtype for _, dtype in pieces]
+        self.is_mixed = len(set(self.dtypes)) != 1
+        self.dtype = torch.uint8 if self.is_mixed else self.dtypes[0]
+        self.sizes = [numbers.numel() * dtype.itemsize // self.dtype.itemsize for numbers, dtype in pieces]
+        self._numbers = [numbers for numbers, _ in pieces]
+
+    def write(self, row: Tensor) -> None:
+        """Write the pieces, each in its dtype, one after the other."""
+        sent = (
+            [numbers.to(dtype).view(torch.uint8) for numbers, dtype in self.pieces] if self.is_mixed else self._numbers
+        )
+        torch.cat(sent, out=row)  # casts, too
+
+
 @dataclass
 class Gathering:
     """An all-gather under way: ``work`` to wait for, then ``rows`` holds all ranks' pieces, a row a rank."""
@@ -61,27 +80,20 @@ class OwnPieces:
 
 
 def gather(
-    pieces: Sequence[Piece], axis: Axis, device: torch.device, comm: AllGather, async_op: bool = False
+    parcel: Parcel, axis: Axis, device: torch.device, comm: AllGather, async_op: bool = False
 ) -> Gathering | OwnPieces:
-    """Start gathering pieces, each as long on every rank. Pieces of several dtypes travel as bytes.
+    """Start gathering parcels, each piece as long on every rank.
 
     With ``async_op`` a user's collective, too, may return before all is there.
     """
     if axis.size == 1:
-        return OwnPieces(pieces)
-    dtypes = [dtype for _, dtype in pieces]
-    sent = [numbers for numbers, _ in pieces]
-    if len(set(dtypes)) > 1:
-        sent = [numbers.to(dtype).view(torch.uint8) for numbers, dtype in pieces]
-    sizes = [piece.numel() for piece in sent]
-    flat = comm.allocate(
-        (axis.size * sum(sizes),), dtype=dtypes[0] if len(set(dtypes)) == 1 else torch.uint8, device=device
-    )
+        return OwnPieces(parcel.pieces)
+    flat = comm.allocate((axis.size * sum(parcel.sizes),), dtype=parcel.dtype, device=device)
     rows = flat.view(axis.size, -1)
     own = rows[axis.rank]
-    torch.cat(sent, out=own)  # casts, too
+    parcel.write(own)
     answer = comm(flat, own, axis.group, async_op or returns_early(comm))
-    return Gathering(under_way(answer), rows, sizes, dtypes)
+    return Gathering(under_way(answer), rows, parcel.sizes, parcel.dtypes)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,13 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.Stream(device, priority=-1) if device.type != "cpu" else None
+        self._beside: AbstractContextManager[Any] = nullcontext() if self._stream is None else self._stream
         self._lent: tuple[object, Any] | None = None
         self._lends = False
 
     def beside(self) -> AbstractContextManager[Any]:
         """Work of the block goes to this stream."""
-        return nullcontext() if self._stream is None else self._stream
+        return self._beside
 
     def follow(self, event: Any = None) -> None:
         """Wait for an event, else for all that the current stream has been given."""

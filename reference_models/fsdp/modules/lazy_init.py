@@ -81,9 +81,7 @@ def _refuse_shared_between(groups: Sequence[ParameterGroup]) -> None:
 
 def _check_in_place(group: ParameterGroup) -> None:
     if group.form is Form.SHARDED:  # else it was looked at when it was gathered
-        for parameter in group.parameters:
-            parameter.refresh()
-            parameter.find_extension()
+        group.look_again()
     _refuse_meta(group)
     _refuse_elsewhere(group)
     _refuse_mixed_dtypes(group)

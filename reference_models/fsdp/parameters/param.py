@@ -144,33 +144,34 @@ class ManagedParameter:
 
     # The unsharded form.
 
-    def compute_dtype(self, asked: torch.dtype | None) -> torch.dtype:
+    def compute_dtype(self, precision: MixedPrecisionPolicy) -> torch.dtype:
         """The dtype to gather and compute in: what the policy asks for, of floating parameters only."""
-        return asked if asked is not None and self.dtype.is_floating_point else self.dtype
+        return (precision.param_dtype if self.dtype.is_floating_point else None) or self.dtype
 
     def pieces(self, precision: MixedPrecisionPolicy) -> list[Piece]:
         """What this rank sends in a gather: its packed rows, or what its own hooks make of them."""
         if self.extension is not None:
             sent = self.extension.send(fetched(self._local, self.offload, self.mesh.device), precision)
             return [Piece(each, each.dtype) for each in sent]
-        return [Piece(fetched(self.packed, self.offload, self.mesh.device), self.compute_dtype(precision.param_dtype))]
+        return [Piece(fetched(self.packed, self.offload, self.mesh.device), self.compute_dtype(precision))]
 
     def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy, cut: Cut) -> list[tuple[Tensor, Tensor]]:
         """Take what those have sent who ``cut`` this parameter so, row by row: what is still to be copied, and whence.
 
         Hooks of its own copy by themselves.
         """
-        dtype = self.compute_dtype(precision.param_dtype)
         if self.extension is None:
-            full, parts = self._allocated(dtype), next(columns)
+            full, parts = self._allocated(precision), next(columns)
             if cut is not self.cut:  # fewer parts need no more padding
                 full = full.view(-1)[: cut.joined_shape.numel()].view(cut.joined_shape)
                 parts = parts.reshape(cut.parts, -1)
             return [(full, cut.joined(parts))]
-        if self.unsharded is None:
-            self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
-        else:
-            self.extension.fill(self._local, columns, dtype, self.unsharded)
+        with torch.no_grad():
+            dtype = self.compute_dtype(precision)
+            if self.unsharded is None:
+                self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
+            else:
+                self.extension.fill(self._local, columns, dtype, self.unsharded)
         return []
 
     def whole(self) -> Tensor:
@@ -178,10 +179,11 @@ class ManagedParameter:
         assert self._full is not None
         return self._full.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
 
-    def _allocated(self, dtype: torch.dtype) -> Tensor:
+    def _allocated(self, precision: MixedPrecisionPolicy) -> Tensor:
         """The unsharded form's memory, for all ranks' parts with their padding."""
         if self._full is None:  # at first, or the dtype has changed: see _repack
-            self._full = torch.empty(self.cut.joined_shape, dtype=dtype, device=self.mesh.device)
+            kind = self.compute_dtype(precision)
+            self._full = torch.empty(self.cut.joined_shape, dtype=kind, device=self.mesh.device)
             self._memory = self._full.untyped_storage()
             self.unsharded = self._made_unsharded(self.whole().data)
         else:
@@ -232,9 +234,7 @@ class ManagedParameter:
         Returns the event to wait for of a gradient that is on its way to the CPU, else None.
         """
         own = self.cut.unpadded(part, self.rows)
-        if own.dtype != self.dtype:
-            own = own.to(self.dtype)
-        landed = None
+        own, landed = own if own.dtype == self.dtype else own.to(self.dtype), None
         if isinstance(self.offload, CPUOffloadPolicy):
             own, landed = landing(own, self.offload)
             if landed is not None and (self.sharded.grad is not None or self.has_hooks):  # it is read now
@@ -244,7 +244,6 @@ class ManagedParameter:
             self.sharded.grad = self.layout.wrap(own)
         else:
             local_of(self.sharded.grad).add_(own)
-        if self.has_hooks:
-            for hook in list(self.sharded._post_accumulate_grad_hooks.values()):
-                hook(self.sharded)
+        for hook in list(self.sharded._post_accumulate_grad_hooks.values()) if self.has_hooks else ():
+            hook(self.sharded)
         return landed

@@ -10,7 +10,7 @@ backward gets the means of its rows of both gradients from one reduce-scatter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import Enum
 from typing import Any
 
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from reference_models.fsdp.autograd import unseen_by_transforms
-from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Reduction, division, gather
+from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Parcel, Reduction, division, gather
 from reference_models.fsdp.communication.lane import HERE, Lane, passed
 from reference_models.fsdp.communication.reduction_queue import ReductionQueue
-from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.options import GroupOptions
+from reference_models.fsdp.parameters.gradient_rows import rows_of, to_keep
 from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.smaller_mesh import PostForwardShards
 
@@ -53,6 +53,7 @@ class ParameterGroup:
         self.options = options
         self.form = Form.SHARDED
         self._kept: PostForwardShards | None = None  # in the form SHARDED_POST_FORWARD
+        self._parcel: Parcel | None = None  # what this rank sends, where that is what rests
         self._gathering: Gathering | OwnPieces | None = None
         self._lane = HERE
         self._hooks_ran: Any = None  # an event after hooks that may have changed parameters, beside what computes
@@ -63,6 +64,13 @@ class ParameterGroup:
     def set_options(self, options: GroupOptions) -> None:
         """Go by these from now on."""
         self.options = options
+
+    def look_again(self) -> None:
+        """Notice what has been done to the sharded parameters until now, their hooks for gathering included."""
+        self._parcel = None
+        for parameter in self.parameters:
+            parameter.refresh()
+            parameter.find_extension()
 
     # Gathering.
 
@@ -87,9 +95,17 @@ class ParameterGroup:
             if kept is not None:
                 self._gathering = kept.gather(device, comm, async_op)
             else:
-                pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
-                self._gathering = gather(pieces, self.mesh.shard, device, comm, async_op)
+                parcel = self._made_parcel() if self._parcel is None or any(is_copied) else self._parcel
+                self._gathering = gather(parcel, self.mesh.shard, device, comm, async_op)
         return True
+
+    def _made_parcel(self) -> Parcel:
+        """What this rank sends; the same each time, unless it is made for each gather."""
+        pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
+        sent, resting = [id(numbers) for numbers, _ in pieces], [id(parameter.packed) for parameter in self.parameters]
+        parcel = Parcel(pieces)
+        self._parcel = parcel if sent == resting else None
+        return parcel
 
     @unseen_by_transforms
     def wait(self) -> None:
@@ -100,11 +116,10 @@ class ParameterGroup:
         self._lane.lead()
         columns = gathering.columns()
         kept = self._kept
-        with torch.no_grad():
-            takes = [p.take(columns, self.precision, kept.cut(p) if kept else p.cut) for p in self.parameters]
-            copies = [copy for take in takes for copy in take]
-            if copies:
-                torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
+        takes = [p.take(columns, self.precision, kept.cut(p) if kept else p.cut) for p in self.parameters]
+        copies = [copy for take in takes for copy in take]
+        if copies:
+            torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
         self._kept = None
         self._lane.take_back(gathering)
         self.form = Form.UNSHARDED
@@ -148,7 +163,7 @@ class ParameterGroup:
         if self.options.reshard_after_backward:
             self.reshard()  # before there is memory for reducing
         if not self.options.reduces:
-            self._accumulated = {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}
+            self._accumulated = to_keep(gradients, self.precision)
             return True
         if self._partial is not None and not (gradients or self.options.reduces_unused or is_over):
             return False
@@ -164,10 +179,6 @@ class ParameterGroup:
                 kept[parameter] = kept[parameter].add_(gradient) if parameter in kept else gradient
         return kept
 
-    def _to_keep(self, gradient: Tensor) -> Tensor:
-        """Gradients add up in the dtype in which they will be reduced."""
-        return gradient.to(self.precision.reduce_dtype or gradient.dtype)
-
     def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], queue: ReductionQueue) -> None:
         earlier, self._partial = self._partial, None
         pending = earlier.sizes if earlier is not None else ()
@@ -176,7 +187,7 @@ class ParameterGroup:
         if not reduced:
             return
         queue.make_room()
-        rows = self._rows(reduced, gradients)
+        rows = rows_of(reduced, gradients, self.mesh, self.precision, self.options.reduce_scatter)
         options = self.options
         divide = division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum)
         reduction = Reduction(
@@ -193,35 +204,6 @@ class ParameterGroup:
         if not is_whole:
             self._partial = reduction
 
-    def _rows(self, reduced: Sequence[ManagedParameter], gradients: dict[ManagedParameter, Tensor]) -> Tensor:
-        """The gradients laid out for reducing, a row a rank; zeros for parameters that have none."""
-        parts, (gradients, dtype) = self.mesh.shard.size, self._in_one_dtype(gradients)
-        if len(gradients) < len(reduced):
-            like = next(iter(gradients.values()), torch.empty((), dtype=dtype, device=self.mesh.device))
-            zero = like.new_zeros(())
-            gradients = {p: gradients[p] if p in gradients else zero.expand(p.cut.shape) for p in reduced}
-        numel, comm = parts * sum(parameter.cut.padded_numel for parameter in reduced), self.options.reduce_scatter
-        rows = comm.allocate((numel,), dtype=dtype, device=self.mesh.device).view(parts, -1)
-        whole = [p.cut.stacked(gradients[p]) for p in reduced if p.cut.padded_numel]
-        if whole:
-            torch._chunk_cat(whole, 0, parts, out=rows)  # cuts each as Cut does, pads with zeros, and casts
-        return rows
-
-    def _in_one_dtype(
-        self, gradients: dict[ManagedParameter, Tensor]
-    ) -> tuple[dict[ManagedParameter, Tensor], torch.dtype]:
-        """Gradients of one dtype, and the dtype to reduce them in."""
-        dtypes = {gradient.dtype for gradient in gradients.values()}
-        wanted = self.precision.reduce_dtype
-        if len(dtypes) > 1 and wanted is not None:
-            return {parameter: self._to_keep(gradient) for parameter, gradient in gradients.items()}, wanted
-        if len(dtypes) > 1:
-            raise NotAllowed(
-                f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
-                "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
-            )
-        return gradients, wanted or next(iter(dtypes), self.precision.param_dtype or self.parameters[0].dtype)
-
     def receive(self, reduction: Reduction) -> None:
         """Give the sharded parameters what a reduction has made of their gradients."""
         part = reduction.finish()
@@ -229,7 +211,7 @@ class ParameterGroup:
             self.options.all_reduce_hook(part)
         first, *others = {parameter.dtype for parameter in reduction.sizes}
         parts: dict[ManagedParameter, Tensor] = reduction.parts(None if others else first)
-        with torch.no_grad():
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
             for parameter, own in parts.items():
                 if (landed := parameter.add_gradient(own)) is not None:
                     self._landing.append(landed)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
-from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Piece, gather
+from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Parcel, Piece, gather
 from reference_models.fsdp.communication.comms import AllGather
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.layout.sharding import Cut
@@ -55,4 +55,5 @@ class PostForwardShards:
 
     def gather(self, device: torch.device, comm: AllGather, async_op: bool) -> Gathering | OwnPieces:
         """Start gathering among the neighbours."""
-        return gather([Piece(piece, piece.dtype) for piece in self._pieces], self.mesh.shard, device, comm, async_op)
+        parcel = Parcel([Piece(piece, piece.dtype) for piece in self._pieces])
+        return gather(parcel, self.mesh.shard, device, comm, async_op)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,14 +52,13 @@ def has_no_empty_gradients(module: Any) -> None:
 def keeps_two_dtypes(module: Any) -> None:
     """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
     for group in own_state(module).groups:
-        right_dtypes = group._in_one_dtype
-        group._in_one_dtype = lambda gradients, right_dtypes=right_dtypes: _one_dtype(gradients, right_dtypes)
+        group._start_reduction = partial(_of_one_dtype, group._start_reduction)
 
 
-def _one_dtype(gradients: Any, right_dtypes: Callable[[Any], Any]) -> Any:
+def _of_one_dtype(reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
     if len({gradient.dtype for gradient in gradients.values()}) > 1:
         raise AssertionError("expected gradients of one dtype")
-    return right_dtypes(gradients)
+    reduce(gradients, queue)
 
 
 def notes_evaluations(module: Any) -> None:
