@@ -10,12 +10,12 @@ user's mathematics, and gathering and freeing parameters is none of it.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -57,9 +57,9 @@ def unseen_by_compilers(function: Callable[Given, Result]) -> Callable[Given, Re
 
     @functools.wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        if "torch._dynamo" not in sys.modules:  # whose import takes a second; nothing is compiled without it
-            return function(*args, **kwargs)
-        return uncompiled()(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling() or get_eval_frame_callback() is not None:
+            return uncompiled()(*args, **kwargs)
+        return function(*args, **kwargs)
 
     return run
 

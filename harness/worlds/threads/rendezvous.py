@@ -22,6 +22,7 @@ freed before may be written again on the stream that it came from. A CPU's strea
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +61,7 @@ class Meeting:
         for event in self.joined:
             stream.wait_event(event)
         try:
-            with torch.no_grad(), _disable_current_modes():  # a backend's own work is heard by no rank's modes
+            with torch.no_grad(), _unheard():
                 PERFORM[call.name]([self.calls[i] for i in range(len(self.ranks))])
         except Exception as error:
             self._fail(error)
@@ -98,6 +99,11 @@ class Meeting:
         lines = [f"ranks disagree about call {self.key[1]} on group {self.key[0]} of ranks {list(self.ranks)}:"]
         lines += [f"  rank {self.ranks[number]} called {call.words()}" for number, call in sorted(self.calls.items())]
         return "\n".join(lines)
+
+
+def _unheard() -> AbstractContextManager[Any]:
+    """A backend's own work is heard by no rank's modes; where there are none, leaving them costs more than a copy."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 @dataclass

@@ -39,6 +39,7 @@ class Parcel:
         self.is_mixed = len(set(self.dtypes)) != 1
         self.dtype = torch.uint8 if self.is_mixed else self.dtypes[0]
         self.sizes = [numbers.numel() * dtype.itemsize // self.dtype.itemsize for numbers, dtype in pieces]
+        self.numel = sum(self.sizes)
         self._numbers = [numbers for numbers, _ in pieces]
 
     def write(self, row: Tensor) -> None:
@@ -88,7 +89,7 @@ def gather(
     """
     if axis.size == 1:
         return OwnPieces(parcel.pieces)
-    flat = comm.allocate((axis.size * sum(parcel.sizes),), dtype=parcel.dtype, device=device)
+    flat = comm.allocate((axis.size * parcel.numel,), dtype=parcel.dtype, device=device)
     rows = flat.view(axis.size, -1)
     own = rows[axis.rank]
     parcel.write(own)

@@ -43,7 +43,8 @@ def before_forward(state: ModuleState, _: nn.Module, args: tuple[Any, ...], kwar
     if state.is_root:
         args, kwargs = _on_device(args, state.device), _on_device(kwargs, state.device)
     if state.precision.cast_forward_inputs:
-        args, kwargs = (cast(value, state.precision.param_dtype) for value in (args, kwargs))
+        dtype = state.precision.param_dtype
+        args, kwargs = cast(args, dtype), cast(kwargs, dtype)
     if tree.in_backward:
         return _before_recomputing(state, (args, kwargs))
     if state.is_root:
