@@ -21,11 +21,11 @@ from torch import Tensor
 from harness.collective_trace.reduction_names import op_name
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
     """One rank's part in a collective: its name, what must agree with the peers, and its tensors.
 
-    An output that is None is another process's to write.
+    An output that is None is another process's to write. Not frozen: each collective makes one, in a third of the time.
     """
 
     name: str

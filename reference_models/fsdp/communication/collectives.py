@@ -193,7 +193,7 @@ class Reduction:
 
     def parts(self, dtype: torch.dtype | None = None) -> dict[Any, Tensor]:
         """The part of each parameter, flat, once all is finished; cast, if to one dtype, at once."""
-        part = self.part if dtype is None else self.part.to(dtype)
+        part = self.part if dtype is None or dtype == self.part.dtype else self.part.to(dtype)
         return dict(zip(self.sizes, torch.split_with_sizes(part, list(self.sizes.values())), strict=True))
 
     def _wait(self) -> None:
