@@ -41,10 +41,11 @@ LONGER = 2
 class OverlapCase(Case):
     """Blocks sharded by themselves, in which each collective takes about so many ms, and compute ``LONGER``.
 
-    With ``ahead`` each block prefetches the next one.
+    With ``ahead`` each block prefetches the next one. With ``replicas`` their all-reduces take so long.
     """
 
     world_size: int = 2
+    replicas: int = 1
     blocks: int = 6
     collective: int = 4
     ahead: bool = False

@@ -101,24 +101,36 @@ class _Landing(dist.Work):
         return True
 
 
-class Delayed:
+class Delay:
+    """Something that takes as long as ``work`` while it is delayed; ``calls`` counts those that were."""
+
+    def __init__(self, work: Work) -> None:
+        self.is_delayed = False
+        self.calls = 0
+        self._work = work
+
+    def delay(self) -> None:
+        """Keep the current stream busy, if delayed."""
+        if self.is_delayed:
+            self._work()
+            self.calls += 1
+
+
+class Delayed(Delay):
     """A collective on a stream of its own, as those of a device's process group are, over ``work`` later if delayed.
 
-    ``calls`` counts those that were delayed. Two that are under way at once need a work each: it writes to its memory.
+    Two that are under way at once need a work each: it writes to its memory.
     """
 
     def __init__(self, streams: Any, work: Work) -> None:
-        self.is_delayed = False
-        self.calls = 0
-        self._streams, self._beside, self._work = streams, streams.Stream(), work
+        super().__init__(work)
+        self._streams, self._beside = streams, streams.Stream()
 
     def run(self, collective: Any, tensors: tuple[Tensor, ...], group: Any, is_async: bool) -> _Landing | None:
         """After what the current stream has been given so far."""
         self._beside.wait_stream(self._streams.current_stream())
         with self._streams.stream(self._beside):
-            if self.is_delayed:
-                self._work()
-                self.calls += 1
+            self.delay()
             collective(*tensors, group=group)
         landing = _Landing(self._streams, self._beside.record_event(), tensors)
         if is_async:
@@ -133,3 +145,11 @@ class DelayedGather(Delayed, OwnGather):
 
 class DelayedReduction(Delayed, OwnReduction):
     """A reduce-scatter."""
+
+
+class DelayedHook(Delay):
+    """What is to be done to what an all-reduce gave: nothing, or work that stands for the all-reduce, on its stream."""
+
+    def __call__(self, part: Tensor) -> None:
+        """After an all-reduce."""
+        self.delay()

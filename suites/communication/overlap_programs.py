@@ -18,7 +18,15 @@ from torch import Tensor, nn
 
 from harness.worlds.rank import Rank
 from suites.communication.overlap import LONGER, OverlapCase
-from suites.communication.overlap_delays import FEWEST, Clock, DelayedGather, DelayedReduction, Work, work_of
+from suites.communication.overlap_delays import (
+    FEWEST,
+    Clock,
+    DelayedGather,
+    DelayedHook,
+    DelayedReduction,
+    Work,
+    work_of,
+)
 from suites.communication.played import mark
 from suites.kit.cases import TrainingCase
 from suites.kit.programs import sharded
@@ -58,20 +66,31 @@ class Bench:
         self.batch = case.batch(rank.number).to(rank.device)
         self._gather = DelayedGather(self.clock.streams, self.collective.another())
         self._reduction = DelayedReduction(self.clock.streams, self.collective.another())
+        self._hook = DelayedHook(self.collective.another())
         self.net: Any = nn.Sequential(*(Slow(layer, self.compute) for layer in case.layers())).to(rank.device)
-        self._spread(rank, case.ahead)
+        self._delays = [self._gather, self._reduction, self._hook]
+        self._spread(rank, case)
 
-    def _spread(self, rank: Rank, ahead: bool) -> None:
+    def _spread(self, rank: Rank, case: OverlapCase) -> None:
         """Shard block by block; the root has no parameters of its own, and no collectives."""
         fully_shard = rank.implementation.fully_shard
+        axes = (case.replicas, case.world_size // case.replicas)
+        mesh = rank.mesh(axes, ("replicate", "shard")) if case.replicas > 1 else rank.mesh()
         blocks: list[Any] = list(self.net)
         for block in blocks:
-            fully_shard(block, mesh=rank.mesh(), reshard_after_forward=True)
+            fully_shard(block, mesh=mesh, reshard_after_forward=True)
+            self._delay(block, is_replicated=case.replicas > 1)
+        fully_shard(self.net, mesh=mesh)
+        for block, later in pairwise(blocks) if case.ahead else ():
+            block.set_modules_to_forward_prefetch([later])
+
+    def _delay(self, block: Any, is_replicated: bool) -> None:
+        """What can be made to take longer: gathers and reductions, or what follows all-reduces on their stream."""
+        if is_replicated:
+            block.set_all_reduce_hook(self._hook)
+        else:
             block.set_custom_all_gather(self._gather)
             block.set_custom_reduce_scatter(self._reduction)
-        fully_shard(self.net, mesh=rank.mesh())
-        for block, later in pairwise(blocks) if ahead else ():
-            block.set_modules_to_forward_prefetch([later])
 
     def measured(self, act: Act, prepare: Act = lambda: None) -> dict[str, float | int]:
         """Times of ``act``, before each of which something is prepared that no delay is in."""
@@ -79,17 +98,21 @@ class Bench:
         for _ in range(WARM + REPEATS):
             quiet.append(self._one(act, prepare, is_delayed=False))
             delayed.append(self._one(act, prepare, is_delayed=True))
-        calls = self._gather.calls + self._reduction.calls
+        calls = sum(one.calls for one in self._delays)
         passes = {"quiet": median(quiet[WARM:]), "delayed": median(delayed[WARM:])}
         return {**self._by_hand(), **passes, "made": calls // (WARM + REPEATS)}
 
     def _one(self, act: Act, prepare: Act, is_delayed: bool) -> float:
         prepare()
-        self._gather.is_delayed = self._reduction.is_delayed = is_delayed
+        self._set_delayed(is_delayed)
         dist.barrier()
         took = self.clock.milliseconds(act)
-        self._gather.is_delayed = self._reduction.is_delayed = False
+        self._set_delayed(False)
         return took
+
+    def _set_delayed(self, is_delayed: bool) -> None:
+        for one in self._delays:
+            one.is_delayed = is_delayed
 
     def _by_hand(self) -> dict[str, float | int]:
         """A collective's work and the compute beside it: each alone, and on two streams."""

@@ -25,6 +25,7 @@ TIMED = (Feature.FULLY_SHARD, Feature.CUSTOM_COLLECTIVES)
 STREAMS = ("streams",)
 SIX = OverlapCase()
 SIX_AHEAD = OverlapCase(ahead=True)
+SIX_REPLICATED = OverlapCase(world_size=4, replicas=2)
 #: One gather, long enough to stand out by itself.
 ONE = OverlapCase(blocks=1, collective=12)
 
@@ -53,6 +54,21 @@ def test_gathers_hide_behind_forward(trial: Trial) -> None:
 def test_gathers_and_reductions_hide_behind_backward(trial: Trial) -> None:
     """In backward, half of the time of gathers and reductions or more hides behind the computation of gradients."""
     hides(trial, programs.backward, SIX, 2 * SIX.blocks - 1, alone=2)
+
+
+@requirement(
+    "overlap/replicas",
+    Feature.FULLY_SHARD,
+    Feature.HSDP,
+    Feature.ALL_REDUCE_HOOK,
+    level="should",
+    ranks=4,
+    worlds=("processes",),
+    limits=STREAMS,
+)
+def test_all_reduces_hide_behind_backward(trial: Trial) -> None:
+    """On replicas of shards, half of the time of what follows all-reduces or more hides behind backward."""
+    hides(trial, programs.backward, SIX_REPLICATED, SIX_REPLICATED.blocks, alone=1)
 
 
 @requirement(

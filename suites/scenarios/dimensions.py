@@ -179,10 +179,9 @@ IMPOSSIBLE = (
     _no("re-entrant recomputation does not let two backwards through", recompute="reentrant", gradients="two losses"),
     _no("re-entrant recomputation needs an input that takes a gradient", recompute="reentrant", wrapping="wrapper"),
     _no(
-        "selective recomputation needs regions that run alike again, not such as gather several groups ahead",
+        "selective recomputation needs regions that run alike again, and those may find gathered what they gathered",
         recompute="selective",
         wrapping="parts",
-        prefetch=("forward", "both"),
     ),
     _no("selective recomputation lets one backward through", recompute="selective", gradients="two losses"),
     _no("what has taken its step in backward keeps it", gradients="hooks", life="exception in backward"),
@@ -221,8 +220,14 @@ APART = (
     ),
     _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
+    _no("interactions/gathers-in-vain", prefetch="finished", gradients="two losses"),
     _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
-    _no("interactions/gathers-what-stepped", gradients="hooks", prefetch=("both", "backward"), recompute="reentrant"),
+    _no(
+        "interactions/gathers-what-stepped",
+        gradients="hooks",
+        prefetch=("forward", "backward", "both"),
+        recompute=_all_but("recompute", "none"),
+    ),
     _no("interactions/columns-in-pairs", rows="columns", reshard="pairs"),
 )
 

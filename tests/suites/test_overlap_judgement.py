@@ -29,6 +29,7 @@ SERIAL = replace(HIDDEN, delayed=73.0)
 six = partial(complaint, least=6, alone=1)
 CLAIMS = "tests.suites.virtual_time:claims_streams"
 SIX, SIX_AHEAD, ONE = OverlapCase(), OverlapCase(ahead=True), OverlapCase(blocks=1, collective=12)
+SIX_REPLICATED = OverlapCase(world_size=4, replicas=2)
 
 
 def noisy(times: Times, seed: int) -> Times:
@@ -89,6 +90,7 @@ PASSES: dict[str, tuple[str, OverlapCase, int, int]] = {
     "overlap/forward": ("forward", SIX, 6, 1),
     "overlap/forward-ahead": ("forward", SIX_AHEAD, 6, 1),
     "overlap/backward": ("backward", SIX, 11, 2),
+    "overlap/replicas": ("backward", SIX_REPLICATED, 6, 1),
     "overlap/after-step": ("after_step", ONE, 1, 0),
 }
 #: What each pass takes without collectives, and with them if all are hidden that can be.
@@ -96,6 +98,7 @@ BEST = {
     "overlap/forward": (48, 52),
     "overlap/forward-ahead": (48, 52),
     "overlap/backward": (96, 104),
+    "overlap/replicas": (96, 100),
     "overlap/after-step": (48, 48),
 }
 
@@ -103,7 +106,7 @@ BEST = {
 def measured(name: str, implementation: str) -> list[Times]:
     """What ranks measure in virtual time."""
     program, case, _, _ = PASSES[name]
-    with open_world("processes", 2, Subject(implementation, "gloo")) as world:
+    with open_world("processes", case.world_size, Subject(implementation, "gloo")) as world:
         return [Times(**found) for found in values(list(world.run(in_virtual_time, case, program, deadline=GUARD)))]
 
 

@@ -22,6 +22,7 @@ from harness.worlds.rank import Rank
 from suites.communication import overlap_programs
 from suites.communication.overlap import OverlapCase
 from suites.communication.overlap_delays import Clock
+from tests.mutants.devices.on_devices import computes_after_it
 from tests.mutants.hooking import instead
 from tests.mutants.making import mutant
 from tests.mutants.passes.communication import without
@@ -178,9 +179,10 @@ class _InTurn:
 
 
 def all_take_turns(module: Any) -> None:
-    """Gathers and reductions."""
+    """Gathers and reductions, and what follows all-reduces."""
     instead("set_custom_all_gather", takes_turns)(module)
     instead("set_custom_reduce_scatter", takes_turns)(module)
+    instead("set_all_reduce_hook", computes_after_it)(module)
 
 
 one_after_the_other = mutant("one thing after the other", after=all_take_turns)

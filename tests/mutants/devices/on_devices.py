@@ -47,6 +47,18 @@ def waits_in_backward(module: Any) -> None:
     module.register_full_backward_hook(lets_all_end)
 
 
+def computes_after_it(module: Any, setter: Callable[[Any], None], hook: Callable[[Tensor], None]) -> None:
+    """All later computation waits for what follows the all-reduce."""
+    streams = torch.get_device_module()
+    computes = streams.current_stream()
+
+    def hooked(part: Tensor) -> None:
+        hook(part)
+        computes.wait_stream(streams.current_stream())
+
+    setter(hooked)
+
+
 @torch.no_grad()
 def leaves_buffers(module: Any, **options: Any) -> Any:
     """Parameters move to the device of the mesh, and buffers to the CPU."""
@@ -149,12 +161,14 @@ divides_by_no_factor = without("reduction/divide-factor-alone", "set_gradient_di
 gathers_none_ahead = mutant("overlap/forward-ahead", after=instead("set_modules_to_forward_prefetch", waits_if_listed))
 hides_no_forward = mutant("overlap/forward", after=waits_after_forward)
 hides_no_backward = mutant("overlap/backward", after=waits_in_backward)
+hides_no_all_reduce = mutant("overlap/replicas", after=instead("set_all_reduce_hook", computes_after_it))
 takes_an_older_event = mutant("overlap/waits-for-step", after=waits_for_an_older_event)
 ignores_the_event = without("overlap/after-step", "set_post_optim_event")
 
 #: The allocator and a clock, which thread ranks would share.
 IN_PROCESSES = {
     "keeps_copies", "keeps_offloaded_copies", "gathers_none_ahead", "hides_no_forward", "hides_no_backward",
+    "hides_no_all_reduce",
     "ignores_the_event",
 }  # fmt: skip
 #: What a CPU does not show, though the requirement is tried there, too.
