@@ -39,25 +39,6 @@ def first_that_differ(compared: Iterable[Compared]) -> list[dict[str, Any]]:
     return next(differing, [])[:MOST_TENSORS]
 
 
-def has_uneven_rows(compared: Iterable[Compared]) -> bool | None:
-    """Whether ranks have different numbers of rows of any tensor that is expected; None if no two can be compared."""
-    rows: dict[tuple[str, str], list[int]] = {}
-    for where, _, want, _ in compared:
-        for path, tensor in _expected(want, ""):
-            if tensor.dim():
-                rows.setdefault((_RANK.sub("", where), path), []).append(tensor.size(0))
-    shared = [sizes for sizes in rows.values() if len(sizes) > 1]
-    return any(len(set(sizes)) > 1 for sizes in shared) if shared else None
-
-
-def _expected(want: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(want, Tensor):
-        yield path, want
-    elif isinstance(want, (dict, list, tuple)):
-        for key, value in want.items() if isinstance(want, dict) else enumerate(want):
-            yield from _expected(value, f"{path} {key!r}")
-
-
 def _tensors(got: Any, want: Any, within: Allowance, path: str) -> Iterator[dict[str, Any]]:
     if isinstance(want, dict) and isinstance(got, dict):
         for key in want:

@@ -16,6 +16,7 @@ import pytest
 
 from harness.data.text import one_line, plural, seconds_text
 from harness.pytest_plugin.planned import Planned, name_of, planned_results
+from harness.records.asked import distinctive
 from harness.records.causes import shared_causes
 from harness.records.record import Record, Verdict
 
@@ -45,7 +46,9 @@ def summary_lines(records: Iterable[Record]) -> list[str]:
     red = [record for record in records if record.verdict.is_red]
     causes, lines = shared_causes(red), list[str]()
     for cause in causes:
-        lines += _together(Verdict.FAIL, cause.words, cause.records)
+        found = distinctive(cause.records, records) if cause.is_error else []
+        asked = f"; {found[0]}: make it right, or do not claim it" if found else ""
+        lines += _together(Verdict.FAIL, f"{one_line(cause.words, 240)}{asked}", cause.records)
     named = {record.nodeid for cause in causes for record in cause.records}
     lines += [result_line(record) for record in red if record.nodeid not in named]
     idle: dict[str, list[Record]] = {}

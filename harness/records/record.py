@@ -173,7 +173,7 @@ class Record(_Line, frozen=True):
     timeline: list[Span] = field(default_factory=list)
     tensors: list[ComparedTensor] = field(default_factory=list)
     near: dict[str, Any] | None = None
-    rows: dict[str, dict[str, Integer]] = field(default_factory=dict)
+    asked: dict[str, dict[str, Integer]] = field(default_factory=dict)
 
     @property
     def was_tried(self) -> bool:

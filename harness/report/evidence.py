@@ -1,9 +1,9 @@
-"""What leads from failing results to their cause: one factor, who passes, what they need, and in which worlds.
+"""What leads from failing results to their cause: one factor, what they ask for, what passes, and in which worlds.
 
 Of 92 results whose gradients are half as large again as expected, in both worlds, where weights have uneven rows::
 
     Got ÷ expected is ×1.5 in 92 of 92 results.
-    140 of 140 cases that fail have rows that ranks share unevenly; of 31 cases with even rows 31 pass.
+    140 of 140 cases that fail ask for uneven rows, none of 31 that pass: make it right, or do not claim it.
     The case passes with net.dim 4 instead of 5, and all else alike.
     Fails in threads too, with the suite's own collectives: the implementation, not the process group.
 """
@@ -15,14 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.data.nearest import ABSENT, apart, has_same_numbers
-from harness.data.text import one_line, plural, unique
+from harness.data.text import one_line, plural
+from harness.records.asked import distinctive
 from harness.records.record import Record, Verdict
 from harness.report.tensors import factor_text
 
 #: How many factors, features and values of a case are said; of how many values cases may differ to be near.
 _MOST_FACTORS, _MOST_FEATURES, _MOST_VALUES = 4, 3, 3
-#: What most of those that fail have, and few of those that pass: at least, and at most, this share of them.
-_MOST, _FEW = 0.9, 0.25
 #: The world in which no process group of a backend runs.
 _THREADS = "threads"
 
@@ -31,8 +30,7 @@ def leads_of(failing: Sequence[Record], records: Sequence[Record]) -> tuple[str,
     """The sentences on these failing results of a run, all of whose results are ``records``."""
     found = (
         _factors(failing),
-        _rows(failing),
-        *_needs(failing, records),
+        *_asked(failing, records),
         _near(failing),
         _whose(failing, records),
     )
@@ -78,33 +76,13 @@ def _ranks(record: Record) -> int:
     return size if isinstance(size, int) else 0
 
 
-# What those that fail have, and those that pass lack.
+# What those that fail ask for, and where else there is no failure.
 
 
-def _rows(failing: Iterable[Record]) -> str:
-    """Whether cases of these requirements fail where ranks have different numbers of rows, and only there."""
-    ends: Counter[tuple[str, str]] = Counter()
-    for record in failing:
-        ends.update({(rows, end): count for rows, counts in record.rows.items() for end, count in counts.items()})
-    uneven, even, passing = ends["uneven", "fail"], ends["even", "fail"], ends["even", "pass"]
-    if uneven <= _MOST * (uneven + even) or passing <= _MOST * (passing + even):
-        return ""
-    return (
-        f"{uneven} of {plural(uneven + even, 'case')} that fail have rows that ranks share unevenly; "
-        f"of {plural(passing + even, 'case')} with even rows {passing} pass."
-    )
-
-
-def _needs(failing: Sequence[Record], records: Iterable[Record]) -> Iterator[str]:
-    """Features that all of these need, and few results that pass."""
-    passing = [record for record in records if record.verdict is Verdict.PASS]
-    common = [name for name in unique(failing[0].features[:100]) if all(name in one.features for one in failing)]
-    counted = sorted((sum(name in one.features for one in passing), name) for name in common)
-    rare = [(count, name) for count, name in counted if passing and count <= _FEW * len(passing)]
-    for count, name in rare[:_MOST_FEATURES]:
-        said = f"needs {one_line(name, 80)}" if len(failing) == 1 else f"All need {one_line(name, 80)}"
-        begun = f"It {said}" if len(failing) == 1 else said
-        yield f"{begun}; of {plural(len(passing), 'result')} that pass, {count or 'none'}."
+def _asked(failing: Sequence[Record], records: Sequence[Record]) -> Iterator[str]:
+    """Features that cases ask for which fail, and few that pass."""
+    for one in distinctive(failing, records)[:_MOST_FEATURES]:
+        yield f"{one}: make it right, or do not claim it."
 
 
 def _near(failing: Sequence[Record]) -> str:

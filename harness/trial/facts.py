@@ -18,7 +18,7 @@ from harness.data.case import Case, cell_of
 from harness.data.comparison import UNBOUNDED, Allowance, Difference, difference
 from harness.data.loss_curves import MOST_CURVES, Curve, curves_of
 from harness.data.nearest import nearest
-from harness.data.tensors import Compared, first_that_differ, has_uneven_rows
+from harness.data.tensors import Compared, first_that_differ
 from harness.trial.combinations import Combinations
 from harness.worlds.base import SubjectFailure
 
@@ -30,8 +30,8 @@ _MOST_DIFFERENCES = 32
 class Facts:
     """``differences`` (each with whose it is), ``compared`` and ``curves`` are of the current ``case``.
 
-    ``passed`` are the cases of examples that passed. ``rows`` counts examples by whether all ranks have as many rows of
-    each tensor, "even" or "uneven", and by how they ended.
+    ``passed`` are the cases of examples that passed. ``asked`` counts examples by the features that they asked for, and
+    all of them under "", by how they ended; ``features`` are those of the current example.
     ``misfit`` is the fewest ranks that a case needed of those left out because the world has too few; 0: none.
     ``unclaimed`` counts by feature the cases left out because they ask for one that is not claimed.
     """
@@ -49,7 +49,8 @@ class Facts:
     compared: list[Compared] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     passed: list[Case] = field(default_factory=list)
-    rows: dict[str, Counter[str]] = field(default_factory=dict)
+    asked: dict[str, Counter[str]] = field(default_factory=dict)
+    features: set[str] = field(default_factory=set)
     combinations: Combinations = field(default_factory=Combinations)
     _is_new: bool = True
 
@@ -61,7 +62,7 @@ class Facts:
         """A program is about to run on ``size`` ranks; the same case again is the same example."""
         if self._is_new or case != self.case:  # not "is not": an oracle may have kept an equal one of another test
             self.examples += 1
-            self.differences, self.compared, self.curves = [], [], []
+            self.differences, self.compared, self.curves, self.features = [], [], [], set()
         self._is_new, self.case = False, case
         self.world_sizes.add(size)
 
@@ -78,8 +79,8 @@ class Facts:
             self.passed.append(self.case)
 
     def _note(self, end: str) -> None:
-        if (is_uneven := has_uneven_rows(self.compared)) is not None:
-            self.rows.setdefault("uneven" if is_uneven else "even", Counter())[end] += 1
+        for feature in ("", *sorted(self.features)):
+            self.asked.setdefault(feature, Counter())[end] += 1
 
     def compare(self, where: str, got: Any, want: Any, within: Allowance) -> Difference:
         """The worst difference between two trees, counted and measured."""
@@ -116,7 +117,7 @@ class Facts:
             "combinations": self.combinations.as_json(),
             "checks": self.checks,
             "examples": self.examples,
-            "rows": self.rows,
+            "asked": self.asked,
             "world_sizes": sorted(self.world_sizes),
         }
         if not failed:

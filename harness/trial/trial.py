@@ -69,13 +69,21 @@ class Trial:
         before = self.facts.examples
         self.facts.begin(case, size)
         try:
-            return self.ranks.run(size, program, case, *args)
+            return self._run_on_ranks(size, program, case, *args)
         except NotClaimed:
             self.facts.examples = before
             raise
         except (SubjectFailure, OurFault) as failure:
             self.shrinking.note(case, failure, self.facts.examples)
             raise
+
+    def _run_on_ranks(self, size: int, *words: Any) -> list[Any]:
+        """Run, and note what was asked for, however that ends."""
+        __tracebackhide__ = True
+        try:
+            return self.ranks.run(size, *words)
+        finally:
+            self.facts.features |= {name for outcome in self.ranks.outcomes for name in outcome.asked}
 
     def needs(self, ranks: int) -> None:
         """Reject the case if this world has fewer ranks."""

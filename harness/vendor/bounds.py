@@ -1,7 +1,7 @@
 """The bounds of what is asked of an implementation: its claims.
 
 A program that shards a list of modules, on ranks whose implementation claims no lists, ends with ``NotClaimed`` on all
-of them; its case is then left out, as one for too many ranks is.
+of them; its case is then left out, as one for too many ranks is. Where lists are claimed, it is noted that it asked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from harness.vendor.features import NEEDS_METHOD, Feature
 Bounded = TypeVar("Bounded", bound=Implementation)
 #: What this process judges; None where nothing bounds what is asked.
 _judged: Implementation | None = None
-#: What functions of an implementation are looked at for.
-_LOOKED_AT = {Feature.UNEVEN_ROWS, Feature.MODULE_LISTS, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE}
+#: What this process was asked for since that was last noted.
+_asked: set[Feature] = set()
 #: Methods that come with others.
 _ALIKE = {"reshard": "unshard", "set_reshard_after_forward": "unshard", "set_reshard_after_backward": "unshard"}
 
@@ -44,8 +44,16 @@ def claims() -> frozenset[Feature]:
     return frozenset(Feature) if _judged is None else _judged.claims
 
 
+def asked() -> list[str]:
+    """The features that programs in this process have asked for since the last call, by name."""
+    names = sorted(map(str, _asked))
+    _asked.clear()
+    return names
+
+
 def asks_for(feature: Feature) -> None:
-    """Raise NotClaimed unless the feature is claimed."""
+    """Note that the feature is asked for; raise NotClaimed unless it is claimed."""
+    _asked.add(feature)
     if feature not in claims():
         raise NotClaimed(feature)
 
@@ -75,11 +83,9 @@ def averages() -> bool:
 def judged(implementation: Bounded, ranks: int) -> Bounded:
     """The same, judged from now on in this process by programs on so many ranks.
 
-    Its functions raise NotClaimed where they are given what goes beyond its claims.
+    Its functions note what they are asked for, and raise NotClaimed where that goes beyond its claims.
     """
     judge(implementation)
-    if implementation.claims >= _LOOKED_AT:
-        return implementation
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     return replace(
         implementation,
@@ -110,8 +116,9 @@ def _has_uneven_rows(
     """Whether ranks do not divide the rows of a parameter that is still whole; other dims are never cut unevenly."""
     if shard_placement_fn is not None:
         return False
-    parts = ranks if mesh is None else mesh.size(mesh.ndim - 1)
-    return any(p.dim() and p.size(0) % parts for module in modules for p in _whole_parameters(module, done))
+    parts = mesh.size(mesh.ndim - 1) if hasattr(mesh, "ndim") else ranks
+    whole_ones = (p for module in modules if hasattr(module, "children") for p in _whole_parameters(module, done))
+    return any(p.dim() and p.size(0) % parts for p in whole_ones)
 
 
 def _whole_parameters(module: Any, done: WeakSet[Any]) -> Iterator[Any]:

@@ -44,7 +44,10 @@ class Fate(StringEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One rank's end. ``at`` is a time on the machine's monotonic clock, in seconds, so ranks can be ordered."""
+    """One rank's end. ``at`` is a time on the machine's monotonic clock, in seconds, so ranks can be ordered.
+
+    ``asked`` are the features that programs of its process have asked for.
+    """
 
     rank: int
     fate: Fate
@@ -53,6 +56,7 @@ class Outcome:
     traceback: str = ""
     log: str = ""
     at: float = 0.0
+    asked: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The outcome without its value, as JSON types."""

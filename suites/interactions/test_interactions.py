@@ -9,7 +9,8 @@ a requirement of its own.
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -102,15 +103,19 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
 
 
 @requirement("interactions/gathers-in-vain", SHARDED, ranks=2, limits=("streams",))
-def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Trial) -> None:
+@example(case=Scenario(prefetch="finished", gradients="two losses"))
+@given(case=st.just(Scenario(wrapping="wrapper", runs="eval", gradients="two losses")))
+def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Trial, case: Scenario) -> None:
     """Memory into which backward gathers what nothing needs is not used again before that gather is done."""
-    follows(trial, Scenario(wrapping="wrapper", runs="eval", gradients="two losses"))
+    follows(trial, case)
 
 
 @requirement("interactions/gathers-what-stepped", SHARDED, Feature.PREFETCH, ranks=2, limits=("streams",))
-def test_what_has_stepped_in_backward_is_gathered_after_its_step(trial: Trial) -> None:
-    """What takes its optimizer step in backward, and is listed to be gathered after that, is read once it has."""
-    follows(trial, Scenario(prefetch="finished", gradients="hooks"))
+@example(case=Scenario(wrapping="list", recompute="reentrant", gradients="hooks"))
+@given(case=st.just(Scenario(prefetch="finished", gradients="hooks")))
+def test_what_has_stepped_in_backward_is_gathered_after_its_step(trial: Trial, case: Scenario) -> None:
+    """What takes its optimizer step in backward, and is gathered after that, is read once it has."""
+    follows(trial, case)
 
 
 @requirement("interactions/any", SHARDED)

@@ -222,6 +222,7 @@ APART = (
     _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", prefetch="finished", gradients="two losses"),
     _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
+    _no("interactions/gathers-what-stepped", gradients="hooks", wrapping="list", recompute="reentrant"),
     _no(
         "interactions/gathers-what-stepped",
         gradients="hooks",

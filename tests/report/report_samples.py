@@ -115,7 +115,10 @@ def full_run(**changes: Any) -> Run:
          "times": None if n else 1.5}
         for n in range(2)
     ]  # fmt: skip
-    told |= {"near": {"case": "Case", "seed": 78, "seen": 2}, "rows": {"even": {"pass": 4}, "uneven": {"fail": 9}}}
+    told |= {
+        "near": {"case": "Case", "seed": 78, "seen": 2},
+        "asked": {"": {"pass": 4, "fail": 9}, "uneven rows": {"fail": 9}},
+    }
     gather = {"op": "all_gather", "bytes": 64, "dtype": "float32", "reduce": None, "ranks": [0, 1]}
     told |= {"again": "FPF", "events": [[gather, {"op": "wait", "of": 0}], [{**gather, "bytes": 32}]]}
     told["curves"] = [{"name": "loss, rank 0", "baseline": [4.0, 3.0], "ranks": {"rank 0": [4.0, None]}}]

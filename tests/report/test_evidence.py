@@ -9,7 +9,7 @@ import torch
 
 from harness.data.comparison import absolute, exact
 from harness.data.nearest import ABSENT, apart, nearest
-from harness.data.tensors import Compared, first_that_differ, has_uneven_rows
+from harness.data.tensors import Compared, first_that_differ
 from harness.records.record import ComparedTensor, Record, Verdict
 from harness.report.evidence import leads_of
 from harness.report.tensors import MOST_LINES, factor_text, table_of
@@ -64,14 +64,6 @@ def test_what_is_within_its_bound_agrees() -> None:
     assert first_that_differ([("rank 0", {"w": floats(1.25)}, {"w": floats(1)}, absolute(0.5))]) == []
 
 
-def test_rows_are_uneven_if_ranks_expect_different_numbers_of_them() -> None:
-    """Of one rank alone nothing is known."""
-    two, one = torch.ones(2, 3), torch.ones(1, 3)
-    assert has_uneven_rows([compared(n, None, [{"w": part}]) for n, part in enumerate((two, one))]) is True
-    assert has_uneven_rows([compared(n, None, [{"w": two}]) for n in range(2)]) is False
-    assert has_uneven_rows([compared(0, None, [{"w": two}])]) is None
-
-
 def test_the_nearest_case_differs_in_the_fewest_values() -> None:
     """The seed, which draws numbers, is no such value; a case that differs in nothing else is none."""
     case = {"ranks": 2, "net": {"dim": 3}, "seed": 1}
@@ -111,20 +103,21 @@ def test_factors_are_counted() -> None:
 
 
 def test_what_fails_with_uneven_rows_alone_is_said() -> None:
-    """Cases with uneven rows fail, those with even ones pass; where the latter fail, too, rows are not the cause."""
-    told = failing(rows={"uneven": {"fail": 9, "pass": 1}, "even": {"pass": 4}})
-    said = "9 of 9 cases that fail have rows that ranks share unevenly; of 4 cases with even rows 4 pass."
+    """Cases that ask for them fail, others pass; where others fail, too, they are not the cause."""
+    told = failing(asked={"": {"fail": 9, "pass": 9}, "uneven rows": {"fail": 9}})
+    said = "9 of 9 cases that fail ask for uneven rows, none of 9 that pass: make it right, or do not claim it."
     assert said in leads_of([told], [told])
-    other = failing(rows={"uneven": {"fail": 9}, "even": {"pass": 4, "fail": 4}})
+    other = failing(asked={"": {"fail": 13, "pass": 9}, "uneven rows": {"fail": 9}})
     assert not any("rows" in sentence for sentence in leads_of([other], [other]))
 
 
 def test_what_few_that_pass_need_is_said() -> None:
-    """A feature that every failing result needs, and at most a quarter of those that pass."""
+    """What a requirement needs, all of its cases ask for; what a tenth of those that pass ask for says nothing."""
     red = [failing(name, features=["base", "HSDP"]) for name in "ab"]
     green = [row(f"g{n}", features=["base"]) for n in range(9)]
-    assert "All need HSDP; of 9 results that pass, none." in leads_of(red, [*red, *green])
-    assert not any("base" in sentence for sentence in leads_of(red, [*red, *green]))
+    words = leads_of(red, [*red, *green])
+    assert "2 of 2 cases that fail ask for HSDP, none of 9 that pass: make it right, or do not claim it." in words
+    assert not any("base" in sentence for sentence in words)
 
 
 def test_a_case_nearby_that_passes_is_said() -> None:

@@ -48,7 +48,7 @@ def test_the_page_has_every_panel():
         "sharding/NOT_CLAIMED MUSTthreadsno pinned memory needs CPU offload",
         "firmware 2.1acme/chip#7 2026-12-01 10 days left",
         "Got ÷ expected is ×1.5 in 1 of 1 result with numbers.",
-        "9 of 9 cases that fail have rows that ranks share unevenly; of 4 cases with even rows 4 pass.",
+        "9 of 9 cases that fail ask for uneven rows, none of 6 that pass: make it right, or do not claim it.",
         "The case passes with seen 2 instead of nothing, and other random numbers.",
         "Fails in threads, with the suite's own collectives: the implementation, not the process group.",
         "after action 3: each rank's part, and got ÷ expected Tensorrank 0rank 1 gradients w2×3 ×1.51×3 agrees",

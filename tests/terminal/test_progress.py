@@ -110,6 +110,20 @@ def test_at_the_end_results_with_the_same_cause_are_told_together() -> None:
     ]
 
 
+def test_an_error_is_told_with_what_only_its_cases_ask_for() -> None:
+    """What to make right, or not to claim, stands in the line of the cause; errors of every kind of case have none."""
+    message = "rank 0 of 2 failed first (raised): NotImplementedError: Uneven sharding of (5, 3) over 2 ranks"
+    red = [
+        row(name, Verdict.FAIL, message=message, asked={"": {"fail": 2}, "uneven rows": {"fail": 2}}) for name in "ab"
+    ]
+    even = row("c", asked={"": {"pass": 9}})
+    cause = "fail: 2 results: NotImplementedError: Uneven sharding of (5, 3) over 2 ranks"
+    assert summary_lines([*red, even])[0] == (
+        f"{cause}; 4 of 4 cases that fail ask for uneven rows, none of 9 that pass: make it right, or do not claim it"
+    )
+    assert summary_lines([*red, row("d", asked={"": {"pass": 3}, "uneven rows": {"pass": 3}})])[0] == cause
+
+
 FAILING = SUITE.replace("case.digit < 10", "case.digit < 0")
 
 

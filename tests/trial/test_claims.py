@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from harness.trial.verdict import attempt, verdict_of
 from harness.vendor import CORE, TORCH_FSDP2, Feature, Implementation
 from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, judge, judged
 from harness.vendor.load import Subject
+from harness.worlds.base import SubjectFailure
 from harness.worlds.rank import Rank
 from reference_models.subject import implementation as reference
 from suites.oracle.layout import even
@@ -114,6 +116,7 @@ def asks_for_messages(rank: Rank, case: Rows) -> None:
     asks_for(Feature.ONE_MESSAGE)
 
 
+uneven_too = replace(few, claims=few.claims | {Feature.UNEVEN_ROWS}, not_claimed={})
 nearly_all = replace(reference, claims=reference.claims - {Feature.ONE_MESSAGE})
 
 
@@ -123,6 +126,17 @@ def test_any_feature_may_be_asked_for_on_ranks() -> None:
     with trial.offering(), pytest.raises(NotClaimed, match="one message"):
         trial.run(asks_for_messages, Rows())
     trial.close()
+
+
+def test_what_is_asked_for_is_counted_by_how_cases_end() -> None:
+    """Also on ranks whose implementation claims it; a case that does not ask for it counts without it."""
+    trial = trial_of("uneven_too")
+    with trial.offering():
+        for rows in (4, 3, 8):
+            with suppress(SubjectFailure), trial.collecting_failures():
+                trial.holds(trial.run(shards, Rows(rows)) == [4, 4], "four rows")
+    trial.close()
+    assert trial.facts.asked == {"": {"pass": 1, "fail": 2}, "uneven rows": {"fail": 1}}
 
 
 def test_what_is_asked_here_is_rejected_too() -> None:

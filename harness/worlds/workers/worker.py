@@ -32,6 +32,7 @@ from typing import Any, Protocol
 
 import torch
 
+from harness.vendor.bounds import asked
 from harness.worlds import wire
 from harness.worlds.base import Fate, Outcome, Program, error_summary, fate_of, format_error
 from harness.worlds.devices import SharedFile
@@ -143,11 +144,12 @@ class _Worker:
             outcomes = [raised(number, error) for number in ranks]
         else:
             mark_running(ranks[0] if len(ranks) == 1 else None)
-            self._check()  # what was before is not this program's
+            self._check(), asked()  # what was before is not this program's
             outcomes = self._role.run(program, args, deadline)
             if os.getpid() != self._pid:  # a copy that the program forked: it must not answer
                 os._exit(0)
-            outcomes = faulted(outcomes, self._check())
+            features = asked()
+            outcomes = [replace(each, asked=features) for each in faulted(outcomes, self._check())]
             mark_running(None)
         _flush()
         _send_outcomes(self._connection, outcomes, self._role.spoilt())
