@@ -221,6 +221,7 @@ APART = (
     _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", prefetch="finished", gradients="two losses"),
+    _no("interactions/gathers-in-vain", runs="skipped", prefetch=("backward", "both"), gradients="two losses"),
     _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
     _no("interactions/gathers-what-stepped", gradients="hooks", wrapping="list", recompute="reentrant"),
     _no(
