@@ -15,6 +15,7 @@ from harness.collective_trace.torch_names import all_gather, reduce_scatter
 from harness.process_group.arithmetic import PERFORM, Call
 from harness.worlds.rank import Rank
 from harness.worlds.threads import rendezvous
+from harness.worlds.threads.role import BACKEND, _register
 from tests.suites.virtual_time import Device, Stream, virtual_device
 from tests.worlds.lockstep_runs import run, values
 
@@ -108,3 +109,11 @@ def drops_its_input(rank: Rank) -> tuple[bool, bool]:
 def test_tensors_are_kept_until_they_are_waited_for() -> None:
     """Streams of a device may still read an input that has no other holder; from the wait on its memory is free."""
     assert values(run(drops_its_input, 3)) == [(True, False)] * 3
+
+
+def test_the_group_takes_tensors_of_the_device_of_its_world() -> None:
+    """Whatever type of device ranks share; those of the CPU as well, to which clipping with offload turns."""
+    _register("hpu")
+    _register("hpu")
+    assert dist.Backend.backend_capability[BACKEND].count("hpu") == 1
+    assert "cpu" in dist.Backend.backend_capability[BACKEND]
