@@ -157,7 +157,7 @@ def test_suites_reach_an_implementation_through_the_rank_only() -> None:
     [
         "suites.oracle.expected", "suites.kit.precision", "suites.passes.passes", "suites.kit.tolerance",
         "suites.saving.chains", "suites.saving.optimizer_states", "suites.collectives.collective_oracle",
-        "suites.generated.net_cases", "suites.scripts.baseline", "suites.scenarios.scenario", "suites.model.sizes",
+        "suites.generated.net_cases", "suites.scripts.unsharded", "suites.scenarios.scenario", "suites.model.sizes",
     ],
 )  # fmt: skip
 def test_the_oracle_loads_no_collectives(oracle: str) -> None:

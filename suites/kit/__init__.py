@@ -1,1 +1,1 @@
-"""The words that requirements are written in: cases, strategies, programs, the baseline, tolerances."""
+"""The words that requirements are written in: cases, nets, strategies, programs, tolerances."""

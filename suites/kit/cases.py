@@ -1,7 +1,7 @@
 """The cases: which net, how it is sharded, on how many ranks, for how long.
 
 A ``Stack`` is a net described by its dim and its blocks; weights come from the case's seed alone, so that every rank
-and the baseline build the same net. ``exact`` draws integers: then every sum is exact in any order (see
+and the oracle build the same net. ``exact`` draws integers: then every sum is exact in any order (see
 ``tolerance.py``) and results are compared bit for bit.
 """
 
@@ -129,7 +129,7 @@ class NetCase(CaseOnMesh):
     mesh: tuple[int, ...] = ()
 
     def build(self) -> nn.Sequential:
-        """The net with weights drawn from the seed: the same on every rank and in the baseline."""
+        """The net with weights drawn from the seed: the same on every rank and in the oracle."""
         net = self.net.build().to(self.torch_dtype)
         fill(net, self.seed, self.exact)
         return net

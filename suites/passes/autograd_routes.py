@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,34 @@ class Cut(Blocks):
         for block in list(self.blocks)[:-1]:
             x = block(x)
         return x
+
+
+#: How what a block gives is changed in place; the second is what it was given.
+IN_PLACE: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "relu": lambda outputs, inputs: outputs.relu_(),
+    "part": lambda outputs, inputs: outputs[:, :1].mul_(-1),
+    "residual": lambda outputs, inputs: outputs.add_(inputs),
+}
+
+
+class Changed(Blocks):
+    """What each block but the last gives is changed in place."""
+
+    def forward(self, x: Tensor, how: str = "") -> Any:
+        """``(batch, dim)`` to the same."""
+        *blocks, last = self.blocks
+        for block in blocks:
+            given, x = x, block(x)
+            IN_PLACE[how](x, given)
+        return last(x)
+
+
+def in_place(p: Pass) -> Any:
+    """Run the net, and change in place what it gives as well."""
+    inputs = p.inputs()
+    outputs = p.net(inputs, p.case.how)
+    IN_PLACE[p.case.how](outputs, inputs)
+    return outputs
 
 
 def one_output(p: Pass, outputs: Any) -> list[Tensor]:
@@ -160,6 +189,7 @@ ALONE, ON = ("walk first",), "walk on"
 #: Only the last of two backwards through one forward is said to be the last.
 APART = ("forward", "defer last", "backward first", "resume last", "backward second")
 
+CHANGED = Route(net=Changed, run=in_place)
 FORK = Route(net=Fork, losses=one_output)
 FORK_INSIDE = Route(net=ForkInside, losses=one_output)
 SKIPS = Route(net=Cut)

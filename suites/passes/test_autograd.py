@@ -68,6 +68,13 @@ def test_outputs_that_need_no_gradient_pass_as_they_are(trial: Trial, case: Trai
     follows(trial, case, containers.MIXED)
 
 
+@requirement("autograd/outputs-in-place", SHARDED, ranks=2)
+@given(case=how_cases(*routes.IN_PLACE))
+def test_outputs_may_be_changed_in_place(trial: Trial, case: HowCase) -> None:
+    """Outputs of sharded modules, the root's too, may be changed in place, in part or as a whole, as unsharded ones."""
+    follows(trial, case, routes.CHANGED)
+
+
 @requirement("autograd/without-gradients", SHARDED, ranks=2)
 @given(case=how_cases("no_grad"))
 def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: HowCase) -> None:

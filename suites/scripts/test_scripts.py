@@ -16,7 +16,6 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_strategies import checkpointed_cases
 from suites.oracle.judging import follows
-from suites.scripts.baseline import expected
 from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
@@ -35,6 +34,7 @@ from suites.scripts.strategies import (
     small_cases,
     small_nets,
 )
+from suites.scripts.unsharded import expected
 
 SHARDED = Feature.FULLY_SHARD
 STATES = (SHARDED, Feature.STATE_DICT)

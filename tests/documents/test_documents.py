@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections import Counter
 
-from suites.catalogue import by_seed, entries, requirements
+from suites.catalogue import by_seed
 from tests import ROOT as ROOT
-from tests.mutants import all_mutants
+from tests.documents.refresh import areas, refreshed
 
 DOCS = ROOT / "docs"
 
 
-def test_the_table_of_requirements_is_fresh() -> None:
-    """docs/requirements.md is what `python -m suites.catalogue requirements` prints now."""
-    assert (DOCS / "requirements.md").read_text(encoding="utf-8").splitlines() == list(requirements())
+def test_the_table_of_requirements_and_all_counts_are_fresh() -> None:
+    """Those of requirements, in all and by area, world and ranks, and that of mutants."""
+    stale = [str(path) for path, text in refreshed().items() if path.read_text("utf-8") != text]
+    assert not stale, f"run `python -m tests.documents.refresh`, which writes {stale}"
 
 
 def test_every_seed_row_is_required() -> None:
@@ -33,12 +33,10 @@ def test_the_table_of_seed_rows_names_their_requirements() -> None:
         assert "not there" not in "".join(rows[row][4:])
 
 
-def test_the_readme_counts_the_requirements_of_each_area() -> None:
-    """As its table has them: ``training 53``; and all of them."""
+def test_the_readme_names_no_other_areas() -> None:
+    """In its table, which counts the requirements of each: ``training 53``."""
     readme = (ROOT / "README.md").read_text("utf-8")
-    counts = Counter(entry.module.split(".")[1] for entry in entries())
-    assert {area: int(count) for area, count in re.findall(r"(?<=[|,]) (\w+) (\d+)(?= \||,)", readme)} == counts
-    assert f"{sum(counts.values())} requirements answer" in readme
+    assert set(re.findall(r"(?<=[|,]) (\w+) \d+(?= \||,)", readme)) == set(areas())
 
 
 def test_the_readme_counts_the_scripts_of_defects() -> None:
@@ -51,13 +49,6 @@ def test_the_readme_counts_the_scripts_of_defects() -> None:
     for library in (ROOT / "docs/results/defects").iterdir():
         line = next(line for line in readme.splitlines() if f"defects/{library.name}/" in line)
         assert f"| {len(list(library.glob('*.py')))} |" in line
-
-
-def test_the_readme_counts_the_mutants() -> None:
-    """Those that docs/mutation-results.tsv says are killed."""
-    rows = (DOCS / "mutation-results.tsv").read_text("utf-8").splitlines()
-    assert f"[all {len(all_mutants())} mutants]" in (ROOT / "README.md").read_text("utf-8")
-    assert len(rows) - 1 == len(all_mutants())
 
 
 def test_the_second_half_of_our_tests_runs_whatever_becomes_of_the_first() -> None:

@@ -26,7 +26,6 @@ from harness.records.reader import Run, read_run
 from harness.records.record import Verdict
 from harness.records.standing import State, standing
 from harness.vendor import LIMITS, Backend, Feature
-from suites.catalogue import entries
 from tests import ROOT as ROOT
 from tests.documents.shown_commands import commands
 from tests.patience import GUARD
@@ -171,18 +170,6 @@ def test_a_run_of_a_part_of_the_suites_cannot_be_submitted(shown: Shown, capsys:
     assert bundle.main(words[2:]) == 1
     assert mark.removeprefix("refused: ") in capsys.readouterr().out
     assert not (shown.folder / "submission.zip").exists()
-
-
-def test_the_page_says_how_much_few_ranks_can_try() -> None:
-    """Its table, and the number of requirements in threads, are those of the suites as they stand."""
-    asked = [entry.requirement for entry in entries()]
-    in_processes = [found for found in asked if "processes" in found.worlds]
-    wanted = [f"its {sum('threads' in found.worlds for found in asked)} requirements on one device"]
-    for ranks, words in ((1, "1"), (2, "2"), (4, "4 or more")):
-        tried = sum(found.ranks <= ranks for found in in_processes)
-        wanted.append(f"| {words} | {tried} of {len(in_processes)} |")
-    missing = [words for words in wanted if words not in PAGE]
-    assert not missing, f"write into docs/vendors.md, 'One device, or few': {missing}"
 
 
 def test_the_page_names_what_a_backend_may_lack() -> None:

@@ -92,9 +92,9 @@ def each_measured(mutants: Sequence[Mutant]) -> Iterator[Result]:
         for number, done in enumerate(as_completed(waiting), 1):
             result, details = done.result()
             keep(details)
-            killer = f"{result.first}, after {result.position} results" if result.first else "by no requirement"
+            killer = f"{result.first}, after {result.position} results" if result.first else "no requirement"
             passed = f"{time.monotonic() - start:.0f} s"
-            print(f"[{number}/{len(mutants)}, {passed}] {result.id} is first killed {killer}", flush=True)
+            print(f"[{number}/{len(mutants)}, {passed}] {result.id} is first killed by {killer}", flush=True)
             yield result
 
 

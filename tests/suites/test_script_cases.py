@@ -16,11 +16,11 @@ from suites.oracle.expected import Expected, tensors_of
 from suites.oracle.unsharded import State, played
 from suites.scripts import strategies as draws
 from suites.scripts.acts import ACTS, Play
-from suites.scripts.baseline import UnshardedScript, expected
 from suites.scripts.cases import ScriptCase, owners, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.state import MOST_EXACT_STEPS
 from suites.scripts.strategies import COUNTS, exact_scripts, scripts, small_cases, walk, wishes, without
+from suites.scripts.unsharded import UnshardedScript, expected
 
 ALL = (
     draws.TRAINING, draws.LOOKING, draws.SETTING, draws.GATHERING, draws.KEEPING, draws.STATE, draws.META,

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from tests.mutants.hooking import each_gradient, instead, is_root, outputs, sharded, when_alone
 from tests.mutants.making import mutant, right
@@ -49,6 +50,28 @@ def floats_only(module: Any, output: Any) -> Any:
     if not isinstance(output, dict):
         return output
     return {key: value.double() if isinstance(value, Tensor) else value for key, value in output.items()}
+
+
+class Through(torch.autograd.Function):
+    """Gives what it is given, so as to be called in backward: autograd lets nobody change that in place.
+
+    ``register_full_backward_pre_hook`` does the same.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        """The same."""
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """The same."""
+        return gradient
+
+
+def through_a_function(module: Any, output: Any) -> Any:
+    """Each output that needs a gradient comes out of a function as it went in."""
+    return tree_map_only(Tensor, lambda tensor: Through.apply(tensor) if tensor.requires_grad else tensor, output)
 
 
 def drops_gradients(without: Any) -> Any:
@@ -141,6 +164,7 @@ zeros_for_unused = mutant("autograd/unused-module", lambda module: module.set_re
 follows_first_tensors = mutant("autograd/containers", second_is_cut)
 follows_no_keywords = mutant("autograd/keywords", keywords_are_cut)
 gives_floats = mutant("autograd/other-outputs", outputs(floats_only, is_root))
+gives_views = mutant("autograd/outputs-in-place", outputs(through_a_function))
 evaluation_drops_gradients = mutant("autograd/without-gradients", drops_gradients(lambda: not torch.is_grad_enabled()))
 inference_drops_gradients = mutant("autograd/inference-mode", drops_gradients(torch.is_inference_mode_enabled))
 keeps_chunks = mutant("autograd/detached-chunks", when_alone(reduces_unless_alone))
@@ -152,4 +176,4 @@ resets_too_much = mutant("autograd/reset-after-forward", instead("reset_iter_sta
 resets_children = mutant("autograd/reset-below-root", instead("reset_iter_state", resets_anything))
 makes_roots = mutant("autograd/reset-before-forward", instead("reset_iter_state", makes_a_root))
 
-RAISES = ("makes_roots",)
+RAISES = ("gives_views", "makes_roots")
