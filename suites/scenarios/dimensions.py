@@ -6,7 +6,7 @@ The first value of a dimension is its default: nothing special. A new feature is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.vendor import Feature
@@ -234,14 +234,32 @@ APART = (
 )
 
 
+def _by_first_value(rules: Iterable[Rule]) -> Mapping[tuple[str, str], list[Rule]]:
+    """The rules with a value of their first dimension: few have to be looked at for the values of one scenario."""
+    found: dict[tuple[str, str], list[Rule]] = {}
+    for rule in rules:
+        name, values = next(iter(rule.values.items()))
+        for value in values:
+            found.setdefault((name, value), []).append(rule)
+    return found
+
+
+_IMPOSSIBLE, _APART = _by_first_value(IMPOSSIBLE), _by_first_value(APART)
+
+
+def _reason(rules: Mapping[tuple[str, str], list[Rule]], chosen: Mapping[str, str]) -> str:
+    near = (rule for each in chosen.items() if each in rules for rule in rules[each])
+    return next((rule.reason for rule in near if rule.holds(chosen)), "")
+
+
 def conflict(chosen: Mapping[str, str]) -> str:
     """Why these values cannot go together; empty if they can. Dimensions may be missing."""
-    return next((rule.reason for rule in IMPOSSIBLE if rule.holds(chosen)), "")
+    return _reason(_IMPOSSIBLE, chosen)
 
 
 def judged_apart(chosen: Mapping[str, str]) -> str:
     """The requirement that is about some of these values together; empty if there is none."""
-    return next((rule.reason for rule in APART if rule.holds(chosen)), "")
+    return _reason(_APART, chosen)
 
 
 def values_of(name: str) -> Iterator[str]:
