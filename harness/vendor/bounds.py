@@ -18,6 +18,8 @@ from harness.vendor.features import NEEDS_METHOD, Feature
 Bounded = TypeVar("Bounded", bound=Implementation)
 #: What this process judges; None where nothing bounds what is asked.
 _judged: Implementation | None = None
+#: How ranks put tensors together; where there are none, all tensors are whole.
+_together: Callable[[Any, Any], Any] | None = full_tensor
 #: What functions of an implementation are looked at for.
 _LOOKED_AT = {Feature.UNEVEN_ROWS, Feature.MODULE_LISTS, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE}
 #: Methods that come with others.
@@ -63,8 +65,7 @@ def whole(tensor: Any, parameter: Any) -> Any:
     The rank's part, where parts are to be laid end to end.
     ``parameter`` is itself, or the parameter that it is the gradient or the optimizer's state of.
     """
-    make = full_tensor if _judged is None else _judged.whole
-    return tensor if make is None else make(tensor, parameter)
+    return tensor if _together is None else _together(tensor, parameter)
 
 
 def averages() -> bool:
@@ -79,7 +80,9 @@ def judged(implementation: Bounded, ranks: int) -> Bounded:
     """
     judge(implementation)
     if implementation.claims >= _LOOKED_AT:
+    global _together
         return implementation
+    _together = implementation.whole
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     return replace(
         implementation,
