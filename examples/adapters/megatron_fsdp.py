@@ -44,6 +44,15 @@ implementation = Implementation(
     version=version("megatron-fsdp"),
     fully_shard=fully_shard,
     module_class=experimental.module.FsdpModule,
-    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.DTENSORS, Feature.HSDP, Feature.MODULE_CLASS}),
+    claims=frozenset(
+        {
+            Feature.FULLY_SHARD,
+            Feature.UNEVEN_ROWS,
+            Feature.OTHER_DTYPES,
+            Feature.DTENSORS,
+            Feature.HSDP,
+            Feature.MODULE_CLASS,
+        }
+    ),
     whole=None,  # DTensor.full_tensor() takes it that rows lie as torch lays them out
 )

@@ -21,7 +21,9 @@ _judged: Implementation | None = None
 #: How ranks put tensors together; where there are none, all tensors are whole.
 _together: Callable[[Any, Any], Any] | None = full_tensor
 #: What functions of an implementation are looked at for.
-_LOOKED_AT = {Feature.UNEVEN_ROWS, Feature.MODULE_LISTS, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE}
+_LOOKED_AT = {
+    Feature.UNEVEN_ROWS, Feature.OTHER_DTYPES, Feature.MODULE_LISTS, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE,
+}  # fmt: skip
 #: Methods that come with others.
 _ALIKE = {"reshard": "unshard", "set_reshard_after_forward": "unshard", "set_reshard_after_backward": "unshard"}
 
@@ -78,11 +80,11 @@ def judged(implementation: Bounded, ranks: int) -> Bounded:
 
     Its functions raise NotClaimed where they are given what goes beyond its claims.
     """
-    judge(implementation)
-    if implementation.claims >= _LOOKED_AT:
     global _together
-        return implementation
+    judge(implementation)
     _together = implementation.whole
+    if implementation.claims >= _LOOKED_AT:
+        return implementation
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     return replace(
         implementation,
@@ -101,6 +103,8 @@ def _bounded_sharding(shard: Callable[..., Any], ranks: int, done: WeakSet[Any])
         modules = module if isinstance(module, (list, tuple)) else [module]
         if _has_uneven_rows(modules, done, ranks, **options):
             asks_for(Feature.UNEVEN_ROWS)
+        if any(str(p.dtype) != "torch.float32" for each in modules for p in _whole_parameters(each, done)):
+            asks_for(Feature.OTHER_DTYPES)
         done.update(modules)
         return shard(module, **options)
 
