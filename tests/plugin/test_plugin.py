@@ -60,9 +60,9 @@ def one(run: Run, name: str, world: str) -> Record:
 def test_waivers_of_other_folders_are_not_missed_in_a_folder(places: list[str]) -> None:
     """Where a folder is named, or one is left out, a waiver of a requirement elsewhere is no problem of the run."""
     ended = pytest_run(
-        *places, "--world", "threads", "--collect-only", "--implementation", "torch", "--backend", "gloo"
+        *places, "--world", "threads", "-k", "no_such_test", "--implementation", "torch", "--backend", "gloo"
     )
-    assert ended.returncode == 0, ended.stdout
+    assert " deselected" in ended.stdout
     assert "matches no requirement" not in ended.stdout
 
 
