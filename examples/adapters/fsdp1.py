@@ -44,7 +44,7 @@ implementation = Implementation(
     name="fsdp1",
     version=torch.__version__,
     fully_shard=fully_shard,
-    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS}),
+    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.OTHER_DTYPES}),
     whole=None,  # a rank's part of a parameter is a stretch of its numbers, which may end within a row
     not_claimed={Feature.STATE_DICT: "state dicts of modules that FSDP1 does not wrap are not its own"},
 )

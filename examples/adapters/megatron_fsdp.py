@@ -15,7 +15,7 @@ from megatron_fsdp import MixedPrecisionPolicy, experimental
 from torch import nn
 from torch.distributed import DeviceMesh, ReduceOp, get_world_size, init_device_mesh
 
-from fsdp_conformance import Feature, Implementation
+from fsdp_conformance import CORE, Feature, Implementation
 
 
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, **_: Any) -> nn.Module:
@@ -39,11 +39,12 @@ class _Idle(nullcontext[None]):
 if not torch.cuda.is_available():
     experimental.module.torch = SimpleNamespace(**{**vars(torch), "cuda": _Idle()})
 
+_CLAIMED = CORE - {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED, Feature.STATE_DICT}
 implementation = Implementation(
     name="megatron_fsdp",
     version=version("megatron-fsdp"),
     fully_shard=fully_shard,
     module_class=experimental.module.FsdpModule,
-    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.DTENSORS, Feature.HSDP, Feature.MODULE_CLASS}),
+    claims=_CLAIMED | {Feature.HSDP, Feature.MODULE_CLASS},
     whole=None,  # DTensor.full_tensor() takes it that rows lie as torch lays them out
 )

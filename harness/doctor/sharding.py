@@ -52,18 +52,23 @@ def _calls_twice(net: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _gradients(
-    rank: Rank, subject: Implementation, rows: int, shards: Shards = _shards_all, runs: Runs = _calls
+    rank: Rank,
+    subject: Implementation,
+    rows: int,
+    shards: Shards = _shards_all,
+    runs: Runs = _calls,
+    dtype: torch.dtype = torch.float32,
 ) -> str:
     """Train on inputs that differ by rank; how gradients compare with the plain net's: "averages", "sums", or what."""
-    net = _net(rows).to(rank.device)
+    net = _net(rows).to(rank.device, dtype)
     shards(subject, net, rank.mesh())
-    runs(net, _inputs(rank.number, rows).to(rank.device)).sum().backward()
+    runs(net, _inputs(rank.number, rows).to(rank.device, dtype)).sum().backward()
     mean = _mean_gradients(rank.size, rows, runs)
     for name, factor in (("averages", 1), ("sums", rank.size)):
         pairs = [
             (_whole(subject, p.grad, p, each), each * factor) for p, each in zip(net.parameters(), mean, strict=True)
         ]
-        if all(got.shape == want.shape and torch.equal(got.cpu(), want) for got, want in pairs):
+        if all(got.shape == want.shape and torch.equal(got.cpu(), want.to(got.dtype)) for got, want in pairs):
             return name
     return f"gradients of {[tuple(got.shape) for got, _ in pairs]} that are neither averages nor sums"
 
@@ -116,6 +121,21 @@ def _tried(subject: Implementation, feature: Feature, train: Callable[[], str]) 
     return ""
 
 
+@probe(
+    "the suites go on with the module that was given, as if it were sharded",
+    "shard it in place and return it; a class that wraps can let the module be of that class, as in examples/adapters",
+)
+def in_place(asked: tuple[Rank, Implementation]) -> str:
+    """`fully_shard` returns the module that it was given."""
+    rank, subject = asked
+    assert subject.fully_shard is not None
+    net = _net(4).to(rank.device)
+    found = subject.fully_shard(net, mesh=rank.mesh())
+    words = "nothing" if found is None else f"another module, a {type(found).__name__}"
+    require(found is net, f"expected the module itself, got {words}")
+    return ""
+
+
 @probe("nothing else can be right", f"compare with the unsharded layer; {_AVERAGES}; see `whole`, too")
 def averages(asked: tuple[Rank, Implementation]) -> str:
     """gradients are the unsharded layer's, averaged over ranks."""
@@ -129,6 +149,12 @@ def averages(asked: tuple[Rank, Implementation]) -> str:
 def uneven_rows(asked: tuple[Rank, Implementation]) -> str:
     """rows that ranks do not divide are sharded."""
     return _tried(asked[1], Feature.UNEVEN_ROWS, lambda: _gradients(*asked, 3))
+
+
+@probe("nets of float64 fail, in which sums are exact", _todo(Feature.OTHER_DTYPES))
+def other_dtypes(asked: tuple[Rank, Implementation]) -> str:
+    """parameters of float64 are sharded."""
+    return _tried(asked[1], Feature.OTHER_DTYPES, lambda: _gradients(*asked, 4, dtype=torch.float64))
 
 
 @probe("several modules cannot be one group", _todo(Feature.MODULE_LISTS))

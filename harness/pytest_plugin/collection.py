@@ -99,7 +99,10 @@ def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[
     """A problem for each waiver of the subject that matches no test, unless the user picked single tests."""
     if any("::" in arg for arg in config.args):
         return []
-    whole = not any(path.suffix == ".py" or (path.parent / "waivers.toml").exists() for path in named_paths(config))
+    left_out = bool(config.option.ignore or config.option.ignore_glob)
+    whole = not left_out and not any(
+        path.suffix == ".py" or (path.parent / "waivers.toml").exists() for path in named_paths(config)
+    )
     names = dict.fromkeys((subject.implementation.name, subject.backend.name))
     found = [waiver for name in names for waiver in unmatched(subject.waivers, name, tests, whole)]
     return [f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement" for waiver in found]

@@ -127,7 +127,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     item.stash[RESULT] = result = _result(item, error)
     if result.verdict is Verdict.NOT_CLAIMED and not was_known:
         pytest.skip(f"{result.verdict}: {result.message}")
-    if error is not None and result.verdict is not Verdict.NOT_CLAIMED:
+    if error is not None and result.verdict not in (Verdict.NOT_CLAIMED, Verdict.PASS):
         raise error
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from harness.vendor.bounds import NotClaimed
 from harness.worlds.base import SubjectFailure
 
 
@@ -28,7 +29,7 @@ class SoftAssertions:
         self._is_collecting, self.pending = True, None
         try:
             yield
-        except Exception:
+        except (Exception, NotClaimed):
             self.raise_pending()
             raise
         finally:

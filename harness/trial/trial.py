@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import currently_in_test_context
 from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.comparison import Allowance, exact
@@ -158,15 +159,19 @@ class Trial:
     def collecting_failures(self) -> Iterator[None]:
         """For one example, soft assertions: the first failure is raised at the end, or before ranks run again.
 
-        An example that asks for what is not claimed is rejected.
+        An example that asks for what is not claimed is rejected; or is judged by what it had compared before, if cases
+        are drawn: then further ones say no more.
         """
         __tracebackhide__ = True
         self.facts.begin_example()
+        checked = self.facts.checks
         try:
             with self.facts.noting_the_end(), self.combinations.noting_the_end(), self._assertions.collecting():
                 yield
         except NotClaimed as asked:
             self.facts.unclaimed[str(asked.feature)] += 1
+            if self.facts.checks > checked and currently_in_test_context():
+                return
             if not self.facts.checks and self.facts.unclaimed.total() >= MOST_UNCLAIMED:
                 pytest.skip(str(asked))  # Hypothesis would draw ten times as many cases as the profile says
             raise UnsatisfiedAssumption from asked

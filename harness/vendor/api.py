@@ -111,9 +111,10 @@ class Implementation:
     ``shard_mesh_info(mesh)`` makes what ``shard_placement_result(placement, mesh_info)`` takes for a mesh of one axis.
 
     ``whole(tensor, parameter)`` gives all of a sharded parameter, of its gradient, or of what an optimizer keeps of it,
-    as a plain tensor on every rank; all ranks call it, with the same tensors in the same order. Where rows need not lie
-    as torch lays them out, since ``Feature.ROW_LAYOUT`` is not claimed, training is compared on whole tensors alone. By
-    default DTensors are asked for their ``full_tensor()``; None means that ranks' parts are to be laid end to end.
+    as a plain tensor on every rank; all ranks call it, with the same tensors in the same order. What is not sharded, as
+    in a net that was refused, it gives back as it is. Where rows need not lie as torch lays them out, since
+    ``Feature.ROW_LAYOUT`` is not claimed, training is compared on whole tensors alone. By default DTensors are asked
+    for their ``full_tensor()``; None means that ranks' parts are to be laid end to end.
     ``sums_gradients`` says that gradients are sums over ranks, and not averages. ``one_rank_per_process`` is the reason
     why ranks cannot be threads of one process, if they cannot: the thread world is then not run.
 

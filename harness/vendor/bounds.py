@@ -20,6 +20,8 @@ Bounded = TypeVar("Bounded", bound=Implementation)
 _judged: Implementation | None = None
 #: What this process was asked for since that was last noted.
 _asked: set[Feature] = set()
+#: How ranks put tensors together; where there are none, all tensors are whole.
+_together: Callable[[Any, Any], Any] | None = full_tensor
 #: Methods that come with others.
 _ALIKE = {"reshard": "unshard", "set_reshard_after_forward": "unshard", "set_reshard_after_backward": "unshard"}
 
@@ -71,8 +73,7 @@ def whole(tensor: Any, parameter: Any) -> Any:
     The rank's part, where parts are to be laid end to end.
     ``parameter`` is itself, or the parameter that it is the gradient or the optimizer's state of.
     """
-    make = full_tensor if _judged is None else _judged.whole
-    return tensor if make is None else make(tensor, parameter)
+    return tensor if _together is None else _together(tensor, parameter)
 
 
 def averages() -> bool:
@@ -85,7 +86,9 @@ def judged(implementation: Bounded, ranks: int) -> Bounded:
 
     Its functions note what they are asked for, and raise NotClaimed where that goes beyond its claims.
     """
+    global _together
     judge(implementation)
+    _together = implementation.whole
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     return replace(
         implementation,
@@ -101,9 +104,13 @@ def _bounded_sharding(shard: Callable[..., Any], ranks: int, done: WeakSet[Any])
     def bounded(module: Any, **options: Any) -> Any:
         if isinstance(module, (list, tuple)):
             asks_for(Feature.MODULE_LISTS)
-        modules = module if isinstance(module, (list, tuple)) else [module]
-        if _has_uneven_rows(modules, done, ranks, **options):
+        listed = module if isinstance(module, (list, tuple)) else [module]
+        modules = [each for each in listed if hasattr(each, "children")]  # what is refused may be anything
+        given = [p for each in modules for p in _whole_parameters(each, done)]
+        if _has_uneven_rows(given, ranks, **options):
             asks_for(Feature.UNEVEN_ROWS)
+        if any(str(p.dtype) != "torch.float32" for p in given):
+            asks_for(Feature.OTHER_DTYPES)
         done.update(modules)
         return shard(module, **options)
 
@@ -111,14 +118,11 @@ def _bounded_sharding(shard: Callable[..., Any], ranks: int, done: WeakSet[Any])
 
 
 def _has_uneven_rows(
-    modules: Iterable[Any], done: WeakSet[Any], ranks: int, mesh: Any = None, shard_placement_fn: Any = None, **_: Any
+    parameters: Iterable[Any], ranks: int, mesh: Any = None, shard_placement_fn: Any = None, **_: Any
 ) -> bool:
-    """Whether ranks do not divide the rows of a parameter that is still whole; other dims are never cut unevenly."""
-    if shard_placement_fn is not None:
-        return False
+    """Whether ranks do not divide the rows of a parameter; other dims are never cut unevenly."""
     parts = mesh.size(mesh.ndim - 1) if hasattr(mesh, "ndim") else ranks
-    whole_ones = (p for module in modules if hasattr(module, "children") for p in _whole_parameters(module, done))
-    return any(p.dim() and p.size(0) % parts for p in whole_ones)
+    return shard_placement_fn is None and any(p.dim() and p.size(0) % parts for p in parameters)
 
 
 def _whole_parameters(module: Any, done: WeakSet[Any]) -> Iterator[Any]:

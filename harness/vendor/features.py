@@ -33,6 +33,7 @@ class Feature(StringEnum):
     PARAMETER_MESH = "ShardPlacementResult"
     SPMD_MESH = "dp_mesh_dims"
     # Dtypes and devices.
+    OTHER_DTYPES = "parameters of other dtypes than float32"
     MIXED_PRECISION = "mixed precision"
     INPUT_CASTING = "casting of inputs"
     OUTPUT_DTYPE = "output_dtype"
@@ -109,8 +110,8 @@ NEEDS_METHOD: Mapping[Feature, str] = {
 
 #: Training and saving as torch's FSDP2 does, whatever the rows; the least that a page says something about.
 CORE = frozenset({
-    Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.DTENSORS, Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED,
-    Feature.STATE_DICT,
+    Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.OTHER_DTYPES, Feature.DTENSORS, Feature.ROW_LAYOUT,
+    Feature.NONE_FOR_UNUSED, Feature.STATE_DICT,
 })  # fmt: skip
 #: Everything in torch's FSDP2, without what only FullyShardedDataParallel had.
 TORCH_FSDP2 = frozenset(Feature) - {Feature.WRAP_POLICY}

@@ -9,6 +9,7 @@ A *program* is a module-level function ``program(rank, *args)`` that runs on eve
 
 from __future__ import annotations
 
+import re
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ Program = Callable[..., Any]
 
 #: How much of an exception's text is kept.
 _TEXT_LIMIT = 64 * 1024
+#: What torch's C++ puts before the message of a failed check: rank, moment, file and line.
+_LOGGED = re.compile(r"^(\[rank\d+\]:)?\[[A-Z]\d{4} \d\d:\d\d:\d\d\.\d+ [\w./]+:\d+\] ")
 #: The packages that judge. What a subject or torch asserts lies elsewhere.
 _OURS = ("harness", "suites")
 
@@ -105,6 +108,7 @@ def error_summary(error: BaseException) -> str:
         message = str(error)
     except BaseException as second:
         message = f"(its message cannot be shown: {type(second).__name__})"
+    message = _LOGGED.sub("", message)
     return f"{name}: {message}"[:_TEXT_LIMIT] if message else name
 
 

@@ -129,7 +129,11 @@ def copied(shard: Sharder, net: Any, rank: Rank) -> nn.Module:
 
 PLACED = partial(Asked, feature=Feature.SHARD_PLACEMENT)
 SET = partial(Asked, make=linear, error=TYPE_ERRORS, sharded=True)
-ONCE = ("once", "twice", "already sharded", "already managed", "already applied", "already been applied", "FSDPModule")
+_DONE = ("sharded", "managed", "applied", "wrapped")
+ONCE = (
+    *("once", "twice", "FSDPModule", "already been applied"),
+    *(words for done in _DONE for words in (f"already {done}", f"{done} already")),
+)
 #: What may be refused as soon as it is asked.
 AT_ONCE = {
     "twice": Asked(sharding(), linear, ONCE, sharded=True),

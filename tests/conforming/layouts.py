@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import Shard
@@ -52,6 +53,22 @@ def _takes_even_rows(base: Implementation) -> Implementation:
     return disclaiming(made, {Feature.UNEVEN_ROWS: "memory must be aligned"})
 
 
+def _takes_float32(base: Implementation) -> Implementation:
+    """Refuses parameters of other dtypes. Right: it does not claim to take them."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert base.fully_shard is not None
+        for part in module if isinstance(module, (list, tuple)) else [module]:
+            for name, parameter in part.named_parameters():
+                if parameter.dtype != torch.float32:
+                    raise NotImplementedError(f"expected {name} to be of float32, got {parameter.dtype}")
+        noticed("takes float32 alone")
+        return base.fully_shard(module, **options)
+
+    made = replace(base, name="takes float32 alone", fully_shard=fully_shard)
+    return disclaiming(made, {Feature.OTHER_DTYPES: "kernels are of float32"})
+
+
 def _averages(module: Any, mesh: Any = None, **_: Any) -> Any:
     """Keeps parameters whole, and averages each gradient as soon as it is there. Right: it claims no sharded ones."""
     group = None if mesh is None else mesh.get_group()
@@ -72,10 +89,11 @@ def _averages(module: Any, mesh: Any = None, **_: Any) -> Any:
 
 
 cuts_columns = _cuts_columns(torchs)
+takes_float32 = _takes_float32(torchs)
 takes_even_rows = _takes_even_rows(reference)
 keeps_replicas = Implementation(
     name="keeps replicas",
-    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.RECURSE}),
+    claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.OTHER_DTYPES, Feature.RECURSE}),
     fully_shard=_averages,
 )
 

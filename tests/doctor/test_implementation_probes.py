@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from torch import nn
 
 from harness.doctor.__main__ import examine
 from harness.doctor.checks import Status
 from harness.doctor.examination import Examination
-from harness.vendor import Feature
+from harness.vendor import Feature, Implementation
 from tests.conforming.layouts import gives_sums, keeps_replicas, takes_even_rows
 from tests.patience import GUARD
 
@@ -19,6 +21,17 @@ PATIENCE = 120.0
 silent_sums = replace(gives_sums, sums_gradients=False)
 rash = replace(takes_even_rows, claims=takes_even_rows.claims | {Feature.UNEVEN_ROWS}, not_claimed={})
 shy = replace(keeps_replicas, claims=frozenset({Feature.FULLY_SHARD}), one_rank_per_process="it is shy")
+
+
+class Wrapper(nn.Module):
+    """What takes a net into itself."""
+
+    def __init__(self, net: nn.Module, **_: Any) -> None:
+        super().__init__()
+        self.net = net
+
+
+wraps = Implementation(name="wraps", claims=frozenset({Feature.FULLY_SHARD}), fully_shard=Wrapper)
 HERE = "tests.doctor.test_implementation_probes"
 
 
@@ -28,6 +41,9 @@ HERE = "tests.doctor.test_implementation_probes"
         ("tests.conforming.layouts:gives_sums", "averages", Status.FOUND, "sums"),
         (f"{HERE}:silent_sums", "averages", Status.WRONG, "expected averages, got sums"),
         ("tests.conforming.layouts:takes_even_rows", "uneven-rows", Status.NOT_TRIED, "not claimed, and refused"),
+        ("tests.conforming.layouts:takes_float32", "other-dtypes", Status.NOT_TRIED, "not claimed, and refused"),
+        ("tests.conforming.layouts:takes_float32", "in-place", Status.FOUND, ""),
+        (f"{HERE}:wraps", "in-place", Status.WRONG, "expected the module itself, got another module, a Wrapper"),
         (f"{HERE}:rash", "uneven-rows", Status.MISSING, "Uneven sharding of (3, 3) over 2 ranks"),
         (f"{HERE}:shy", "uneven-rows", Status.FOUND, "works: Feature.UNEVEN_ROWS could be claimed"),
         (f"{HERE}:shy", "row-layout", Status.NOT_TRIED, "not claimed: a part of (4, 4)"),

@@ -20,11 +20,12 @@ from harness.trial import Trial
 from harness.trial.trial import MOST_UNCLAIMED
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor import CORE, TORCH_FSDP2, Feature, Implementation
-from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, judge, judged
+from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, judge, judged, whole
 from harness.vendor.load import Subject
 from harness.worlds.base import SubjectFailure
 from harness.worlds.rank import Rank
 from reference_models.subject import implementation as reference
+from suites.kit.cases import NetCase, Stack
 from suites.oracle.layout import even
 
 
@@ -81,6 +82,16 @@ def uneven(trial: Trial, case: Rows) -> None:
         trial.holds(found % 2 == 1, "odd")
 
 
+@requirement("sample/partly")
+@settings(max_examples=20, database=None)
+@given(case=st.builds(Rows, st.integers(0, 40).map(lambda half: 2 * half)))
+def partly(trial: Trial, case: Rows) -> None:
+    """Each is even, and comes in one message."""
+    for found in trial.run(shards, case):
+        trial.holds(found % 2 == 0, "even")
+    asks_for(Feature.ONE_MESSAGE)
+
+
 def trial_of(implementation: str = "few") -> Trial:
     """A trial of an implementation here, in threads."""
     return Trial("threads", Subject(f"tests.trial.test_claims:{implementation}", "gloo"), 2)
@@ -95,6 +106,13 @@ def test_cases_beyond_the_claims_are_left_out(test: Any, verdict: Verdict) -> No
     assert trial.facts.unclaimed[Feature.UNEVEN_ROWS] > 0
     assert trial.facts.unclaimed.total() <= MOST_UNCLAIMED
     assert found[1] == ("uneven rows: memory is aligned" if verdict is Verdict.NOT_CLAIMED else "")
+
+
+def test_what_was_compared_before_something_unclaimed_counts() -> None:
+    """A test whose cases all end with what is not claimed passes by the rest, on no more cases than were wanted."""
+    trial = trial_of()
+    assert attempt(lambda trial: partly(trial=trial), trial) is None
+    assert trial.facts.unclaimed[Feature.ONE_MESSAGE] == trial.facts.examples == 20
 
 
 def test_a_case_is_fitted_before_it_is_run() -> None:
@@ -165,7 +183,37 @@ def test_functions_refuse_what_is_not_claimed() -> None:
         with pytest.raises(NotClaimed, match="uneven rows"):
             bounded.fully_shard(net)
         bounded.fully_shard(net[0])
+        with pytest.raises(NotClaimed, match="other dtypes than float32"):
+            bounded.fully_shard(nn.Linear(2, 2, dtype=torch.float64))
     finally:
+        judge(before)
+
+
+def test_cases_are_of_float32_where_nothing_else_is_claimed() -> None:
+    """Not those whose sums are exact in float64 alone: they are left out."""
+    before = judge(few)
+    try:
+        dtypes = [
+            NetCase(2, Stack(2, ("linear",)), dtype="float64", exact=exact).fitted().dtype for exact in (True, False)
+        ]
+    finally:
+        judge(before)
+    assert dtypes == ["float64", "float32"]
+
+
+def test_only_ranks_ask_the_implementation_for_whole_tensors() -> None:
+    """In the process that judges all tensors are whole, and there is nobody to gather from."""
+    asked = []
+    subject = replace(few, whole=lambda tensor, _: asked.append(tensor) or tensor)
+    before = judge(subject)
+    try:
+        whole(torch.ones(1), None)
+        assert not asked
+        judged(subject, 2)
+        whole(torch.ones(1), None)
+        assert len(asked) == 1
+    finally:
+        judged(few, 2)
         judge(before)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.vendor import Feature
+from harness.vendor.bounds import NotClaimed
 from harness.worlds.base import SubjectFailure
 from tests.trial.test_trial import Ask, Worlds, number_of, trial_on
 
@@ -19,8 +21,13 @@ def test_all_ranks_are_compared_before_a_disagreement_is_raised() -> None:
     assert trial.facts.checks == 3
 
 
+def asks_for_hsdp() -> None:
+    """As a test does that goes on to what is not claimed."""
+    raise NotClaimed(Feature.HSDP)
+
+
 def test_a_disagreement_comes_before_what_follows_from_it() -> None:
-    """Neither an error of the test itself after it, nor ranks that would run again, hide what the subject did wrong."""
+    """Neither an error of the test itself, ranks that would run again, nor what is not claimed hides what was wrong."""
     trial = trial_on(Worlds())
     with pytest.raises(SubjectFailure, match="no meeting"), trial.collecting_failures():
         trial.holds(False, "no meeting")
@@ -29,6 +36,10 @@ def test_a_disagreement_comes_before_what_follows_from_it() -> None:
         trial.holds(False, "no end")
         trial.run(number_of, Ask())
     assert trial.facts.world_sizes == set()
+    with pytest.raises(SubjectFailure, match="no start"), trial.collecting_failures():
+        trial.holds(False, "no start")
+        asks_for_hsdp()
+    assert not trial.facts.unclaimed
 
 
 def test_differences_are_those_of_the_case_in_hand_and_not_too_many() -> None:

@@ -18,7 +18,7 @@ from harness.trial.shrinking import Shrinking
 from harness.vendor import Feature
 from harness.vendor.bounds import NotClaimed, claims
 from harness.vendor.load import Subject
-from harness.worlds.base import Fate, Outcome, SubjectFailure, World, fate_of
+from harness.worlds.base import Fate, Outcome, SubjectFailure, World, error_summary, fate_of
 from harness.worlds.rank import Rank
 
 
@@ -135,6 +135,13 @@ def test_the_first_cause_is_blamed_and_every_rank_is_kept() -> None:
     assert failed.value.cause == "crashed"
     assert trial.ranks.outcomes == failed.value.outcomes == tuple(ends.values())
     assert trial.facts.case == Ask()
+
+
+def test_what_torch_logs_with_a_message_is_no_part_of_it() -> None:
+    """Rank, moment and line of a check that failed in C++ differ each time: without them the same errors are alike."""
+    logged = "[rank0]:[F1125 02:37:17.629931250 ProcessGroupGloo.cpp:1537] Check failed: a == b (32 vs. 2)."
+    assert error_summary(RuntimeError(logged)) == "RuntimeError: Check failed: a == b (32 vs. 2)."
+    assert error_summary(RuntimeError("[rank0] is late")) == "RuntimeError: [rank0] is late"
 
 
 def test_strategies_see_how_many_ranks_there_are() -> None:

@@ -1,0 +1,40 @@
+"""fairscale's FSDP ends backward with an error if a parameter has no elements (fairscale 0.4.13, torch 2.13.0).
+
+Run: python docs/results/defects/fairscale/only-an-empty-parameter.py
+Expected: [1.5]
+Got: AssertionError: torch.Size([0])
+"""
+
+import os
+import tempfile
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # gloo scatters no matrices
+from fairscale.nn.data_parallel import fully_sharded_data_parallel as fsdp
+
+idle = type("Idle", (nullcontext,), dict.fromkeys(("__call__", "__getattr__"), lambda self, *_: self))()
+
+
+def main(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    fsdp.torch, torch.Tensor.record_stream = SimpleNamespace(**{**vars(torch), "cuda": idle}), lambda *_: None
+    fsdp._get_default_cuda_device, wrap = lambda module: torch.device("cpu"), fsdp.FullyShardedDataParallel
+    net = nn.Linear(1, 1, bias=False)
+    net.empty = nn.Parameter(torch.empty(0))
+    try:
+        wrap(net, flatten_parameters=False)(torch.ones(1, 1) + rank).sum().backward()
+        got = net.weight.grad.tolist()
+    except AssertionError as error:
+        got = f"AssertionError: {str(error).rpartition(' ')[0]}"
+    if rank == 0:
+        print(f"Expected: [1.5]\nGot: {got}", flush=True)
+
+
+if __name__ == "__main__":
+    mp.spawn(main, (f"{tempfile.mkdtemp()}/store",), nprocs=2)
