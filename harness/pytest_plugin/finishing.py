@@ -53,9 +53,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _record(
     item: pytest.Function, requirement: Requirement, subject: LoadedSubject, result: Result, seconds: float
 ) -> Record:
-    waiver = subject.waiver(requirement.id, item.nodeid)
-    verdict, message = waived(result.verdict, result.message, waiver, subject.today)
     trial = item.stash.get(TRIAL, None) if result.verdict is not Verdict.NOT_CLAIMED else None
+    waiver = subject.waiver(requirement.id, item.nodeid, trial.combinations.causes if trial is not None else ())
+    verdict, message = waived(result.verdict, result.message, waiver, subject.today)
     failed = trial if result.cause and verdict is not Verdict.NOT_RUN else None
     return Record(
         requirement=requirement.id,

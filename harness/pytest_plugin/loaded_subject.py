@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
@@ -19,7 +19,7 @@ from harness.records.record import Verdict
 from harness.requirements.marker import Requirement, kind_of
 from harness.vendor.api import LIMITS, Backend, Implementation
 from harness.vendor.load import Subject, load_backend, load_implementation
-from harness.waivers.waiver import Waiver
+from harness.waivers.waiver import Waiver, explaining
 from harness.worlds.devices import most_processes
 from harness.worlds.make import ranks_in
 
@@ -107,11 +107,14 @@ class LoadedSubject:
         why = self.impossible(requirement, world)
         return (Verdict.NOT_RUN, why) if why else None
 
-    def waiver(self, requirement: str, nodeid: str) -> Waiver | None:
-        """The waiver that covers a test, if any: of the implementation, or of the backend, whose version is torch's."""
+    def waiver(self, requirement: str, nodeid: str, causes: Sequence[Mapping[str, str]] = ()) -> Waiver | None:
+        """The waiver of a test that fails for these causes: of the implementation, or of the backend.
+
+        The version of a backend is torch's.
+        """
         subjects = [(self.implementation.name, self.implementation.version), (self.backend.name, torch.__version__)]
-        covering = (w for w in self.waivers for subject in subjects if w.covers(requirement, nodeid, *subject))
-        return next(covering, None)
+        covering = [w for w in self.waivers for subject in subjects if w.covers(requirement, nodeid, *subject)]
+        return explaining(covering, causes)
 
     def reproduction(self, test: Sequence[str], world: str, case: Any) -> str:
         """A shell line that runs this case again; ``test`` are the words that name it."""

@@ -67,6 +67,12 @@ class Combinations:
         """Say of which values a failure is; ``words`` say so in a sentence, the same in each test with this cause."""
         self._causes.append({"values": dict(values), "words": words})
 
+    @property
+    def causes(self) -> list[Mapping[str, str]]:
+        """The values that failures are blamed on; of a test that blames none, those of its failing combinations."""
+        failing = [places for places, end in self._ends.items() if end == FAILED]
+        return [one["values"] for one in self._causes] or [self._values(places) for places in failing]
+
     @contextmanager
     def noting_the_end(self) -> Iterator[None]:
         """In this block an example runs."""
@@ -82,6 +88,9 @@ class Combinations:
     def _note(self, end: str) -> None:
         if self._now is not None and self._ends.get(self._now) != FAILED:
             self._ends[self._now] = end
+
+    def _values(self, places: Sequence[int]) -> dict[str, str]:
+        return {name: every[place] for (name, every), place in zip(self.dimensions.items(), places, strict=True)}
 
     def _places(self, values: Mapping[str, str]) -> tuple[int, ...]:
         return tuple(every.index(values[name]) for name, every in self.dimensions.items())

@@ -46,9 +46,9 @@ class Remark:
     words: str
 
     def __str__(self) -> str:
-        name = self.waiver.requirement or self.waiver.nodeid
         who = f"{self.waiver.subject} {self.waiver.versions}".strip()
-        return f"{self.weight:7}  entry {self.entry}  {one_line(f'{name} ({who}): {self.kind}: {self.words}', 1000)}"
+        words = f"{self.waiver.name} ({who}): {self.kind}: {self.words}"
+        return f"{self.weight:7}  entry {self.entry}  {one_line(words, 1000)}"
 
 
 class Known:
@@ -65,20 +65,31 @@ class Known:
 
     def tests(self, waiver: Waiver) -> list[SuiteTest]:
         """The tests that a waiver is about; the folder of the suites may be anywhere."""
+        if waiver.values:
+            return [test for tests in self._tests.values() for test in tests if waiver.names(test.requirement, "")]
         tail = without_folder(name_of_test(waiver.nodeid))
         return self._tests.get(("requirement", waiver.requirement) if waiver.requirement else ("nodeid", tail), [])
 
     def rows(self, waiver: Waiver) -> list[tuple[Run, list[Record]]]:
-        """Each run with its rows that a waiver is about."""
+        """Each run with its rows that a waiver is about; of one for a combination, those that fail with it, if any."""
+        if waiver.values:
+            return [(run, _combining(waiver, run.records)) for run in self.runs]
         name = ("requirement", waiver.requirement) if waiver.requirement else ("nodeid", waiver.nodeid)
         return [(run, rows.get(name, [])) for run, rows in zip(self.runs, self._rows, strict=True)]
 
     def names(self, waiver: Waiver) -> set[str]:
         """What a waiver of the same rows, or of more, would be about: this requirement, or node id."""
         if waiver.requirement:
-            return {waiver.requirement}
+            return {waiver.requirement, waiver.name}
         known = {test.requirement for test in self.tests(waiver)}
         return {waiver.nodeid, *known, *(row.requirement for _, rows in self.rows(waiver) for row in rows)}
+
+
+def _combining(waiver: Waiver, records: Sequence[Record]) -> list[Record]:
+    rows = [record for record in records if waiver.names(record.requirement, record.nodeid)]
+    causes = {id(row): [one.get("values", {}) for one in row.combinations.get("causes", [])] for row in rows}
+    failing = [row for row in rows if row.failed and any(map(waiver.explains, causes[id(row)]))]
+    return failing or [row for row in rows if row.passed]
 
 
 def _by_name(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
@@ -106,7 +117,7 @@ def check(waivers: Sequence[Waiver], known: Known) -> list[Remark]:
     for entry, waiver in enumerate(waivers, 1):
         said = [*_twice(waiver, before, known), *_of_one(waiver, known)]
         found += [Remark(entry, waiver, *one) for one in said or [(Weight.OK, "matches", _extent(waiver, known))]]
-        before.setdefault((waiver.subject, waiver.versions, waiver.requirement or waiver.nodeid), entry)
+        before.setdefault((waiver.subject, waiver.versions, waiver.name), entry)
     return found
 
 

@@ -7,11 +7,17 @@ issue = "https://github.com/…/issues/1"
 reason = "pinning happens on the wrong device"
 expires = 2027-03-01
 versions = ">=2.11,<2.14"             # if given, of the subject's versions these alone (PEP 440); of others none
+
+Of tests that combine features, a waiver may name a combination; wherever they fail for nothing else, they are waived:
+
+[[waiver]]
+requirement = "interactions/*"
+values = { dtype = "output", recompute = "selective" }
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -26,13 +32,20 @@ from harness.records.record import Verdict
 from harness.requirements.finder import without_folder
 
 Words = Annotated[str, Meta(min_length=1)]
-_FORM = "expected [[waiver]] tables of subject, issue, reason, expires (a date), requirement or nodeid, versions"
+_FORM = (
+    "expected [[waiver]] tables of subject, issue, reason, expires (a date), requirement or nodeid, versions, values"
+)
+#: At the end of a requirement's id: all of a chapter.
+_ALL = "/*"
 #: The bytes of a file, enough for thousands of waivers, and the dots of a line: a TOML parser takes the square of them.
 MOST_BYTES, MOST_DOTS = 1 << 20, 32
 
 
 class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
-    """One known failure: ``requirement`` names a whole requirement, ``nodeid`` one row of it; one of the two is set."""
+    """One known failure: ``requirement`` names a whole requirement, ``nodeid`` one row of it; one of the two is set.
+
+    With ``values`` it is about that combination alone, in a requirement, or in all of a chapter.
+    """
 
     subject: Words
     issue: Words
@@ -41,15 +54,26 @@ class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
     requirement: str = ""
     nodeid: str = ""
     versions: str = ""
+    values: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         """Raise ValueError for what the types cannot say."""
         if bool(self.requirement) == bool(self.nodeid):
             raise ValueError("expected either requirement or nodeid")
+        if self.values and self.nodeid:
+            raise ValueError("expected a requirement, or a chapter and /*, beside values")
+        if self.requirement.endswith(_ALL) and not self.values:
+            raise ValueError("expected values beside all requirements of a chapter")
         try:
             SpecifierSet(self.versions).contains(Version("1"))
         except ValueError as error:  # InvalidSpecifier is one, and so is what a number of thousands of digits raises
             raise ValueError(f"expected versions like '>=2.11,<2.14' ({error})") from error
+
+    @property
+    def name(self) -> str:
+        """What it is about, in words: ``parity/exact``, or ``interactions/* with dtype=output, recompute=around``."""
+        combined = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return " with ".join(filter(None, (self.requirement or self.nodeid, combined)))
 
     def covers(self, requirement: str, nodeid: str, subject: str, version: str) -> bool:
         """Whether the waiver is about this row of this version of a subject."""
@@ -59,8 +83,14 @@ class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the waiver is about this result, of any implementation; one for processes covers attached ranks."""
         if requirement == self.requirement:
             return True
+        if self.requirement.endswith(_ALL):
+            return requirement.startswith(self.requirement.removesuffix("*"))
         row = without_folder(nodeid)
         return without_folder(self.nodeid) in (row, row.replace("[attached", "[processes"))
+
+    def explains(self, cause: Mapping[str, str]) -> bool:
+        """Whether a failing combination has its values; without any it explains nothing by itself."""
+        return bool(self.values) and self.values.items() <= cause.items()
 
     def _includes(self, version: str) -> bool:
         """Nightly builds count as what they say they are; what is no version by PEP 440 is in no range."""
@@ -76,9 +106,10 @@ class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
         return today > self.expires
 
     def as_json(self) -> dict[str, str]:
-        """The waiver as JSON types."""
+        """The waiver as texts."""
         data: dict[str, str] = to_builtins(self)
-        return data
+        combined = {"requirement": self.name} if self.values else {}
+        return {name: text for name, text in data.items() if name != "values"} | combined
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -127,6 +158,13 @@ def unmatched(waivers: Sequence[Waiver], subject: str, rows: Sequence[tuple[str,
         and looked_for(waiver)
         and not any(waiver.names(requirement, nodeid) for requirement, nodeid in rows)
     ]
+
+
+def explaining(waivers: Sequence[Waiver], causes: Sequence[Mapping[str, str]]) -> Waiver | None:
+    """Of waivers that cover a result, one for all of it; or, if each of its causes is explained, that of the first."""
+    whole = next((waiver for waiver in waivers if not waiver.values), None)
+    found = [next((waiver for waiver in waivers if waiver.explains(cause)), None) for cause in causes]
+    return whole or (found[0] if found and None not in found else None)
 
 
 def waived(verdict: Verdict, message: str, waiver: Waiver | None, today: date) -> tuple[Verdict, str]:

@@ -22,11 +22,16 @@ GOOD = stanza("offload/pinned", "torch", "2027-03-01", reason="pinning happens o
 
 
 def waiver(
-    requirement: str = "a/b", nodeid: str = "", subject: str = "torch", expires: date = TODAY, versions: str = ""
+    requirement: str = "a/b",
+    nodeid: str = "",
+    subject: str = "torch",
+    expires: date = TODAY,
+    versions: str = "",
+    **values: str,
 ) -> Waiver:
-    """A waiver for one requirement or one row."""
+    """A waiver for one requirement or one row, or for a combination of values in it."""
     named = "" if nodeid else requirement
-    return Waiver(subject, "https://example.org/1", "known", expires, named, nodeid, versions)
+    return Waiver(subject, "https://example.org/1", "known", expires, named, nodeid, versions, values)
 
 
 def test_a_file_is_read_as_written(tmp_path: Path) -> None:
@@ -114,7 +119,6 @@ MENDED = {
     "precision/groups": ("2.12.1", "2.13.0"),
     "precision/recomputed": ("2.12.1", "2.13.0"),
     "precision/transforms": ("2.12.1", "2.13.0"),
-    "interactions/replicas": ("2.12.1", "2.13.0"),
     "entry/containers-with-forward": ("2.11.0", "2.12.0"),
     "generated/prefetch": ("2.11.0", "2.12.0"),
     "refusals/placements": ("2.11.0", "2.12.0"),
@@ -122,6 +126,35 @@ MENDED = {
     "parameters/other-dtypes": ("2.11.0", "2.12.0"),
     "precision/other-dtypes": ("2.11.0", "2.12.0"),
 }
+
+
+def test_a_combination_is_waived_wherever_it_is_the_only_cause() -> None:
+    """In all of its chapter, and as part of a larger combination; another cause without a waiver is a failure."""
+    pair, other = waiver("a/*", dtype="output", runs="twice"), waiver("a/*", net="tied")
+    cause = {"dtype": "output", "runs": "twice", "mesh": "2"}
+    assert judged((pair,)).waiver("a/b", "t.py::x[threads]", [cause]) == pair
+    assert judged((pair,)).waiver("c/b", "t.py::x[threads]", [cause]) is None
+    for causes in ([], [{"dtype": "output"}], [cause, {"net": "tied"}]):
+        assert judged((pair,)).waiver("a/b", "t.py::x[threads]", causes) is None
+    assert judged((pair, other)).waiver("a/b", "t.py::x[threads]", [cause, {"net": "tied"}]) == pair
+    assert judged((pair, waiver("a/b"))).waiver("a/b", "t.py::x[threads]", []) == waiver("a/b")
+    assert pair.as_json()["requirement"] == "a/* with dtype=output, runs=twice"
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ('requirement = "a/*"', "expected values beside all requirements of a chapter"),
+        ('nodeid = "t.py::x"\nvalues = {net = "tied"}', "expected a requirement, or a chapter and /\\*, beside values"),
+        ('requirement = "a/*"\nvalues = {net = 1}', "Expected `str`"),
+    ],
+)
+def test_combinations_and_chapters_go_together(words: str, refusal: str, tmp_path: Path) -> None:
+    """A whole chapter is never waived, and a row has no combinations of its own."""
+    text = GOOD.replace('requirement = "offload/pinned"', words)
+    (tmp_path / "w.toml").write_text(text)
+    with pytest.raises(ValueError, match=refusal):
+        read_waivers(tmp_path / "w.toml")
 
 
 @pytest.mark.parametrize("requirement", MENDED)

@@ -154,6 +154,16 @@ def test_a_waiver_is_about_its_subject_and_versions(one: Waiver, kinds: list[str
     assert said(one, runs=[ran(Verdict.FAIL)]) == kinds
 
 
+@pytest.mark.parametrize(("values", "kinds"), [({"net": "tied"}, ["needed"]), ({"net": "norms"}, ["stale"])])
+def test_a_combination_is_needed_where_it_is_a_cause(values: dict[str, str], kinds: list[str]) -> None:
+    """Whatever else passes in its chapter; where nothing fails for it, it is stale."""
+    red = ran(Verdict.WAIVED, Verdict.PASS)
+    first, *others = red.records
+    causes = {"causes": [{"values": {"net": "tied", "mesh": "1"}}]}
+    combined = replace(red, records=[replace(first, combinations=causes), *others])
+    assert said(waiver("sharding/*", values=values), runs=[combined]) == kinds
+
+
 def test_what_is_too_broad_is_told_by_row_or_by_version() -> None:
     """The rows that fail are named; where versions differ, versions are asked for."""
     [rows] = check([waiver()], Known(TESTS, [ran(Verdict.FAIL, Verdict.PASS)], TODAY))
