@@ -12,12 +12,13 @@ _OF_ANY = ("requires_grad", "dtype", "gradient")
 
 
 def facts(parameter: Any) -> dict[str, Any]:
-    """What a sharded parameter says of itself, and in which dtypes it and its gradient are."""
+    """What a sharded parameter says of itself, and in which dtypes it and its gradient are; a plain one has no mesh."""
+    mesh = getattr(parameter, "device_mesh", None)
     lies = {
         "shape": lambda: list(parameter.shape),
         "stride": lambda: list(parameter.stride()),
-        "placements": lambda: [placement_words(each) for each in parameter.placements],
-        "mesh": lambda: list(parameter.device_mesh.mesh.shape),
+        "placements": lambda: [placement_words(each) for each in getattr(parameter, "placements", ())],
+        "mesh": lambda: None if mesh is None else list(mesh.mesh.shape),
         "requires_grad": lambda: parameter.requires_grad,
         "dtype": lambda: str(parameter.dtype),
         "gradient": lambda: None if parameter.grad is None else str(parameter.grad.dtype),
