@@ -7,8 +7,8 @@ from typing import Any
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
 
-#: What is compared of any; all is of DTensors whose rows lie as torch lays them out. Elsewhere a rank may have no part of
-#: a parameter, and so no gradient of it; whole gradients are compared with their dtypes.
+#: What is compared of any; all is of DTensors whose rows lie as torch lays them out. Elsewhere a rank may have no part
+#: of a parameter, and so no gradient of it; whole gradients are compared with their dtypes.
 _OF_ANY = ("requires_grad", "dtype")
 
 
