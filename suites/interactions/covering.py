@@ -77,7 +77,8 @@ def completed(
 
     Where nothing is wanted, others are default if they can be.
     """
-    return _search(dict(start), values, wanted)
+    forced = {name: some[0] for name, some in values.items() if len(some) == 1}  # else found out in the depth
+    return _search({**forced, **dict(start)}, values, wanted)
 
 
 def _search(chosen: dict[str, str], values: Values, wanted: Collection[Combination]) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,10 +119,15 @@ def test_a_file_that_is_not_there_yet_is_waited_for(
 def test_ctrl_c_ends_the_waiting(tmp_path: Path) -> None:
     """Status 130 and one sentence; nothing is made."""
     command = [sys.executable, "-m", "harness.cli", "watch", str(tmp_path / "none.jsonl")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("waiting for ")
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=GUARD)
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where these tests run in the background
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=heeds, **pipes) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("waiting for ")
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=GUARD)
+        finally:
+            process.kill()
     assert (process.returncode, said) == (130, "fsdp-conformance watch: interrupted\n")
     assert files.contents(tmp_path) == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from harness.data.case import from_text
 from harness.trial import Excluded
 from harness.vendor import Feature
 from suites.catalogue import entries
+from suites.interactions import covering as searching
 from suites.interactions.covering import CLOSE, available, combined, completed, covering, scenarios
 from suites.interactions.excluded import VALUES, excluded
 from suites.interactions.judging import Cause, isolated, search
@@ -42,6 +43,14 @@ def test_every_pair_that_some_scenario_has_is_covered(claims: frozenset[Feature]
     found = covering(claims, ranks=4)
     assert pairs_of(found) == possible_pairs(available(claims, 4))
     assert all(one.needs <= claims for one in found)
+
+
+def test_what_cannot_be_is_found_out_before_much_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where claims leave a dimension one value, those that cannot go with it end no long search."""
+    looked_at = count()
+    monkeypatch.setattr(searching, "conflict", lambda chosen: conflict(chosen) if next(looked_at) < 100_000 else "much")
+    assert covering.__wrapped__(frozenset({Feature.FULLY_SHARD}), 4)
+    assert next(looked_at) < 100_000
 
 
 def test_triples_of_close_dimensions_are_covered_besides_all_pairs() -> None:
