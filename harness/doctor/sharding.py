@@ -68,7 +68,7 @@ def _gradients(
         pairs = [
             (_whole(subject, p.grad, p, each), each * factor) for p, each in zip(net.parameters(), mean, strict=True)
         ]
-        if all(got.shape == want.shape and torch.equal(got.cpu(), want.to(got.dtype)) for got, want in pairs):
+        if all(got.shape == want.shape and torch.equal(got.cpu(), want.to(dtype)) for got, want in pairs):
             return name
     return f"gradients of {[tuple(got.shape) for got, _ in pairs]} that are neither averages nor sums"
 

@@ -105,7 +105,7 @@ def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[
     )
     names = dict.fromkeys((subject.implementation.name, subject.backend.name))
     found = [waiver for name in names for waiver in unmatched(subject.waivers, name, tests, whole)]
-    return [f"waiver for {waiver.requirement or waiver.nodeid!r} matches no requirement" for waiver in found]
+    return [f"waiver for {waiver.name!r} matches no requirement" for waiver in found]
 
 
 def _levels(config: pytest.Config) -> Sequence[str]:

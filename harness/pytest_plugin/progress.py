@@ -16,7 +16,7 @@ import pytest
 
 from harness.data.text import one_line, plural, seconds_text
 from harness.pytest_plugin.planned import Planned, name_of, planned_results
-from harness.records.asked import distinctive
+from harness.records.asked import distinctive, passing_ends
 from harness.records.causes import shared_causes
 from harness.records.record import Record, Verdict
 
@@ -44,10 +44,10 @@ def summary_lines(records: Iterable[Record]) -> list[str]:
     """
     records = list(records)
     red = [record for record in records if record.verdict.is_red]
-    causes, lines = shared_causes(red), list[str]()
+    causes, passing, lines = shared_causes(red), passing_ends(records), list[str]()
     for cause in causes:
-        found = distinctive(cause.records, records) if cause.is_error else []
-        asked = f"; {found[0]}: make it right, or do not claim it" if found else ""
+        found = distinctive(cause.records, passing) if cause.is_error else []
+        asked = f"; {found[0]}" if found else ""
         lines += _together(Verdict.FAIL, f"{one_line(cause.words, 240)}{asked}", cause.records)
     named = {record.nodeid for cause in causes for record in cause.records}
     lines += [result_line(record) for record in red if record.nodeid not in named]

@@ -9,8 +9,9 @@ Of an implementation that refuses rows which ranks do not divide, 140 cases of 4
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from harness.data.text import one_line, plural
 from harness.records.record import Record
@@ -20,6 +21,10 @@ from harness.vendor.features import Feature
 _MOST, _FEW = 0.9, 0.1
 #: How many features are looked at.
 _MOST_FEATURES = 100
+
+
+#: How many cases asked for a feature, or under "" all of them, and ended so.
+Ends: TypeAlias = "Counter[tuple[str, str]]"
 
 
 @dataclass(frozen=True)
@@ -34,18 +39,20 @@ class Distinctive:
 
     def __str__(self) -> str:
         came = f"{self.failing} of {plural(self.all_failing, 'case')} that fail"
-        return f"{came} ask for {one_line(self.feature, 80)}, {self.passing or 'none'} of {self.all_passing} that pass"
+        asked = f"ask for {one_line(self.feature, 80)}, {self.passing or 'none'} of {self.all_passing} that pass"
+        return f"{came} {asked}: make it right, or do not claim it"
 
 
-def distinctive(failing: Sequence[Record], records: Iterable[Record]) -> list[Distinctive]:
-    """Features that tell failing results of a run from what passes in it; what fewest passing cases ask for first."""
-    ends = Counter[tuple[str, str]]()
-    for record in failing:
-        ends.update(_ends(record))
-    failed = set(map(id, failing))
-    for record in records:
-        if record.passed and id(record) not in failed:
-            ends.update(_ends(record))
+def passing_ends(records: Iterable[Record]) -> Ends:
+    """How many cases of the results that pass in a run asked for each feature; once for all that fail there."""
+    return _counted(record for record in records if record.passed)
+
+
+def distinctive(failing: Iterable[Record], passing: Ends) -> list[Distinctive]:
+    """Features that tell failing results from what passes in their run; what fewest passing cases ask for first."""
+    ends = passing + _counted(
+        record for record in failing if not record.passed
+    )  # a stale waiver's is among the passing
     names = sorted({name for name, end in ends if end == "fail"} - {"", Feature.FULLY_SHARD})[:_MOST_FEATURES]
     all_failing, all_passing = ends["", "fail"], ends["", "pass"]
     found = [Distinctive(name, ends[name, "fail"], all_failing, ends[name, "pass"], all_passing) for name in names]
@@ -55,13 +62,12 @@ def distinctive(failing: Sequence[Record], records: Iterable[Record]) -> list[Di
     return sorted(told, key=lambda one: (one.passing, -one.failing, one.feature))
 
 
-def _ends(record: Record) -> Mapping[tuple[str, str], int]:
-    """How many cases of a result asked for each feature, those that it needs included, and how they ended."""
-    asked = record.asked or {"": {"fail" if record.failed else "pass": 1}}
-    every = asked.get("", {})
-    return dict(_counts({**asked, **dict.fromkeys(record.features[:_MOST_FEATURES], every)}))
-
-
-def _counts(asked: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[tuple[str, str], int]]:
-    for name, ends in asked.items():
-        yield from (((name, end), count) for end, count in ends.items())
+def _counted(records: Iterable[Record]) -> Ends:
+    """All cases of a result ask for what it needs."""
+    found: Ends = Counter()
+    for record in records:
+        asked = record.asked or {"": {"fail" if record.failed else "pass": 1}}
+        needed = dict.fromkeys(record.features[:_MOST_FEATURES], asked.get("", {}))
+        for name, ends in {**asked, **needed}.items():
+            found.update({(name, end): count for end, count in ends.items()})
+    return found

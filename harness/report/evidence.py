@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.data.nearest import ABSENT, apart, has_same_numbers
 from harness.data.text import one_line, plural
-from harness.records.asked import distinctive
+from harness.records.asked import distinctive, passing_ends
 from harness.records.record import Record, Verdict
 from harness.report.tensors import factor_text
 
@@ -26,15 +26,22 @@ _MOST_FACTORS, _MOST_FEATURES, _MOST_VALUES = 4, 3, 3
 _THREADS = "threads"
 
 
+class Leads:
+    """Those of one run, all of whose results are ``records``."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records, self._passing = records, passing_ends(records)
+
+    def of(self, failing: Sequence[Record]) -> tuple[str, ...]:
+        """The sentences on these failing results."""
+        asked = (f"{one}." for one in distinctive(failing, self._passing)[:_MOST_FEATURES])
+        found = (_factors(failing), *asked, _near(failing), _whose(failing, self._records))
+        return tuple(sentence for sentence in found if sentence)
+
+
 def leads_of(failing: Sequence[Record], records: Sequence[Record]) -> tuple[str, ...]:
     """The sentences on these failing results of a run, all of whose results are ``records``."""
-    found = (
-        _factors(failing),
-        *_asked(failing, records),
-        _near(failing),
-        _whose(failing, records),
-    )
-    return tuple(sentence for sentence in found if sentence)
+    return Leads(records).of(failing)
 
 
 # By what factor.
@@ -76,13 +83,7 @@ def _ranks(record: Record) -> int:
     return size if isinstance(size, int) else 0
 
 
-# What those that fail ask for, and where else there is no failure.
-
-
-def _asked(failing: Sequence[Record], records: Sequence[Record]) -> Iterator[str]:
-    """Features that cases ask for which fail, and few that pass."""
-    for one in distinctive(failing, records)[:_MOST_FEATURES]:
-        yield f"{one}: make it right, or do not claim it."
+# Where else there is no failure.
 
 
 def _near(failing: Sequence[Record]) -> str:

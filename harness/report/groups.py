@@ -20,7 +20,7 @@ from harness.data.text import one_line, plural, unique
 from harness.records.causes import shared_causes
 from harness.records.record import Record
 from harness.report.cards import Card, brief_card_of, card_of
-from harness.report.evidence import leads_of
+from harness.report.evidence import Leads
 from harness.report.pictures.events import Lanes, lanes_of_events
 from harness.report.pictures.timeline import Timeline, timeline_of
 from harness.report.tensors import TensorTable, table_of
@@ -71,12 +71,12 @@ def groups_of(records: Sequence[Record], anchor: str, file: str) -> tuple[Failur
     first = next((place for place, (_, cause, _) in enumerate(found) if not cause), 0)
     places = {sign: place if sign[1] else first for place, sign in enumerate(found)}
     order = sorted(found, key=lambda sign: (min(map(_level, found[sign])), places[sign], -len(found[sign])))
-    groups, number = [], 1
+    groups, number, leads = [], 1, Leads(records)
     for place, sign in enumerate(order, start=1):
         rows = sorted(found[sign], key=lambda record: (case_size(record.case), _level(record)))
         anchors = [f"{anchor}-red-{n}" for n in range(number, number + len(rows))]
         number += len(rows)
-        groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}", records))
+        groups.append(_group(sign, _cards(rows, anchors, file), f"{anchor}-group-{place}", leads))
     return tuple(_drawn(group) for group in groups[:MOST_DRAWN]) + tuple(groups[MOST_DRAWN:])
 
 
@@ -101,7 +101,7 @@ def _drawn(group: FailureGroup) -> FailureGroup:
     return replace(group, lanes=lanes_of_events(record.events), timeline=timeline_of(record.timeline))
 
 
-def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str, records: Sequence[Record]) -> FailureGroup:
+def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str, leads: Leads) -> FailureGroup:
     chapter, cause, kind = sign
     rows = [card.record for card in cards]
     return FailureGroup(
@@ -111,7 +111,7 @@ def _group(sign: tuple[str, str, str], cards: list[Card], anchor: str, records: 
         first=cards[0],
         others=tuple(cards[1 : 1 + MOST_TOLD]),
         more=tuple(cards[1 + MOST_TOLD :]),
-        leads=leads_of(rows, records),
+        leads=leads.of(rows),
         tensors=table_of(rows[0].tensors),
     )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from harness.data.kinds import StringEnum
-from harness.data.text import one_line, plural
+from harness.data.text import one_line, plural, unique
 from harness.records.reader import Run
 from harness.records.record import Header, Record
 from harness.requirements.finder import SuiteTest, without_folder
@@ -87,9 +87,12 @@ class Known:
 
 def _combining(waiver: Waiver, records: Sequence[Record]) -> list[Record]:
     rows = [record for record in records if waiver.names(record.requirement, record.nodeid)]
-    causes = {id(row): [one.get("values", {}) for one in row.combinations.get("causes", [])] for row in rows}
-    failing = [row for row in rows if row.failed and any(map(waiver.explains, causes[id(row)]))]
+    failing = [row for row in rows if row.failed and _is_explained(row, waiver)]
     return failing or [row for row in rows if row.passed]
+
+
+def _is_explained(row: Record, waiver: Waiver) -> bool:
+    return any(waiver.explains(cause.get("values", {})) for cause in row.combinations.get("causes", []))
 
 
 def _by_name(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
@@ -169,7 +172,7 @@ def _in_world(nodeid: str, worlds: Collection[str]) -> bool:
 
 
 def _extent(waiver: Waiver, known: Known) -> str:
-    worlds = [world for test in known.tests(waiver) for world in test.worlds]
+    worlds = unique(world for test in known.tests(waiver) for world in test.worlds)
     return f"all rows in {' and '.join(worlds)}" if waiver.requirement else "one row"
 
 

@@ -89,7 +89,7 @@ class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
         return without_folder(self.nodeid) in (row, row.replace("[attached", "[processes"))
 
     def explains(self, cause: Mapping[str, str]) -> bool:
-        """Whether a failing combination has its values; without any it explains nothing by itself."""
+        """Whether a failing combination has its values; without any it explains none."""
         return bool(self.values) and self.values.items() <= cause.items()
 
     def _includes(self, version: str) -> bool:

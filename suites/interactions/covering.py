@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from harness.trial import most_ranks
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.scenarios.dimensions import DIMENSIONS, conflict, judged_apart
+from suites.scenarios.dimensions import DIMENSIONS, barred
 from suites.scenarios.scenario import Scenario, with_values
 
 #: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in the order of the dimensions.
@@ -82,7 +82,7 @@ def completed(
 
 
 def _search(chosen: dict[str, str], values: Values, wanted: Collection[Combination]) -> dict[str, str] | None:
-    if conflict(chosen) or judged_apart(chosen):
+    if barred(chosen):
         return None
     name = next((name for name in values if name not in chosen), None)
     if name is None:

@@ -11,7 +11,7 @@ from harness.data.text import unique
 from harness.trial import Excluded
 from harness.vendor import Feature
 from suites.interactions.covering import Combination, available, combined, completed, covering
-from suites.scenarios.dimensions import APART, DIMENSIONS, IMPOSSIBLE, conflict, judged_apart, values_of
+from suites.scenarios.dimensions import APART, DIMENSIONS, IMPOSSIBLE, barred, values_of
 from suites.scenarios.scenario import Scenario, with_values
 
 #: The values of each dimension.
@@ -53,7 +53,7 @@ def _indirect(claimed: frozenset[Feature], ranks: int) -> Iterator[Excluded]:
     """Pairs that no rule names, and that no scenario has all the same."""
     had = {pair for one in covering(claimed, ranks) for pair in combinations(one.values.items(), 2)}
     for pair in combined(available(claimed, ranks), 2):
-        if pair not in had and not conflict(dict(pair)) and not judged_apart(dict(pair)):
+        if pair not in had and not barred(dict(pair)):
             whole = completed(pair, VALUES)
             values = {name: (value,) for name, value in pair}
             if whole is None:
@@ -75,7 +75,7 @@ def _why(pair: Combination) -> str:
     """The reasons that leave no value of a third dimension, joined."""
     for name in VALUES:
         chosen = [{**dict(pair), name: value} for value in VALUES[name]]
-        reasons = [conflict(one) or judged_apart(one) for one in chosen]
+        reasons = [barred(one) for one in chosen]
         if all(reasons) and name not in dict(pair):
             return ", and ".join(unique(reasons))
     return "together they leave no value of another dimension"

@@ -23,7 +23,7 @@ from suites.interactions.excluded import VALUES, excluded
 from suites.kit.strategies import is_thorough
 from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.scenarios.dimensions import DEFAULTS, conflict, judged_apart
+from suites.scenarios.dimensions import DEFAULTS, barred
 from suites.scenarios.scenario import Scenario, with_values
 from suites.scenarios.sharding import play
 
@@ -177,5 +177,4 @@ def isolated(scenario: Scenario, fails: Fails) -> Cause:
 def without(special: Mapping[str, str], name: str) -> dict[str, str] | None:
     """The other values, if they can go together and are judged here."""
     less = {other: value for other, value in special.items() if other != name}
-    chosen = {**DEFAULTS, **less}
-    return None if conflict(chosen) or judged_apart(chosen) else less
+    return None if barred({**DEFAULTS, **less}) else less

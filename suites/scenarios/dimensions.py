@@ -262,6 +262,11 @@ def judged_apart(chosen: Mapping[str, str]) -> str:
     return _reason(_APART, chosen)
 
 
+def barred(chosen: Mapping[str, str]) -> str:
+    """Why covering arrays have no scenario with these values; empty if they may."""
+    return conflict(chosen) or judged_apart(chosen)
+
+
 def values_of(name: str) -> Iterator[str]:
     """The names of a dimension's values, the default first."""
     return (value.name for value in DIMENSIONS[name])

@@ -20,7 +20,7 @@ from suites.interactions.excluded import VALUES, excluded
 from suites.interactions.judging import Cause, isolated, search
 from suites.oracle.expected import expected
 from suites.oracle.unsharded import played
-from suites.scenarios.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, conflict
+from suites.scenarios.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, barred, conflict
 from suites.scenarios.scenario import Scenario, with_values
 
 ALL = frozenset(Feature)
@@ -48,7 +48,7 @@ def test_every_pair_that_some_scenario_has_is_covered(claims: frozenset[Feature]
 def test_what_cannot_be_is_found_out_before_much_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where claims leave a dimension one value, those that cannot go with it end no long search."""
     looked_at = count()
-    monkeypatch.setattr(searching, "conflict", lambda chosen: conflict(chosen) if next(looked_at) < 100_000 else "much")
+    monkeypatch.setattr(searching, "barred", lambda chosen: barred(chosen) if next(looked_at) < 100_000 else "much")
     assert covering.__wrapped__(frozenset({Feature.FULLY_SHARD}), 4)
     assert next(looked_at) < 100_000
 

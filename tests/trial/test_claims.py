@@ -202,7 +202,7 @@ def test_cases_are_of_float32_where_nothing_else_is_claimed() -> None:
 
 
 def test_only_ranks_ask_the_implementation_for_whole_tensors() -> None:
-    """In the process that judges all tensors are whole, and there is nobody to gather from."""
+    """In the process that judges all tensors are whole, and no other rank to gather from."""
     asked = []
     subject = replace(few, whole=lambda tensor, _: asked.append(tensor) or tensor)
     before = judge(subject)

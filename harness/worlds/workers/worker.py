@@ -144,7 +144,8 @@ class _Worker:
             outcomes = [raised(number, error) for number in ranks]
         else:
             mark_running(ranks[0] if len(ranks) == 1 else None)
-            self._check(), asked()  # what was before is not this program's
+            self._check()  # what was before is not this program's
+            asked()  # nor is what was asked for then
             outcomes = self._role.run(program, args, deadline)
             if os.getpid() != self._pid:  # a copy that the program forked: it must not answer
                 os._exit(0)

@@ -53,7 +53,7 @@ def floats_only(module: Any, output: Any) -> Any:
 
 
 class Through(torch.autograd.Function):
-    """Gives what it is given, so as to be called in backward: autograd lets nobody change that in place.
+    """Gives what it is given, so as to be called in backward: autograd refuses to change that in place.
 
     ``register_full_backward_pre_hook`` does the same.
     """
