@@ -50,9 +50,8 @@ def passing_ends(records: Iterable[Record]) -> Ends:
 
 def distinctive(failing: Iterable[Record], passing: Ends) -> list[Distinctive]:
     """Features that tell failing results from what passes in their run; what fewest passing cases ask for first."""
-    ends = passing + _counted(
-        record for record in failing if not record.passed
-    )  # a stale waiver's is among the passing
+    # A result with a stale waiver may have passed, and is counted already.
+    ends = passing + _counted(record for record in failing if not record.passed)
     names = sorted({name for name, end in ends if end == "fail"} - {"", Feature.FULLY_SHARD})[:_MOST_FEATURES]
     all_failing, all_passing = ends["", "fail"], ends["", "pass"]
     found = [Distinctive(name, ends[name, "fail"], all_failing, ends[name, "pass"], all_passing) for name in names]
