@@ -58,10 +58,19 @@ def _is_left_from_before(scenario: Scenario, found: Difference) -> bool:
     return is_said and Counter(found.torch) <= Counter(found.reference)
 
 
+def _sends_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
+    return _gathers_nothing_in_vain(scenario, found) or _reduces_a_list_once(scenario, found)
+
+
 def _gathers_nothing_in_vain(scenario: Scenario, found: Difference) -> bool:
     looks = scenario.runs in ("eval", "no grad") or scenario.asked == "after forward"
     is_said = found.aspect == "collectives" and (looks or scenario.recompute != DEFAULTS["recompute"])
     return is_said and _gathers_at_most_torchs(found)
+
+
+def _reduces_a_list_once(scenario: Scenario, found: Difference) -> bool:
+    is_said = found.aspect == "collectives" and (scenario.wrapping, scenario.recompute) == ("list", "reentrant")
+    return is_said and set(found.torch) == set(found.reference) and _amounts(found.reference) <= _amounts(found.torch)
 
 
 def _runs_a_list_in_part(scenario: Scenario, found: Difference) -> bool:
@@ -82,9 +91,10 @@ ARGUED = (
     Argued("the same in another order: an all-reduce starts once its reduce-scatter is done", _reduces_later),
     Argued("a backward that raised leaves no gradients that were still on their way", _was_interrupted),
     Argued(
-        "nothing is gathered in vain: a forward without gradients has no place in backward's order, and what is "
-        "recomputed is gathered once, when it is needed",
-        _gathers_nothing_in_vain,
+        "nothing is sent in vain: a forward without gradients has no place in backward's order, what is recomputed is "
+        "gathered once, when it is needed, and a list is reduced once, though re-entrant checkpoints each end a "
+        "backward of their own",
+        _sends_nothing_in_vain,
     ),
     Argued("what a smaller group keeps is gathered from there without the padding of the larger one", _gathers_less),
     Argued(
