@@ -39,14 +39,14 @@ def most_ranks() -> int:
 
 
 @contextmanager
-def offering(ranks: int, implementation: Implementation) -> Iterator[None]:
-    """In this block, ``most_ranks()`` is ``ranks``, and this process judges the implementation."""
-    token, before = _most_ranks.set(ranks), judge(implementation)
+def offering(ranks: int, implementation: Implementation, on: str) -> Iterator[None]:
+    """In this block, ``most_ranks()`` is ``ranks``, and this process judges the implementation on such devices."""
+    token, before = _most_ranks.set(ranks), judge(implementation, on)
     try:
         yield
     finally:
         _most_ranks.reset(token)
-        judge(before)
+        judge(*before)
 
 
 class TimeIsUp(Exception):

@@ -20,7 +20,7 @@ from harness.trial.shrinking import Shrinking
 from harness.trial.soft_assertions import SoftAssertions
 from harness.vendor.bounds import NotClaimed
 from harness.vendor.features import Feature
-from harness.vendor.load import Subject, load_implementation
+from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import OurFault, Program, SubjectFailure, World
 from harness.worlds.make import open_world
 
@@ -178,7 +178,8 @@ class Trial:
 
     def offering(self) -> AbstractContextManager[None]:
         """Let strategies draw world sizes up to what this world has, and features that are claimed."""
-        return offering(self.most_ranks, load_implementation(self.subject.implementation))
+        on = load_backend(self.subject.backend).device_type
+        return offering(self.most_ranks, load_implementation(self.subject.implementation), on)
 
     def why_not_claimed(self) -> str:
         """The features that cases were left out for, each with the implementation's reason not to claim it."""

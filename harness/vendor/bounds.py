@@ -18,6 +18,8 @@ from harness.vendor.features import NEEDS_METHOD, Feature
 Bounded = TypeVar("Bounded", bound=Implementation)
 #: What this process judges; None where nothing bounds what is asked.
 _judged: Implementation | None = None
+#: On which type of device it runs.
+_device_type = "cpu"
 #: What this process was asked for since that was last noted.
 _asked: set[Feature] = set()
 #: How ranks put tensors together; where there are none, all tensors are whole.
@@ -34,10 +36,11 @@ class NotClaimed(BaseException):
         self.feature = feature
 
 
-def judge(implementation: Implementation | None) -> Implementation | None:
-    """Let this process judge an implementation from now on; what it judged before."""
-    global _judged
-    before, _judged = _judged, implementation
+def judge(implementation: Implementation | None, on: str = "cpu") -> tuple[Implementation | None, str]:
+    """Let this process judge an implementation on such devices from now on; what it judged before."""
+    global _judged, _device_type
+    before = _judged, _device_type
+    _judged, _device_type = implementation, on
     return before
 
 
@@ -81,13 +84,18 @@ def averages() -> bool:
     return _judged is None or not _judged.sums_gradients
 
 
+def device_type() -> str:
+    """On which type of device the ranks are."""
+    return _device_type
+
+
 def judged(implementation: Bounded, ranks: int) -> Bounded:
     """The same, judged from now on in this process by programs on so many ranks.
 
     Its functions note what they are asked for, and raise NotClaimed where that goes beyond its claims.
     """
     global _together
-    judge(implementation)
+    judge(implementation, _device_type)
     _together = implementation.whole
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     return replace(

@@ -11,8 +11,9 @@ m the mean of absolute values. Later steps start from weights that differ so, an
     allowed = SAMPLES · max(e) + STEPS_FACTOR · (n + 1) · u · max(m)
 
 with maxima over each parameter with its gradients, buffer, or loss, and all actions. Where all is exact nothing is.
-Tensor parallelism rounds everything anew, of which e in one small tensor is a poor sample: there e is that of the
-tensor that is relatively worst, and n counts all ranks. A loss may be smaller than what it sums: its m is 1 at least.
+Tensor parallelism and the kernels of a device round everything anew, of which e in one small tensor is a poor sample:
+there e is that of the tensor that is relatively worst, and n counts all ranks. A loss may be smaller than what it sums:
+its m is 1 at least.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.data.comparison import Allowance, exact
-from harness.vendor.bounds import averages
+from harness.vendor.bounds import averages, device_type
 from suites.oracle.facts import compared
 from suites.oracle.situation import Situation, Step, Trace
 from suites.oracle.unsharded import State, Unsharded, played_with_sizes
@@ -165,8 +166,8 @@ def allowed(
     errors, sizes = measured(tensors_of(rounded), tensors_of(wide), magnitudes)
     unit = max(torch.finfo(dtype).eps / 2 for dtype in (case.torch_dtype, *case.policy.values()))
     scale = 2.0**-29 if case.torch_dtype == torch.float64 else 1.0
-    tensor_parallel = case.data_ranks < case.world_size
-    worst = max(errors[name] / size for name, size in sizes.items() if size) if tensor_parallel else 0.0
+    anew = case.data_ranks < case.world_size or device_type() != "cpu"
+    worst = max(errors[name] / size for name, size in sizes.items() if size) if anew else 0.0
     bounds = {
         name: SAMPLES * scale * max(errors[name], worst * size) + STEPS_FACTOR * (case.world_size + 1) * unit * size
         for name, size in sizes.items()
@@ -210,9 +211,9 @@ def _most(tensor: Tensor) -> float:
 
 def expected(case: Situation) -> Expected:
     """The same for the same case: both worlds ask."""
-    return _expected(case, averages())
+    return _expected(case, averages(), device_type())
 
 
 @lru_cache(maxsize=64)
-def _expected(case: Situation, averages: bool) -> Expected:
+def _expected(case: Situation, averages: bool, device: str) -> Expected:
     return Expected(case)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.data.comparison import difference
+from harness.vendor.bounds import judge
 from reference_models import nets
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.net_strategies import (
@@ -33,6 +34,7 @@ from suites.kit.trees import is_closed
 from suites.oracle.expected import expected
 from suites.oracle.situation import tensors_in
 from suites.oracle.unsharded import State, played
+from suites.scenarios.scenario import Scenario
 
 ANY_CASE = st.one_of(
     generated_cases(),
@@ -164,6 +166,17 @@ def test_rounding_is_allowed_and_a_wrong_scale_is_not(case: GeneratedCase) -> No
     ]
     assert not off(case, rounded)
     assert off(case, doubled)
+
+
+def test_a_tensor_may_round_on_a_device_as_the_worst_one_does() -> None:
+    """A bias that rounds by 7e-17 on the CPU, behind group norms that round by 7e-15, did by 8.3e-15 on a device."""
+    case = Scenario(net="norms", rows="fewer")
+    bounds = []
+    for device_type in ("cpu", "simulated"):
+        before = judge(None, device_type)
+        bounds.append(expected(case).within("'gradients' 'blocks.2.first.layer.bias'", torch.empty(0)))
+        judge(*before)
+    assert bounds[0] < 8.3e-15 < bounds[1] < 1e-11
 
 
 def off(case: GeneratedCase, entries: list[State]) -> bool:

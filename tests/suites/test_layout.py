@@ -23,7 +23,7 @@ def flat() -> Iterator[None]:
     """An implementation is judged whose ranks hold stretches of numbers."""
     before = judge(FLAT)
     yield
-    judge(before)
+    judge(*before)
 
 
 def same(got: Any, want: Any) -> bool:
@@ -71,4 +71,4 @@ def test_rows_of_torchs_are_compared_rank_by_rank() -> None:
     before = judge(replace(FLAT, claims=FLAT.claims | {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED}))
     parts = [WHOLE.flatten()[:4], WHOLE.flatten()[4:]]
     assert put_end_to_end(parts, [WHOLE, WHOLE], 2) is parts
-    judge(before)
+    judge(*before)

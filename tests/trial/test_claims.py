@@ -186,7 +186,7 @@ def test_functions_refuse_what_is_not_claimed() -> None:
         with pytest.raises(NotClaimed, match="other dtypes than float32"):
             bounded.fully_shard(nn.Linear(2, 2, dtype=torch.float64))
     finally:
-        judge(before)
+        judge(*before)
 
 
 def test_cases_are_of_float32_where_nothing_else_is_claimed() -> None:
@@ -197,7 +197,7 @@ def test_cases_are_of_float32_where_nothing_else_is_claimed() -> None:
             NetCase(2, Stack(2, ("linear",)), dtype="float64", exact=exact).fitted().dtype for exact in (True, False)
         ]
     finally:
-        judge(before)
+        judge(*before)
     assert dtypes == ["float64", "float32"]
 
 
@@ -214,7 +214,7 @@ def test_only_ranks_ask_the_implementation_for_whole_tensors() -> None:
         assert len(asked) == 1
     finally:
         judged(few, 2)
-        judge(before)
+        judge(*before)
 
 
 def test_what_is_sharded_already_is_not_looked_at_again() -> None:
@@ -229,7 +229,7 @@ def test_what_is_sharded_already_is_not_looked_at_again() -> None:
         judge(few)
         bounded.fully_shard(net)
     finally:
-        judge(before)
+        judge(*before)
 
 
 def test_nothing_bounds_what_is_asked_outside_of_runs() -> None:
