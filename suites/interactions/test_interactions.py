@@ -91,9 +91,11 @@ def test_a_module_may_run_twice_and_be_recomputed_by_re_entering_autograd(trial:
 
 
 @requirement("interactions/state-between-of-pairs", SHARDED, Feature.RESHARD_TO_GROUP, Feature.PREFETCH, ranks=4)
-def test_state_may_be_asked_for_between_passes_of_smaller_groups(trial: Trial) -> None:
-    """A state dict may be asked for between forward and backward of modules that are kept in smaller groups."""
-    follows(trial, Scenario(mesh="4", wrapping="shared", reshard="pairs", prefetch="forward", asked="between"))
+@example(case=Scenario(mesh="4", wrapping="parts", runs="no grad", reshard="pairs", prefetch="forward", asked="before"))
+@given(case=st.just(Scenario(mesh="4", wrapping="shared", reshard="pairs", prefetch="forward", asked="between")))
+def test_state_may_be_asked_for_between_passes_of_smaller_groups(trial: Trial, case: Scenario) -> None:
+    """A state dict may be asked for between a forward and the next pass of modules that are kept in smaller groups."""
+    follows(trial, case)
 
 
 @requirement("interactions/unused-and-frozen", SHARDED, Feature.UNUSED_PARAMETERS)

@@ -211,6 +211,14 @@ APART = (
         asked=("between", "after forward"),
         prefetch=("forward", "both"),
     ),
+    _no(
+        "interactions/state-between-of-pairs",
+        reshard="pairs",
+        asked="before",
+        prefetch=("forward", "both"),
+        runs=("no grad", "eval"),
+        wrapping=("parts", "shared"),
+    ),
     _no("interactions/unused-and-frozen", gradients="unused reduced", runs="skipped", life="frozen and thawed"),
     _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
     _no(
