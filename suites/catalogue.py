@@ -18,6 +18,7 @@ from itertools import groupby
 
 import suites
 from harness.data.kinds import WORLDS
+from harness.data.text import unique
 from harness.records.reader import Run, read_run
 from harness.records.record import Record, Verdict
 from harness.requirement import Requirement
@@ -92,12 +93,21 @@ def requirements() -> Iterator[str]:
         "[Your own model](vendors.md#your-own-model) is judged by six more, which are not counted here: they are about "
         "a model, whichever a run names, and no run of the suites has them."
     )
+    yield ""
+    yield f"Chapters: {' · '.join(f'[{chapter}](#{chapter})' for chapter in CHAPTERS)}."
     for chapter, members in groupby(entries(), lambda entry: entry.requirement.chapter):
-        yield from ("", f"## {chapter}", "", "| id | level | statement | needs | source |", "|---|---|---|---|---|")
-        for entry in members:
+        found = list(members)
+        yield from ("", f"## {chapter}", "", f"In {', '.join(unique(map(_link, found)))}.", "")
+        yield from ("| id | level | statement | needs | source |", "|---|---|---|---|---|")
+        for entry in found:
             needed, source = _needs(entry.requirement), entry.requirement.source
             cells = (f"`{entry.requirement.id}`", entry.requirement.level, _cell(entry.statement), needed, source)
             yield f"| {' | '.join(cells)} |"
+
+
+def _link(entry: Entry) -> str:
+    file = f"{entry.module.replace('.', '/')}.py"
+    return f"[`{file}`](../{file})"
 
 
 def _needs(found: Requirement) -> str:
