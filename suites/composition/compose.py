@@ -149,6 +149,10 @@ class ComposedCase(TrainingCase):
         *what, rank = salt
         return super().numbers(shape, *what, 0 if self.same_inputs or not all(spread_by(self).values()) else rank)
 
+    def divisor_of_sum(self, name: str) -> float:
+        """One; where no act takes care of a parameter, ranks have the same gradient, and none is added."""
+        return 1.0 if spread_by(self)[name] else self.world_size
+
 
 #: Bottom-up, a comma per level of the tree; f: fully_shard, r: replicate, m: explicit, a: what a policy chooses, too.
 NESTINGS: dict[str, tuple[Act, ...]] = {

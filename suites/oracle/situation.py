@@ -65,6 +65,10 @@ class Situation(Case):
         """The same of one parameter; another where ranks have values of their own of it."""
         return self.divisor
 
+    def divisor_of_sum(self, name: str) -> float:
+        """The same where gradients are sums over ranks; of what nothing spreads, a rank has its own alone."""
+        return 1.0
+
     def unit_of(self, name: str) -> str:
         """The sharded module that a parameter is communicated with, or "root"; asked only where units are named."""
         raise NotImplementedError

@@ -171,7 +171,8 @@ class Unsharded(Trained):
 
     def parts(self, name: str, gradients: list[Tensor | None]) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
-        parameter, divisor = self.named[name], self.case.divisor_of(name) if averages() else 1.0
+        parameter = self.named[name]
+        divisor = self.case.divisor_of(name) if averages() else self.case.divisor_of_sum(name)
         parts = [gradient.to(self.reduced_in) / divisor for gradient in gradients if gradient is not None]
         wanted = self.case.zeros_for_unused and parameter.requires_grad
         return [torch.zeros_like(parameter)] if wanted and not parts else parts

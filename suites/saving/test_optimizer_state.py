@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.vendor.bounds import averages
 from suites.composition.compose import Composite
 from suites.kit.strategies import costly, examples_first, world_sizes
 from suites.oracle.expected import Expected
@@ -95,8 +94,7 @@ def test_a_net_sharded_by_a_policy_keeps_the_same(trial: Trial, case: KeptCase) 
 def test_a_net_whose_units_alone_are_sharded_keeps_the_same(trial: Trial, case: KeptCase) -> None:
     """Where only two submodules are sharded, a net's optimizer keeps what it keeps for the net sharded as a whole."""
     keeps(trial, replace(case, acts=PLANS["whole"]))
-    if averages():  # or what is outside of the submodules has another scale
-        keeps(trial, case)
+    keeps(trial, case)
 
 
 @requirement("optimizer-state/into-a-fresh-one", *SHARDED, ranks=2, source="E1 E2")
