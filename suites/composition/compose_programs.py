@@ -30,7 +30,7 @@ def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
     """Build the net and apply what the case says."""
     net = case.build().to(rank.device)
     for place in sorted({act.place for act in case.acts if act.place}) if case.route == "compiled" else ():
-        net.get_submodule(place).compile(backend="eager")  # what is traced is the same, and nothing is generated
+        compiled(net.get_submodule(place))
     taken: list[str] = []
     for act in case.acts:
         places = chosen(net, act, taken)
@@ -40,6 +40,14 @@ def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
             call(rank, case, act.function, net.get_submodule(place))
         taken += places if act.function != "checkpoint" else ()
     return net
+
+
+def compiled(module: nn.Module) -> None:
+    """Compile it in place. Groups in Python are as opaque to tracing as those in C++: it goes on after their calls."""
+    from torch._dynamo import trace_rules  # which takes seconds to import
+
+    trace_rules.add("harness")
+    module.compile(backend="eager")  # what is traced is the same, and nothing is generated
 
 
 def call(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:

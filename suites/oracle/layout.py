@@ -73,6 +73,8 @@ def _joined(gots: list[Any], dues: list[Any]) -> list[Any]:
         return [None if isinstance(got, Tensor) and not got.any() else got for got in gots]
     if all(isinstance(due, Tensor) and due.shape == dues[0].shape for due in dues):
         return gots if lies_in_rows() else _whole_of_parts(gots, dues[0])
+    if any(isinstance(got, dict) for got in gots) and all(isinstance(due, dict) for due in dues):
+        gots = [{} if got is None else got for got in gots]  # of a parameter of which it has no part
     if all(isinstance(each, dict) for each in (*gots, *dues)):
         keys = dict.fromkeys(key for each in (*dues, *gots) for key in each)
         columns = {key: _joined([got.get(key) for got in gots], [due.get(key) for due in dues]) for key in keys}
@@ -90,6 +92,8 @@ def _whole_of_parts(parts: list[Any], due: Tensor) -> list[Any]:
     held = [part for part in parts if isinstance(part, Tensor)]
     if all(part.shape == due.shape for part in held) and len(held) == len(parts):
         return parts
+    if held and not due.dim():  # a count, which is the same on all
+        return [held[0] if part is None else part for part in parts]
     if not held or sum(part.numel() for part in held) != due.numel():
         return parts
     flat = torch.cat([part.flatten() for part in held])

@@ -30,14 +30,18 @@ def _values(*plain: str, **needing: Feature) -> tuple[Value, ...]:
 
 _POLICY = (Feature.MIXED_PRECISION,)
 
-#: Each dimension, by the name of its field of ``Scenario``.
+#: Each dimension, by the name of its field of ``Scenario``. An optimizer tells a gradient of zeros from none.
 DIMENSIONS: dict[str, tuple[Value, ...]] = {
     "net": (
         *_values("linear", "attention", "convolution"),
         Value("embedding", (Feature.UNEVEN_ROWS,)),  # of five words
-        *_values("norms", "tied", "unused", "frozen", "dtypes", "empty"),
+        *_values("norms", "tied", unused=Feature.NONE_FOR_UNUSED),
+        *_values("frozen", "dtypes", "empty"),
     ),
-    "runs": _values("once", "twice", "skipped", "no grad", "eval", method=Feature.FORWARD_METHOD),
+    "runs": (
+        *_values("once", "twice", skipped=Feature.NONE_FOR_UNUSED),
+        *_values("no grad", "eval", method=Feature.FORWARD_METHOD),
+    ),
     "wrapping": (
         *_values("blocks", "parts", "root", "wrapper"),
         Value("list", (Feature.MODULE_LISTS,)),

@@ -49,6 +49,16 @@ def test_parts_make_the_whole(parts: list[Any], shards: int) -> None:
 
 
 @pytest.mark.usefixtures("flat")
+def test_a_rank_without_a_part_may_keep_nothing_of_a_parameter() -> None:
+    """An optimizer skips what has no gradient: other ranks keep all, and if none does, that is seen."""
+    kept = {"momentum": WHOLE, "step": torch.tensor(1.0)}
+    gots = [{"weight": {**kept, "momentum": part}} for part in WHOLE.flatten().split(3)] + [{"weight": None}]
+    dues = [{"weight": kept}] * 3
+    assert same(put_end_to_end(gots, dues, 3), dues)
+    assert not same(put_end_to_end([{"weight": None}] * 3, dues, 3), dues)
+
+
+@pytest.mark.usefixtures("flat")
 def test_what_is_no_part_stays() -> None:
     """Too few numbers, a gradient that nothing is due for, and results that differ by rank are left as they are."""
     few = [{"weight": torch.zeros(2)}, {"weight": torch.zeros(2)}]

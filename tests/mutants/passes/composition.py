@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -109,11 +110,15 @@ def shard_within_replicas_alone(module: nn.Module, policy: Any = None, strategy:
     return strategies.shard(module, policy, "FULL_SHARD" if hybrid else strategy, mesh["shard"] if hybrid else mesh)
 
 
-def traced_with_the_module(module: Any, **options: Any) -> Any:
-    """Let a compiler trace what gathers and frees, as if it were the module's mathematics."""
-    hooks = {name: vars(moments)[name].__wrapped__ for name in ("before_forward", "after_forward")}
+def left_out_of_graphs(module: Any, **options: Any) -> Any:
+    """Let a compiler trace what gathers and frees, and do none of it there."""
+    hooks = {name: _unless_compiled(vars(moments)[name].__wrapped__) for name in ("before_forward", "after_forward")}
     with patch.multiple(moments, **hooks):
         return shard_as_the_reference(module, **options)
+
+
+def _unless_compiled(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: None if torch.compiler.is_compiling() else hook(*args)
 
 
 leaves_own_parameters_alone = called_otherwise("composition/checkpoint-under-root", own_left_out)
@@ -137,9 +142,9 @@ frees_under_shard_grad_op = strategic(
     shard=shard_instead(lambda name: "FULL_SHARD" if name == "SHARD_GRAD_OP" else name),
 )
 forgets_the_type_of_state_dicts = strategic("composition/strategies-state-dict", state_dict_type=lambda _: "sharded")
-is_traced_with_the_module = replace(reference, name=name_of("composition/compiled"), fully_shard=traced_with_the_module)
+does_nothing_in_graphs = replace(reference, name=name_of("composition/compiled"), fully_shard=left_out_of_graphs)
 waits_for_a_type = strategic("composition/strategies-state-dict", shard=shard_without_whole_states)
 
 #: Which children are replicated, a list of groups tells as well.
 ALSO_KILLED_BY = dict.fromkeys(("replicates_the_root_alone", "does_not_replicate"), ("grouping/replicated-children",))
-RAISES = ("shards_replicated_modules", "is_traced_with_the_module")
+RAISES = ("shards_replicated_modules", "does_nothing_in_graphs")
