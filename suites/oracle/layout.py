@@ -52,8 +52,9 @@ def seen(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
 
 
 def put_together(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
-    """A copy of all of a sharded tensor, which its ranks put together; of any other as it is."""
-    return own(whole(tensor, tensor if parameter is None else parameter)).detach().clone()
+    """A copy of all of a sharded tensor, which its ranks put together; of any other, and of a count, as it is."""
+    is_count = parameter is not None and not tensor.dim()
+    return own(tensor if is_count else whole(tensor, tensor if parameter is None else parameter)).detach().clone()
 
 
 def put_end_to_end(gots: list[Any], dues: list[Any], shards: int) -> list[Any]:

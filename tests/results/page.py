@@ -14,7 +14,7 @@ INTRODUCTION = """\
 
 What the suites say of software that others wrote, through the [adapters](../../examples/adapters), and of torch's own
 on other backends. Each line is one run of the profile `quick`; *not run* is what the machine lacks, or a world that an
-adapter rules out. Libraries are judged without `suites/interactions` and `suites/collectives`, MPI as a backend by
+adapter rules out. Libraries are judged without `suites/collectives`, which is about backends, MPI as a backend by
 `suites/collectives` and parity alone.
 
 ```sh
