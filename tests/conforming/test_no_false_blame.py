@@ -43,7 +43,10 @@ TRIED_BY = {
     "layouts:cuts_columns": ("parity/exact", "parity/general", "meta/step-after-reset", "autograd/unused-module"),
     "layouts:takes_even_rows": ("parity/exact", "precision/general", "refusals/twice", "generated/tied"),
     "layouts:takes_float32": ("parity/general", "generated/nets", "accumulation/quiet", "state-dict/values"),
-    "layouts:gives_sums": ("parity/exact", "accumulation/quiet", "precision/general", "composition/checkpoint-inside"),
+    "layouts:gives_sums": (
+        *("parity/exact", "accumulation/quiet", "precision/general", "generated/hybrid"),
+        "composition/checkpoint-inside",
+    ),
     "layouts:keeps_replicas": ("parity/exact", "parity/general", "generated/frozen", "autograd/containers"),
     "backends:adds_in_reverse": SUMS,
     "backends:all_reduces_in_two_steps": SUMS,
