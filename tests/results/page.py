@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -73,7 +74,8 @@ def _sections(summaries: Sequence[Summary], causes: Sequence[Cause]) -> Iterator
         failures = failures_of(summaries, subject)
         own = [cause for cause in causes if cause.subject == subject]
         explained = {name for cause in own for name in cause.requirements}
-        rows = sorted((_cause_row(cause, failures) for cause in own), key=lambda row: -row[0])
+        named = Counter(name for cause in own for name in cause.requirements)
+        rows = sorted((_cause_row(cause, failures, named) for cause in own), key=lambda row: -row[0])
         rows += [
             (one.results, name, one.cause, f"`{name}`", "") for name, one in failures.items() if name not in explained
         ]
@@ -82,12 +84,16 @@ def _sections(summaries: Sequence[Summary], causes: Sequence[Cause]) -> Iterator
             yield f"\n### {subject}\n\n{_HEAD}\n{table}\n"
 
 
-def _cause_row(cause: Cause, failures: dict[str, Failure]) -> tuple[int, str, str, str, str]:
-    """How many results fail for a cause, the cause, what was said first, the requirements, and what shows it."""
+def _cause_row(cause: Cause, failures: dict[str, Failure], named: Counter[str]) -> tuple[int, str, str, str, str]:
+    """How many results fail for a cause, the cause, what was said first, the requirements, and what shows it.
+
+    What was said of a requirement that several causes name may be about another of them, and is not shown.
+    """
     there = [failures[name] for name in cause.requirements if name in failures]
     shown = f"[script](defects/{cause.script})" if cause.script else cause.reason
     names = ", ".join(f"`{name}`" for name in cause.requirements)
-    said = f"`{there[0].cause.replace('`', '')}`" if there else ""
+    own = [failures[name].cause for name in cause.requirements if name in failures and named[name] == 1]
+    said = f"`{own[0].replace('`', '')}`" if own else ""
     return sum(one.results for one in there), cause.what, said, names, shown
 
 
