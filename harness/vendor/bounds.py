@@ -98,9 +98,12 @@ def judged(implementation: Bounded, ranks: int) -> Bounded:
     judge(implementation, _device_type)
     _together = implementation.whole
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
+    replicate, as_shards = implementation.replicate, implementation.replicate_fsdp
     return replace(
         implementation,
         fully_shard=shard and _bounded_sharding(shard, ranks, WeakSet()),
+        replicate=replicate and _bounded_replicating(replicate),
+        replicate_fsdp=as_shards and _bounded_replicating(as_shards),
         mixed_precision_policy=policy and partial(_policy, policy),
     )
 
@@ -117,12 +120,27 @@ def _bounded_sharding(shard: Callable[..., Any], ranks: int, done: WeakSet[Any])
         given = [p for each in modules for p in _whole_parameters(each, done)]
         if _has_uneven_rows(given, ranks, **options):
             asks_for(Feature.UNEVEN_ROWS)
-        if any(str(p.dtype) != "torch.float32" for p in given):
-            asks_for(Feature.OTHER_DTYPES)
+        _asks_for_dtypes(modules)
         done.update(modules)
         return shard(module, **options)
 
     return bounded
+
+
+def _bounded_replicating(replicate: Callable[..., Any]) -> Callable[..., Any]:
+    """``replicate`` with a look at the dtypes that it is given."""
+
+    @wraps(replicate)
+    def bounded(module: Any, *args: Any, **options: Any) -> Any:
+        _asks_for_dtypes([module] if hasattr(module, "children") else [])
+        return replicate(module, *args, **options)
+
+    return bounded
+
+
+def _asks_for_dtypes(modules: Iterable[Any]) -> None:
+    if any(str(p.dtype) != "torch.float32" for each in modules for p in each.parameters()):
+        asks_for(Feature.OTHER_DTYPES)
 
 
 def _has_uneven_rows(

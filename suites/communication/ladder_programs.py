@@ -73,7 +73,8 @@ def in_order(
     rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False, hooked: bool = False
 ) -> dict[str, list[str]]:
     """The second forward and backward in words; ``ahead`` says which of them lists are for."""
-    asks_for(Feature.ONE_MESSAGE)  # groups are known by their numbers
+    asks_for(Feature.ONE_MESSAGE)
+    asks_for(Feature.ROW_LAYOUT)  # groups are known by their numbers
     stack = Ladder(rank, case, recomputed=recomputed, hooked=hooked)
     for place, others in case.ahead if ahead else ():
         names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *others)]
@@ -149,11 +150,11 @@ def unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:
             works.append(dist.all_reduce(total, async_op=True))
         for handle in stack.handles[::2]:
             handle.wait()
-        forward = stack.do("forward", case.shown(0))
+    forward = stack.do("forward", case.shown(0))
     for work in works:
         work.wait()
     return {
         "trace": [forward, stack.do("backward", case.shown(1))],
         "sums": [total[0].item() for total in sums],
-        "gathers": [entry for entry in entries if entry["op"] == "all_gather"],
+        "gathers": [entry for entry in [*entries, *forward["collectives"]] if entry["op"] == "all_gather"],
     }

@@ -68,12 +68,16 @@ def each_unit(case: TrainingCase) -> list[str]:
 class RecordedStack(ShardedStack):
     """The stack of a case, on one rank, that notes what each action communicates."""
 
+    def act(self, action: str) -> State:
+        """Do an action, and note what it communicates."""
+        with self.rank.collectives() as self.entries:
+            return super().act(action)
+
     def do(self, action: str, shown: Any) -> State:
-        """Do an action; what can be seen then, the collectives that were issued, and where gradients lie."""
-        with self.rank.collectives() as entries:
-            seen = super().do(action, shown)
+        """Do an action; what can be seen then, the collectives that it issued, and where gradients lie."""
+        seen = super().do(action, shown)
         devices = {str(parameter.grad.device) for parameter in self.held.values() if parameter.grad is not None}
-        return {**seen, "collectives": entries, "devices": sorted(devices)}
+        return {**seen, "collectives": self.entries, "devices": sorted(devices)}
 
 
 #: A program: do all actions; what could be seen after each.

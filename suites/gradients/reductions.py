@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -126,10 +127,14 @@ def play_with_hooks(rank: Rank, case: TrainingCase, in_stream: bool = False) -> 
 
 
 def play_with_replicas_by_hook(rank: Rank, case: TrainingCase) -> list[State]:
-    """What can be seen on shards whose replicas are averaged by a hook of the user's."""
+    """What can be seen on shards whose replicas are averaged, or summed, by a hook of the user's."""
     mesh = rank.mesh(case.mesh, ("replicate", "shard"))
-    group = mesh.get_group("replicate")
-    return hooked(rank, case, lambda part: dist.all_reduce(part, op=dist.ReduceOp.AVG, group=group), mesh=mesh["shard"])
+    reduce = partial(
+        dist.all_reduce,
+        op=dist.ReduceOp.AVG if averages() else dist.ReduceOp.SUM,
+        group=mesh.get_group("replicate"),
+    )
+    return hooked(rank, case, reduce, mesh=mesh["shard"])
 
 
 def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:

@@ -9,21 +9,21 @@ without one after the other; what cannot be left out remains::
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
-from harness.trial import Trial
+from harness.trial import Trial, most_ranks
 from harness.vendor.bounds import claims
 from harness.vendor.load import load_backend
 from harness.worlds.base import SubjectFailure
-from suites.interactions.covering import covering
+from suites.interactions.covering import available, covering
 from suites.interactions.excluded import VALUES, excluded
 from suites.kit.strategies import is_thorough
 from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.scenarios.dimensions import DEFAULTS, barred
+from suites.scenarios.dimensions import barred
 from suites.scenarios.scenario import Scenario, with_values
 from suites.scenarios.sharding import play
 
@@ -69,16 +69,24 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
     left_out = excluded(claims(), trial.most_ranks, strength(trial))
     trial.combinations.plan(VALUES, [one.values for one in scenarios], left_out)
-    causes = search(scenarios, partial(failure_of, trial, test))
+    failures: dict[Scenario, SubjectFailure | None] = {}
+
+    def fails(one: Scenario) -> SubjectFailure | None:
+        failures[one] = failure_of(trial, test, one)
+        return failures[one]
+
+    causes = search(scenarios, fails)
     for cause in causes:
         trial.combinations.blame(cause.values, str(cause))
     if not causes:
         return
-    first = failure_of(trial, test, next(iter(causes)).scenario)
+    first = next(iter(causes)).scenario
     words = [f"{cause} ({count} of {len(scenarios)} scenarios)" for cause, count in causes.items()]
     if len(causes) == MOST_CAUSES:
         words.append(f"after {MOST_CAUSES} causes the other scenarios were not tried")
-    found = first or SubjectFailure("it did not fail again", "flaky")
+    found = failure_of(trial, test, first) or SubjectFailure(
+        f"tried again it passed; before: {failures[first]}", "flaky"
+    )
     raise SubjectFailure("; ".join(words) + f". The first: {found}", found.cause, found.outcomes)
 
 
@@ -108,7 +116,7 @@ def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any])
             if known is None:
                 known = isolated(changed, lambda one: failure_of(one) is not None)
                 causes[known] = 1
-                if len(causes) == MOST_CAUSES or not known.scenario.special:
+                if len(causes) == MOST_CAUSES or not special(known.scenario):
                     return causes
             else:
                 causes[known] += changed == scenario
@@ -129,14 +137,14 @@ class Cause:
     @property
     def needed(self) -> dict[str, str]:
         """The values that cannot be left out, since without them the others cannot be."""
-        special = self.scenario.special
-        found = {name: value for name, value in special.items() if without(special, name) is None}
-        return found if len(found) < len(special) else {}
+        chosen = special(self.scenario)
+        found = {name: value for name, value in chosen.items() if without(self.scenario, name) is None}
+        return found if len(found) < len(chosen) else {}
 
     @property
     def values(self) -> dict[str, str]:
         """The values that fail; those that they need are not among them."""
-        return {name: value for name, value in self.scenario.special.items() if name not in self.needed}
+        return {name: value for name, value in special(self.scenario).items() if name not in self.needed}
 
     def __str__(self) -> str:
         words = [f"{name}={value}" for name, value in self.values.items()]
@@ -151,30 +159,41 @@ class Cause:
 
     def explains(self, scenario: Scenario) -> bool:
         """Whether a scenario has all these values."""
-        return self.scenario.special.items() <= scenario.special.items()
+        return special(self.scenario).items() <= scenario.values.items()
 
     def avoided(self, scenario: Scenario, others: Iterable[Cause]) -> Scenario | None:
         """The scenario with one of these values at its default, so that no cause explains it; None if there is none."""
-        for name in self.scenario.special:
-            less = without(scenario.special, name)
-            if less is not None and not any(cause.explains(with_values(less)) for cause in (self, *others)):
-                return with_values(less, scenario.seed)
+        for name in special(self.scenario):
+            less = without(scenario, name)
+            if less is not None and not any(cause.explains(less) for cause in (self, *others)):
+                return less
         return None
 
 
 def isolated(scenario: Scenario, fails: Fails) -> Cause:
     """The cause of a failing scenario's failure: no single value more can be left out."""
-    chosen, smaller = scenario.special, True
+    chosen, smaller = scenario, True
     while smaller:
         smaller = False
-        for name in list(chosen):
+        for name in special(chosen):
             less = without(chosen, name)
-            if less is not None and fails(with_values(less, scenario.seed)):
+            if less is not None and fails(less):
                 chosen, smaller = less, True
-    return Cause(with_values(chosen, scenario.seed))
+    return Cause(chosen)
 
 
-def without(special: Mapping[str, str], name: str) -> dict[str, str] | None:
-    """The other values, if they can go together and are judged here."""
-    less = {other: value for other, value in special.items() if other != name}
-    return None if barred({**DEFAULTS, **less}) else less
+def without(scenario: Scenario, name: str) -> Scenario | None:
+    """The scenario with a plain value of this dimension, if that can go with the others and is judged here."""
+    less = {**scenario.values, name: plain()[name]}
+    return None if barred(less) else with_values(less, scenario.seed)
+
+
+def special(scenario: Scenario) -> dict[str, str]:
+    """The values that are not plain."""
+    common = plain()
+    return {name: chosen for name, chosen in scenario.values.items() if chosen != common[name]}
+
+
+def plain() -> dict[str, str]:
+    """The value of every dimension that is nothing special: the default, or the first that is claimed."""
+    return {name: values[0] for name, values in available(claims(), most_ranks()).items()}

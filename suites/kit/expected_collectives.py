@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suites.kit.cases import NetCase
+from suites.oracle.layout import lies_in_rows
 
 #: How often each collective came, in words, sorted.
 Counts = dict[str, int]
@@ -106,8 +107,8 @@ def in_words(entry: dict[str, Any]) -> str:
 
 
 def words(op: str, count: int, what: str, ranks: list[int]) -> str:
-    """A collective of so many bytes, or numbers of a dtype."""
-    return f"{op} of {count} {what} on ranks {ranks}"
+    """A collective of so many bytes, or numbers of a dtype; of how many is open where rows need not lie as torch's."""
+    return f"{op} of {f'{count} ' if lies_in_rows() else ''}{what} on ranks {ranks}"
 
 
 def by_op(entry: dict[str, Any]) -> str:

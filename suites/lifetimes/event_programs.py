@@ -153,7 +153,8 @@ def live(rank: Rank, case: GeneratedCase, setting: str = "gradient_sync") -> Ent
 
     What an implementation does once, when it first runs, is its own business.
     """
-    asks_for(Feature.ONE_MESSAGE)  # groups are known by their numbers
+    asks_for(Feature.ONE_MESSAGE)
+    asks_for(Feature.ROW_LAYOUT)  # groups are known by their numbers
     net = Watched(rank, case)
     actions = [action.replace("gradient_sync", setting) for action in replace(case, steps=1).actions]
     for _ in range(2):

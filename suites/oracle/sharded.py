@@ -82,10 +82,14 @@ class Sharded(Trained):
 
     def do(self, action: str, shown: Collection[str]) -> State:
         """Do an action; what can be seen then."""
-        verb, _, what = action.partition(" ")
-        found = getattr(self, verb)(what) or {}
+        found = self.act(action)
         hidden = UNDER_WAY if self.is_under_way else ()
         return {"found": found, **{name: getattr(self, f"see_{name}")() for name in shown if name not in hidden}}
+
+    def act(self, action: str) -> State:
+        """Do an action; what it gives."""
+        verb, _, what = action.partition(" ")
+        return getattr(self, verb)(what) or {}
 
     def do_all(self, actions: Iterable[str]) -> None:
         """Do some actions, of which nothing is to be seen."""

@@ -30,7 +30,7 @@ from suites.parameters.extension_programs import (
     unshard_unpadded,
 )
 
-OWN = (Feature.FULLY_SHARD, Feature.EXTENSIONS)
+OWN = (Feature.FULLY_SHARD, Feature.EXTENSIONS, Feature.ROW_LAYOUT)
 #: What a refusal to hold such weights over groups of ranks may name.
 IN_GROUPS = ("reshard_after_forward", "extension", "fsdp_pre_all_gather", "all_gather_output")
 #: Tried before any drawn case: nested modules that are gathered again, rows that ranks do not divide, and two steps.
@@ -147,7 +147,7 @@ def test_hooks_that_do_not_fit_the_protocol_are_refused(trial: Trial, kind: str)
     trial.refuses(ShardedCoded.play, case, "fsdp_pre_all_gather", "fsdp_post_all_gather", error=TYPE_ERRORS)
 
 
-@requirement("extensions/refuses-unpadded", *OWN, ranks=2)
+@requirement("extensions/refuses-unpadded", *OWN, Feature.UNEVEN_ROWS, ranks=2)
 @given(case=coded_cases(kind="Unpadded", net=Stack(3, ("mlp",), 1, bias=False), sharded=(), world_size=2))
 def test_tensors_without_padding_are_refused_where_rows_are_missing(trial: Trial, case: CodedCase) -> None:
     """A rank of fewer rows whose pre-hook sends tensors without padding raises an error that says so."""

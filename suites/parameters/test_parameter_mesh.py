@@ -14,7 +14,7 @@ from suites.oracle.expected import expected
 from suites.oracle.judging import follows, follows_or_refuses, sees
 from suites.parameters.experts import DescribedApart, ExpertCase, ShardedExperts, calls_of, expert_cases
 
-OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH)
+OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 #: Two experts in a stack, each cut over two ranks, of which each has two rows of it.
 STACKED = ExpertCase(4, Stack(4, ("mlp",)), exact=True, steps=1, cut=1, stacked=True)
 

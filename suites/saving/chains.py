@@ -11,16 +11,21 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from harness.data.case import Case
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
 from suites.kit.cases import CaseOnMesh, draw, fill, mixed
 from suites.oracle.layout import shard
 from suites.oracle.situation import STEP, Situation
 from suites.oracle.unsharded import Unsharded
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
 #: How many rows a rank's batch has.
@@ -137,6 +142,11 @@ class CheckpointCase(CaseOnMesh, Situation):
     meta: bool = False
     more_saved: tuple[Layout, ...] = ()
     more_loaded: tuple[Layout, ...] = ()
+
+    def fitted(self) -> Self:
+        """Loaded in float32 as well, where other dtypes are not claimed."""
+        fitted = super().fitted()
+        return fitted if Feature.OTHER_DTYPES in claims() else replace(fitted, loaded_dtype="float32")
 
     @property
     def world_size(self) -> int:  # type: ignore[override]

@@ -159,7 +159,7 @@ def test_names_that_do_not_fit_are_refused_or_listed(trial: Trial) -> None:
     trial.refuses(partial(programs.loaded_otherwise, lose=False), FIXED, "other")
 
     def wanted(number: int) -> Any:
-        left = FIXED.part(number, first, dict(FIXED.other().named_parameters())[first])
+        left = FIXED.seen(number, first, dict(FIXED.other().named_parameters())[first])
         return {"missing": [first], "unexpected": ["other"], "net": {**FIXED.held(number)["net"], first: left}}
 
     finds(trial, programs.loaded_otherwise, FIXED, wanted, False)

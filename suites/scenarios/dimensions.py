@@ -36,7 +36,9 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *_values("linear", "attention", "convolution"),
         Value("embedding", (Feature.UNEVEN_ROWS,)),  # of five words
         *_values("norms", "tied", unused=Feature.NONE_FOR_UNUSED),
-        *_values("frozen", "dtypes", "empty"),
+        Value("frozen"),
+        Value("dtypes", (Feature.OTHER_DTYPES,)),
+        Value("empty"),
     ),
     "runs": (
         *_values("once", "twice", skipped=Feature.NONE_FOR_UNUSED),
@@ -64,7 +66,9 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("columns", (Feature.SHARD_PLACEMENT,)),
     ),
     "dtype": (
-        *_values("float64", "float32", "bfloat16"),
+        Value("float64", (Feature.OTHER_DTYPES,)),
+        Value("float32"),
+        Value("bfloat16", (Feature.OTHER_DTYPES,)),
         *(Value(name, (*_POLICY, Feature.INPUT_CASTING)) for name in ("param", "param and reduce")),
         Value("reduce", _POLICY),
         Value("output", (*_POLICY, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE)),
@@ -94,7 +98,8 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "offload": _values("none", cpu=Feature.CPU_OFFLOAD),
     "life": (
-        *_values("plain", "frozen and thawed", converted=Feature.CONVERSION),
+        *_values("plain", "frozen and thawed"),
+        Value("converted", (Feature.CONVERSION, Feature.OTHER_DTYPES)),
         Value("loaded", (Feature.STATE_DICT,)),
         Value("meta", (Feature.META_DEVICE, Feature.STATE_DICT)),
         *(Value(name, (Feature.RESET,)) for name in ("exception", "exception in backward")),

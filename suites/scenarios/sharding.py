@@ -13,6 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Shard
 
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
 from suites.kit.programs import offload_policy
 from suites.oracle.sharded import FORMS, Sharded, State, load_net, played_on
@@ -92,9 +94,10 @@ def settings(scenario: Scenario, net: Any) -> None:
             other.set_modules_to_backward_prefetch([one])
         if scenario.prefetch == "finished":
             one.set_modules_to_backward_prefetch([other])
-    if scenario.gradients == "factor":
-        for module in (*wrapped, net):
-            module.set_gradient_divide_factor(FACTOR)
+    for module in (*wrapped, net) if scenario.gradients == "factor" else ():
+        module.set_gradient_divide_factor(FACTOR)
+        if scenario.dtype != "float64" and Feature.FORCE_SUM in claims():
+            module.set_force_sum_reduction_for_comms(True)  # for backends without PREMUL_SUM
     if scenario.gradients == "sums":
         net.set_force_sum_reduction_for_comms(True)
     if scenario.gradients == "unused reduced":

@@ -20,8 +20,8 @@ from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import ShardedNet
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
-from suites.kit.programs import ShardedStack, apply, laid_as
-from suites.kit.registered import Facts, described
+from suites.kit.programs import ShardedStack, apply
+from suites.kit.registered import Facts, kind
 from suites.kit.strategies import cases_of, plans, stacks, training_cases, world_sizes
 from suites.oracle.layout import own, put_together, seen, shard
 
@@ -78,11 +78,16 @@ def expected(case: TrainingCase, number: int, net: nn.Module) -> Facts:
     """The entries that rank ``number`` must have when the unsharded net is ``net``."""
     buffers = dict(net.named_buffers())
     return {
-        name: {"is": "a plain tensor", "local": full}
+        name: {"is": "a plain tensor", "value": full}
         if name in buffers
-        else {"is": "a DTensor", "local": case.part(number, name, full)}
+        else {"is": "a DTensor", "value": case.seen(number, name, full)}
         for name, full in net.state_dict().items()
     }
+
+
+def described(state: dict[str, Tensor]) -> Facts:
+    """Of every entry, whether it is a DTensor, and what is compared of it."""
+    return {name: {"is": kind(entry), "value": seen(entry)} for name, entry in state.items()}
 
 
 class Asked(ShardedStack):
@@ -90,7 +95,11 @@ class Asked(ShardedStack):
 
     def made(self) -> Any:
         """The net, sharded."""
-        case, net = self.case, cut_over_tp(self.rank, self.case, self.case.build())
+        return self.shard(self.case.build())
+
+    def shard(self, net: nn.Sequential) -> Any:
+        """The net, or another of such a form, sharded."""
+        case, net = self.case, cut_over_tp(self.rank, self.case, net)
         options: dict[str, Any] = {"reshard_after_forward": case.reshard_after_forward}
         odd = getattr(case, "odd", "")
         if odd == "largest":
@@ -110,14 +119,9 @@ class Asked(ShardedStack):
         self.net.state_dict()
 
     def allocate(self, _: str) -> None:
-        """Make new entries, of the same kinds as the net's, with the values of the other net."""
-        full, state = other(self.case), self.net.state_dict()
-        buffers = dict(full.named_buffers())
-        self.fresh = {name: value.detach().clone() for name, value in state.items()}
-        for name, value in full.state_dict().items():
-            part = value if name in buffers else self.case.part(self.rank.number, name, value)
-            own(self.fresh[name]).copy_(part)
-        self.lay = {name: own(value).data_ptr() for name, value in state.items()}
+        """Make new entries: those of the other net, sharded."""
+        self.fresh = {name: value.detach().clone() for name, value in self.shard(other(self.case)).state_dict().items()}
+        self.lay = {name: own(value).data_ptr() for name, value in self.net.state_dict().items()}
 
     def give(self, _: str) -> dict[str, list[str]]:
         """Load them; the keys that do not fit, and the entries that then lie elsewhere."""
@@ -169,10 +173,7 @@ class Assembled(Asked):
         with torch.device("meta"):
             net = self.case.net.build().to(self.case.torch_dtype)
         apply(self.rank, self.case, net, **options)
-        full = dict(other(self.case).named_parameters())
-        for name, parameter in list(net.named_parameters()):
-            part = self.case.part(self.rank.number, name, full[name].detach())
-            value = laid_as(parameter, part.to(self.rank.device))
+        for name, value in self.shard(other(self.case)).state_dict().items():
             net.load_state_dict({name: value.cpu() if options else value}, assign=True, strict=False)
         return net
 

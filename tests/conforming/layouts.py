@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import Shard
 
 from harness.vendor import Feature, Implementation
@@ -17,20 +18,26 @@ from tests.conforming.noticing import noticed
 
 
 def _last_dim(parameter: Any) -> Shard | None:
-    """The last dim, if all ranks have the same of it."""
+    """The last dim, if all ranks have the same of it, and some."""
     size = dist.get_world_size()
-    if isinstance(parameter, Tensor) and parameter.dim() > 1 and parameter.size(-1) % size == 0:
+    if parameter.dim() > 1 and parameter.numel() and parameter.size(-1) % size == 0:
         noticed("cuts columns")
         return Shard(parameter.dim() - 1)
     return None
 
 
 def _cuts_columns(base: Implementation) -> Implementation:
-    """Cuts the last dim where ranks divide it. Right: which rank holds what is the implementation's business."""
+    """Cuts the last dim where ranks divide it. Right: which rank holds what is the implementation's business.
+
+    Not where torch refuses to: over replicas alone that axes of a mesh name, nor over smaller groups between passes.
+    """
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert base.fully_shard is not None
-        return base.fully_shard(module, **{"shard_placement_fn": _last_dim, **options})
+        shards = getattr(options.get("dp_mesh_dims"), "shard", "all")
+        if shards and isinstance(options.get("reshard_after_forward"), (bool, NoneType)):
+            options = {"shard_placement_fn": _last_dim, **options}
+        return base.fully_shard(module, **options)
 
     made = replace(base, name="cuts columns", fully_shard=fully_shard)
     return disclaiming(made, {Feature.ROW_LAYOUT: "whatever dim the ranks divide is cut"})
@@ -69,6 +76,10 @@ def _takes_float32(base: Implementation) -> Implementation:
     return disclaiming(made, {Feature.OTHER_DTYPES: "kernels are of float32"})
 
 
+def _refused(_: Any) -> Any:
+    raise RuntimeError("expected no deep copy: hooks that average would be lost")
+
+
 def _averages(module: Any, mesh: Any = None, **_: Any) -> Any:
     """Keeps parameters whole, and averages each gradient as soon as it is there. Right: it claims no sharded ones."""
     group = None if mesh is None else mesh.get_group()
@@ -78,6 +89,7 @@ def _averages(module: Any, mesh: Any = None, **_: Any) -> Any:
         assert parameter.grad is not None
         dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=group)
 
+    vars(module)["__deepcopy__"] = _refused
     done: set[nn.Parameter] = vars(module).setdefault("averaged", set())
     for inner in module.modules():
         done |= vars(inner).get("averaged", set())

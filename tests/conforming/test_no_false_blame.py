@@ -40,12 +40,18 @@ TRIED_BY = {
     "manners:own_classes": ("entry/slices", "entry/given-back", "refusals/deepcopy"),
     "manners:plain_dicts": ("state-dict/keys", "state-dict/values", "state-dict/load", "composition/state-dict"),
     "manners:claims_little": ("parity/exact", "state-dict/values"),
-    "layouts:cuts_columns": ("parity/exact", "parity/general", "meta/step-after-reset", "autograd/unused-module"),
+    "layouts:cuts_columns": (
+        *("parity/exact", "parity/general", "meta/step-after-reset", "autograd/unused-module"),
+        *("communication/backward", "state-dict/load"),
+    ),
     "layouts:takes_even_rows": ("parity/exact", "precision/general", "refusals/twice", "generated/tied"),
-    "layouts:takes_float32": ("parity/general", "generated/nets", "accumulation/quiet", "state-dict/values"),
+    "layouts:takes_float32": (
+        *("parity/general", "generated/nets", "accumulation/quiet", "state-dict/values"),
+        *("spmd-mesh/training", "state-matrix/mixed"),
+    ),
     "layouts:gives_sums": (
         *("parity/exact", "accumulation/quiet", "precision/general", "generated/hybrid"),
-        "composition/checkpoint-inside",
+        *("composition/checkpoint-inside", "reduction/replicas-by-hook"),
     ),
     "layouts:keeps_replicas": ("parity/exact", "parity/general", "generated/frozen", "autograd/containers"),
     "backends:adds_in_reverse": SUMS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations, count
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.trial import Excluded
 from harness.vendor import Feature
 from suites.catalogue import entries
 from suites.interactions import covering as searching
+from suites.interactions import judging
 from suites.interactions.covering import CLOSE, available, combined, completed, covering, scenarios
 from suites.interactions.excluded import VALUES, excluded
 from suites.interactions.judging import Cause, isolated, search
@@ -105,6 +107,14 @@ def test_a_failure_is_reduced_to_the_values_that_it_needs() -> None:
     assert str(cause) == "fails when recompute=block is combined with prefetch=forward; passes with either alone"
     assert str(isolated(RICH, lambda one: one.net == "tied")) == "fails with net=tied; passes without"
     assert str(isolated(RICH, lambda _: True)) == "fails with nothing special"
+
+
+def test_what_takes_the_place_of_an_unclaimed_default_is_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the default dtype is not claimed, the first that is takes its place, and no cause names it."""
+    monkeypatch.setattr(judging, "claims", lambda: ALL - {Feature.OTHER_DTYPES})
+    cause = isolated(replace(RICH, dtype="float32"), lambda one: one.net == "tied")
+    assert str(cause) == "fails with net=tied; passes without"
+    assert cause.scenario == Scenario(net="tied", dtype="float32")
 
 
 def test_what_one_cause_explains_is_tried_without_it() -> None:
