@@ -46,10 +46,12 @@ def other_groups(scenario: Scenario) -> Iterator[None]:
     made = []
     if scenario.groups == "after others":
         made = [dist.new_group([0]), dist.new_group(list(range(scenario.world_size)))]
-    yield
-    for group in made:
-        if group is not dist.GroupMember.NON_GROUP_MEMBER:
-            dist.destroy_process_group(group)
+    try:
+        yield
+    finally:
+        for group in made:
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
 
 
 def options(rank: Rank, scenario: Scenario) -> dict[str, Any]:
