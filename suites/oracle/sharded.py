@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.utils._pytree import tree_map_only
 
@@ -263,7 +263,7 @@ class Sharded(Trained):
 
     def load(self, form: str) -> None:
         """Give the net what was kept."""
-        load_net(self.rank, self.net, self.saved[0], TO_LOAD[form])
+        self.rank.implementation.state_dicts.set_model_state_dict(self.net, self.saved[0], options=TO_LOAD[form])
 
     def recall(self, form: str) -> None:
         """Give the optimizer what was kept of it, if that is anything."""
@@ -279,11 +279,6 @@ class Resting(Sharded):
     def looked_up(self) -> dict[str, Any]:
         """What is registered."""
         return dict(self.net.named_parameters())
-
-
-def load_net(rank: Rank, net: nn.Module, state: State, given: StateDictOptions) -> None:
-    """Give a net a state, in the form that the options name."""
-    rank.implementation.state_dicts.set_model_state_dict(net, state, options=given)
 
 
 def _step_and_forget(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:

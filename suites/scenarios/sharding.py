@@ -17,7 +17,7 @@ from harness.vendor import Feature
 from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
 from suites.kit.programs import offload_policy
-from suites.oracle.sharded import FORMS, Sharded, State, load_net, played_on
+from suites.oracle.sharded import FORMS, Sharded, State, played_on
 from suites.scenarios.bodies import ScenarioNet, plan
 from suites.scenarios.scenario import Scenario
 from suites.scenarios.script import FACTOR, MIDDLE
@@ -128,7 +128,7 @@ class ShardedScenario(Sharded):
 
     def fill(self, net: Any, full: ScenarioNet) -> None:
         """Give a net the numbers of another, whose buffers are not loaded into a net from meta."""
-        load_net(self.rank, net, full.state_dict(), FORMS["full"])
+        self.rank.implementation.state_dicts.set_model_state_dict(net, full.state_dict(), options=FORMS["full"])
         with torch.no_grad():
             for buffer, wanted in zip(net.buffers(), full.buffers(), strict=True):
                 buffer.copy_(wanted)
