@@ -162,7 +162,7 @@ class Cause:
         return special(self.scenario).items() <= scenario.values.items()
 
     def avoided(self, scenario: Scenario, others: Iterable[Cause]) -> Scenario | None:
-        """The scenario with one of these values at its default, so that no cause explains it; None if there is none."""
+        """The scenario with a plain value for one of these, so that no cause explains it; None if there is none."""
         for name in special(self.scenario):
             less = without(scenario, name)
             if less is not None and not any(cause.explains(less) for cause in (self, *others)):
