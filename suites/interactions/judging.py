@@ -104,8 +104,10 @@ def failure_of(trial: Trial, test: Callable[..., None], scenario: Scenario) -> S
     return failure
 
 
-def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any]) -> dict[Cause, int]:
-    """The causes in order, with how many scenarios each explains, of which the rest is tried without what fails."""
+def search(
+    scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any], most: int = MOST_CAUSES
+) -> dict[Cause, int]:
+    """Up to so many causes in order, with how many scenarios each explains; the rest is tried without what fails."""
     causes: dict[Cause, int] = {}
     for scenario in scenarios:
         changed: Scenario | None = scenario
@@ -116,7 +118,7 @@ def search(scenarios: Iterable[Scenario], failure_of: Callable[[Scenario], Any])
             if known is None:
                 known = isolated(changed, lambda one: failure_of(one) is not None)
                 causes[known] = 1
-                if len(causes) == MOST_CAUSES or not special(known.scenario):
+                if len(causes) == most or not special(known.scenario):
                     return causes
             else:
                 causes[known] += changed == scenario

@@ -1,1 +1,1 @@
-"""The reference beside torch: random scenarios played on both, and what a user sees to differ."""
+"""Random scenarios: on the reference beside torch, with what a user sees to differ, and judged on one subject alone."""
