@@ -21,6 +21,7 @@ from suites.kit.strategies import costly
 from suites.scenarios.scenario import Scenario
 
 SHARDED = Feature.FULLY_SHARD
+OF_TWO_MESHES = (Feature.HSDP, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 
 
 @requirement("interactions/one-rank", SHARDED)
@@ -69,6 +70,13 @@ def test_features_work_together_on_thin_meshes(trial: Trial, case: Scenario) -> 
 @on_meshes("2 of 2", "2x1 of 2")
 def test_features_work_together_after_tensor_parallelism(trial: Trial, case: Scenario) -> None:
     """Where two ranks share a block by tensor parallelism, any two features together work as they do unsharded."""
+    follows(trial, case)
+
+
+@requirement("interactions/parameter-meshes", SHARDED, *OF_TWO_MESHES, ranks=2)
+@on_meshes("2x2 and 4", "2x1 and 2")
+def test_features_work_together_on_two_meshes(trial: Trial, case: Scenario) -> None:
+    """Where some layers are sharded over all ranks beside replicas, any two features work as they do unsharded."""
     follows(trial, case)
 
 

@@ -73,6 +73,10 @@ class Situation(Case):
         """The sharded module that a parameter is communicated with, or "root"; asked only where units are named."""
         raise NotImplementedError
 
+    def is_flat(self, name: str) -> bool:
+        """Whether a parameter is cut over all ranks where others have replicas, so that it needs no all-reduce."""
+        return False
+
     @property
     def zeros_for_unused(self) -> bool:
         """Whether trained parameters that no rank has used have gradients of zero."""

@@ -153,8 +153,9 @@ class Unsharded(Trained):
         """The parameters whose gradients a setting keeps; before the last backward they are reduced all the same."""
         if what == "last":
             return set()
-        unit = what.partition(" in ")[2]
-        return {name for name in self.named if not unit or self.case.unit_of(name) == unit}
+        setting, _, unit = what.partition(" in ")
+        inside = (name for name in self.named if not unit or self.case.unit_of(name) == unit)
+        return {name for name in inside if setting != "all_reduce" or not self.case.is_flat(name)}
 
     def reduce(self) -> None:
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""

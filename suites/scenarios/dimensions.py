@@ -29,6 +29,7 @@ def _values(*plain: str, **needing: Feature) -> tuple[Value, ...]:
 
 
 _POLICY = (Feature.MIXED_PRECISION,)
+_TWO_MESHES = (Feature.HSDP, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 
 #: Each dimension, by the name of its field of ``Scenario``. An optimizer tells a gradient of zeros from none.
 DIMENSIONS: dict[str, tuple[Value, ...]] = {
@@ -59,6 +60,8 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("2x1", (Feature.HSDP,), 2),
         Value("2 of 2", (Feature.TENSOR_PARALLEL,), 4),
         Value("2x1 of 2", (Feature.TENSOR_PARALLEL, Feature.HSDP), 4),
+        Value("2x2 and 4", _TWO_MESHES, 4),
+        Value("2x1 and 2", _TWO_MESHES, 2),
     ),
     "rows": (
         Value("even"),
@@ -143,11 +146,12 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
     return Rule({name: (one,) if isinstance(one, str) else one for name, one in values.items()}, reason)
 
 
-#: Meshes of replicas, meshes on which one rank has all rows, and those of which each place is two ranks that share the
-#: middle block by tensor parallelism.
-REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2")
-UNCUT = ("1", "2x1", "2x1 of 2")
+#: Meshes of replicas, meshes on which one rank has all rows, those of which each place is two ranks that share the
+#: middle block by tensor parallelism, and all on which parameters lie on several meshes.
+REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2", "2x2 and 4", "2x1 and 2")
+UNCUT = ("1", "2x1", "2x1 of 2", "2x1 and 2")
 OF_TWO = ("2 of 2", "2x1 of 2")
+SEVERAL = (*OF_TWO, "2x2 and 4", "2x1 and 2")
 #: Gradients with which something else follows the first backward through a module at once.
 IN_TURN = ("hooks", "two losses")
 
@@ -172,7 +176,7 @@ IMPOSSIBLE = (
         life=("loaded", "meta"),
     ),
     _no("tensor parallelism cuts into equal parts", mesh=OF_TWO, rows=("uneven", "fewer")),
-    _no("torch has no norm of parameters on several meshes", mesh=OF_TWO, gradients="clipped"),
+    _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, gradients="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
     _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
     _no("one rank has all rows", rows=("uneven", "fewer"), mesh=UNCUT),

@@ -23,7 +23,7 @@ from suites.oracle.layout import shard
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
 from suites.scenarios.bodies import BATCH, INPUTS, ScenarioNet, Table, plan
-from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, conflict, value
+from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, SEVERAL, conflict, value
 from suites.scenarios.optimizers import optimizer
 from suites.scenarios.script import FACTOR, MIDDLE, script, shown
 
@@ -103,7 +103,15 @@ class Scenario(Situation):
     @property
     def axes(self) -> tuple[int, ...]:
         """The mesh over which data is spread: (shards,) or (replicas, shards)."""
-        return tuple(int(size) for size in self.mesh.partition(" of ")[0].split("x"))
+        return tuple(int(size) for size in self.mesh.partition(" ")[0].split("x"))
+
+    def is_flat(self, name: str) -> bool:
+        """Those of second layers are, on meshes of both kinds."""
+        return " and " in self.mesh and ".second." in name
+
+    def axes_of(self, name: str) -> tuple[int, ...]:
+        """The mesh over which a parameter is spread."""
+        return (self.data_ranks,) if self.is_flat(name) else self.axes
 
     @property
     def tp(self) -> int:
@@ -126,7 +134,7 @@ class Scenario(Situation):
 
     @property
     def shards(self) -> int:
-        """Into how many parts a parameter is cut by sharding."""
+        """Into how many parts most parameters are cut by sharding."""
         return self.axes[-1]
 
     @property
@@ -222,28 +230,27 @@ class Scenario(Situation):
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """A new optimizer, that goes over parameters one by one if they lie on several meshes."""
         made = optimizer(self.optimizer, named)
-        for group in made.param_groups if self.tp > 1 else ():
+        for group in made.param_groups if self.mesh in SEVERAL else ():
             group.update({"foreach": False} if "foreach" in group else {})
         return made
 
     # What ranks hold.
 
-    def cut_dim(self, shape: tuple[int, ...]) -> int:
+    def cut_dim(self, name: str, shape: tuple[int, ...]) -> int:
         """The dim along which a parameter is cut: the second, where it is asked for and even, else the first."""
         columns = self.rows == "columns" and len(shape) > 1 and 0 not in shape
-        return 1 if columns and shape[1] % self.shards == 0 else 0
+        return 1 if columns and shape[1] % self.axes_of(name)[-1] == 0 else 0
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """A rank's part of a parameter, of its gradient, or of what an optimizer keeps of it."""
-        tp = CUT_BY_TP.get(name)
+        tp, shards = CUT_BY_TP.get(name), self.axes_of(name)[-1]
         left = full if tp is None else shard(full, self.tp, rank % self.tp, tp)
-        place = self.data_rank(rank) % self.shards
-        return shard(left, self.shards, place, self.cut_dim(tuple(full.shape))).contiguous()
+        return shard(left, shards, self.data_rank(rank) % shards, self.cut_dim(name, tuple(full.shape))).contiguous()
 
     def facts(self, name: str, full: Tensor, trains: bool) -> dict[str, object]:
         """What a sharded parameter says of itself on every rank."""
-        placements = [*["Replicate()"] * (len(self.axes) - 1), f"Shard({self.cut_dim(tuple(full.shape))})"]
-        mesh = list(self.axes)
+        mesh = list(self.axes_of(name))
+        placements = [*["Replicate()"] * (len(mesh) - 1), f"Shard({self.cut_dim(name, tuple(full.shape))})"]
         if self.tp > 1 and name.startswith((f"{MIDDLE}.first", f"{MIDDLE}.second")):
             placements.append(f"Shard({CUT_BY_TP[name]})" if name in CUT_BY_TP else "Replicate()")
             mesh.append(self.tp)

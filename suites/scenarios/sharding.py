@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Shard
@@ -54,13 +55,13 @@ def other_groups(scenario: Scenario) -> Iterator[None]:
                 dist.destroy_process_group(group)
 
 
-def options(rank: Rank, scenario: Scenario) -> dict[str, Any]:
+def options(rank: Rank, scenario: Scenario, net: ScenarioNet) -> dict[str, Any]:
     """What ``fully_shard`` is given besides modules; what is left at its default is not given."""
     found, subject = dict[str, Any](mesh=mesh_of(rank, scenario)), rank.implementation
     if scenario.reshard in RESHARD:
         found["reshard_after_forward"] = RESHARD[scenario.reshard]
-    if scenario.rows == "columns":
-        found["shard_placement_fn"] = lambda parameter: Shard(scenario.cut_dim(tuple(parameter.shape)))
+    if scenario.rows == "columns" or any(map(scenario.is_flat, names_of(net).values())):
+        found["shard_placement_fn"] = placing(rank, scenario, names_of(net))
     if scenario.policy:
         found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
     if scenario.offload == "cpu":
@@ -68,9 +69,27 @@ def options(rank: Rank, scenario: Scenario) -> dict[str, Any]:
     return found
 
 
+def names_of(net: ScenarioNet) -> dict[nn.Parameter, str]:
+    """The name of every parameter."""
+    return {parameter: name for name, parameter in net.named_parameters()}
+
+
+def placing(rank: Rank, scenario: Scenario, names: dict[nn.Parameter, str]) -> Callable[[nn.Parameter], Any]:
+    """A function that says of a parameter along which dim it is cut, and over which mesh if not over the module's."""
+    subject = rank.implementation
+    flat = subject.shard_mesh_info(rank.mesh()) if any(map(scenario.is_flat, names.values())) else None
+
+    def place(parameter: nn.Parameter) -> Any:
+        name = names[parameter]
+        cut = Shard(scenario.cut_dim(name, tuple(parameter.shape)))
+        return subject.shard_placement_result(cut, flat) if scenario.is_flat(name) else cut
+
+    return place
+
+
 def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
     """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
-    subject, given = rank.implementation, options(rank, scenario)
+    subject, given = rank.implementation, options(rank, scenario, net)
     net.recompute(scenario.recompute)
     if scenario.tp > 1:
         layers = {"first": ColwiseParallel(), "second": RowwiseParallel()}
