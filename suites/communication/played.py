@@ -19,7 +19,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.programs import ShardedStack
 from suites.oracle.sharded import State, played_on
-from suites.oracle.situation import at
+from suites.oracle.training import at
 
 PASS = ("forward", "backward")
 

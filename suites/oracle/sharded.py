@@ -18,7 +18,8 @@ from harness.vendor.bounds import asks_for, asks_for_method
 from harness.worlds.rank import Rank
 from suites.oracle.facts import facts
 from suites.oracle.layout import is_dtensor, seen
-from suites.oracle.situation import UNDER_WAY, Trained, interrupted, kept, taken, tensors_in, vary
+from suites.oracle.situation import UNDER_WAY, tensors_in
+from suites.oracle.training import Trained, interrupted, kept, taken, vary
 
 State = dict[str, Any]
 FORMS = {

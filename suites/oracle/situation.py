@@ -9,7 +9,7 @@ Imports no ``torch.distributed``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypedDict
 
@@ -159,139 +159,6 @@ class Step(TypedDict):
 
 
 Trace = list[Step]
-
-
-class Interrupted(Exception):
-    """Raised in a forward on purpose."""
-
-
-def _raise_it(*_: Any) -> None:
-    raise Interrupted("this was interrupted on purpose")
-
-
-def _raise_in_backward(*found: Any) -> None:
-    if found[-1].requires_grad:
-        found[-1].register_hook(_raise_it)
-
-
-#: What makes a module raise, by when.
-RAISING: dict[str, Callable[[nn.Module], Any]] = {
-    "before": lambda module: module.register_forward_pre_hook(_raise_it),
-    "after": lambda module: module.register_forward_hook(_raise_it),
-    "backward": lambda module: module.register_forward_hook(_raise_in_backward),
-}
-
-
-def interrupted(net: nn.Module, what: str, run: Callable[[], list[Tensor]]) -> dict[str, bool]:
-    """Whether it raises if ``run`` gives losses and these go backward, where a module and a moment have to raise."""
-    module, _, moment = what.partition(" ")
-    hook, raised = RAISING[moment or "before"](net.get_submodule(module)), False
-    try:
-        losses = run()
-        if moment == "backward":
-            losses[0].backward()
-    except Interrupted:
-        raised = True
-    finally:
-        hook.remove()
-    return {"raised": raised}
-
-
-class Trained:
-    """A net in the middle of a script, with its optimizer: what is done alike to a whole net and to a sharded one.
-
-    Each action is a method that is given the rest of the action's words.
-    """
-
-    case: Any
-    net: Any
-    optimizer: torch.optim.Optimizer
-    forward: Callable[[str], Any]
-    backward: Callable[[str], None]
-    defer: Callable[[str], None]
-    resume: Callable[[str], None]
-
-    def nets(self) -> list[Any]:
-        """All nets that are trained: one, or one for each rank besides."""
-        return [self.net]
-
-    def step(self, _: str) -> None:
-        """A step."""
-        self.optimizer.step()
-
-    def drop(self, _: str) -> None:
-        """No gradients, neither of what the optimizer has, nor of what it has not."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.net.zero_grad(set_to_none=True)
-
-    def zero(self, _: str) -> None:
-        """Gradients of zero."""
-        self.optimizer.zero_grad(set_to_none=False)
-
-    def accumulate(self, what: str) -> Any:
-        """A forward and a backward that is not reduced, or among ``shards`` only; what the forward gives."""
-        setting = "all_reduce" if what == "shards" else "gradient_sync"
-        self.defer(setting)
-        found = self.forward("")
-        self.backward("newest")
-        self.resume(setting)
-        return found
-
-    def rate(self, rate: str) -> None:
-        """Another learning rate."""
-        self.optimizer.param_groups[0]["lr"] = float(rate)
-
-    def freeze(self, place: str) -> None:
-        """A parameter, or what is in a module, trains no more."""
-        for net in self.nets():
-            at(net, place).requires_grad_(False)
-
-    def thaw(self, place: str) -> None:
-        """A parameter, or all that is in a module, trains."""
-        for net in self.nets():
-            at(net, place).requires_grad_(True)
-
-    def vary(self, _: str) -> None:
-        """Halve every rate, and change every entry of the user's own, as schedulers do."""
-        vary(self.optimizer)
-
-    def see_settings(self) -> list[dict[str, Any]]:
-        """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""
-        keys = ("lr", "weight_decay", "momentum", "note")
-        return [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
-
-
-def at(net: nn.Module, place: str) -> Any:
-    """The parameter of a name, as ``named_parameters`` gives it; else the module."""
-    named = dict(net.named_parameters(remove_duplicate=False))
-    return named[place] if place in named else net.get_submodule(place)
-
-
-def vary(optimizer: torch.optim.Optimizer) -> None:
-    """Halve an optimizer's rates, and change entries of the user's own."""
-    for group in optimizer.param_groups:
-        group["lr"] /= 2
-        group.update({"note": group["note"] + ", later"} if "note" in group else {})
-
-
-def kept(optimizer: torch.optim.Optimizer, named: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """The tensors that an optimizer keeps of each parameter, by its name."""
-    return {
-        name: {key: value for key, value in sorted(optimizer.state[p].items()) if isinstance(value, Tensor)}
-        for name, p in named.items()
-        if optimizer.state.get(p)
-    }
-
-
-def taken(pending: list[Any], which: str) -> list[Any]:
-    """The forwards that a backward goes through, which wait no more: the newest, the oldest, or all."""
-    if which == "first":
-        return pending[-1:]
-    if which == "all":
-        found = list(pending)
-        pending.clear()
-        return found
-    return [pending.pop(0 if which == "oldest" else -1)]
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.vendor.bounds import averages
-from suites.oracle.situation import UNDER_WAY, Situation, Trained, interrupted, kept, taken, tensors_in
+from suites.oracle.situation import UNDER_WAY, Situation, tensors_in
+from suites.oracle.training import Trained, interrupted, kept, taken
 
 State = dict[str, Any]
 

@@ -234,11 +234,7 @@ APART = (
     ),
     _no("interactions/unused-and-frozen", gradients="unused reduced", runs="skipped", life="frozen and thawed"),
     _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
-    _no(
-        "autograd/reset-after-backward",
-        life="exception in backward",
-        wrapping=_all_but("wrapping", "wrapper"),
-    ),
+    _no("autograd/reset-after-backward", life="exception in backward", wrapping=_all_but("wrapping", "wrapper")),
     _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", prefetch="finished", gradients="two losses"),

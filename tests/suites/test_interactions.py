@@ -195,7 +195,7 @@ def test_the_oracle_trains_and_the_parts_make_up_the_whole() -> None:
     assert all(not torch.equal(before[name], after[name]) for name in before)
     for name, full in after.items():
         parts = [want.on_rank(places[1], rank)["parameters"][name] for rank in range(3)]
-        assert torch.equal(torch.cat(parts, case.cut_dim(tuple(full.shape))), full)
+        assert torch.equal(torch.cat(parts, case.cut_dim(name, tuple(full.shape))), full)
 
 
 def test_frozen_and_deferred_gradients_are_not_there() -> None:
