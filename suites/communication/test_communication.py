@@ -45,6 +45,7 @@ linear_first = training_cases(exact=True, dtype="float64", reshard_after_forward
 TWICE = (*PASS, "drop", *PASS)
 #: The same, but for a forward without gradients before the one that counts.
 AFTER_EVALUATION = (*PASS, "drop", "look", *PASS)
+WITH_UNUSED = ("set reduce_scatter_unused_params True", *TWICE)
 #: One weight in float32, whose average may be taken by the collective.
 TINY = ActionsCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
 NEXT = replace(TINY, dtype="float64", exact=False)
@@ -160,6 +161,14 @@ def test_an_evaluation_leaves_nothing_to_gather_in_backward(trial: Trial, case: 
 def test_frozen_parameters_are_not_reduced(trial: Trial, case: ActionsCase) -> None:
     """Reduce-scatters hold the gradients of trained parameters only, and a group without any has none."""
     communicates(trial, case, "backward", "reductions")
+
+
+@requirement("communication/unused", SHARDED, Feature.UNUSED_PARAMETERS, ranks=2)
+@example(case=as_case(ActionsCase, RICH, acts=WITH_UNUSED))
+@given_half(case=doing(training_cases(), *WITH_UNUSED))
+def test_reducing_what_is_not_used_takes_no_more_messages(trial: Trial, case: ActionsCase) -> None:
+    """Where gradients of unused parameters are reduced too, backward gathers and reduces each group no more often."""
+    communicates(trial, case, "backward")
 
 
 @requirement("communication/dtypes", SHARDED, Feature.MIXED_PRECISION, ranks=2)

@@ -99,16 +99,25 @@ def sums_with_room(module: Any, room: int, recurse: bool = True) -> None:
         sums(module)
 
 
+in_two_messages = reducing(lambda output, input, group, op: [reduced(output, input, group, op) for _ in range(2)])
+
+
+def sends_twice(module: Any, enable: bool, *, recurse: bool = True) -> None:
+    """Where unused gradients are reduced, they take a message of their own."""
+    type(module).set_reduce_scatter_unused_params(module, enable, recurse=recurse)
+    for each in module.modules():
+        if isinstance(each, right.module_class or object):
+            in_two_messages(each)
+
+
 #: Asks for the same once more.
 gathers_twice = mutant(
     "communication/forward",
     gathering(lambda output, input, group: [gathered(output, input, group) for _ in range(2)]),
 )
 #: Sends the rows in two halves, though the second has nothing new.
-reduces_in_two_messages = mutant(
-    "communication/backward",
-    reducing(lambda output, input, group, op: [reduced(output, input, group, op) for _ in range(2)]),
-)
+reduces_in_two_messages = mutant("communication/backward", in_two_messages)
+sends_zeros_apart = without("communication/unused", "set_reduce_scatter_unused_params", sends_twice)
 averages_replicas_again = replace(right, name=name_of("communication/hsdp"), fully_shard=sharded_and_averaged_again)
 gathers_over_all = changed("communication/to-group", over_all)
 cannot_be_set_later = without("communication/set-later", "set_reshard_after_forward")
