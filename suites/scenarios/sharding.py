@@ -89,11 +89,12 @@ def placing(rank: Rank, scenario: Scenario, names: dict[nn.Parameter, str]) -> C
 
 def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
     """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
-    subject, given = rank.implementation, options(rank, scenario, net)
+    subject = rank.implementation
     net.recompute(scenario.recompute)
     if scenario.tp > 1:
         layers = {"first": ColwiseParallel(), "second": RowwiseParallel()}
         parallelize_module(net.get_submodule(MIDDLE), mesh_of_all(rank, scenario)["tp"], layers)
+    given = options(rank, scenario, net)
     for block in dict.fromkeys(net.blocks) if scenario.recompute == "block" else ():
         subject.checkpoint(block)
     for names in plan(scenario.wrapping):
