@@ -18,10 +18,10 @@ from harness.vendor import Feature
 from suites.interactions.covering import scenarios
 from suites.interactions.judging import follows, on_meshes
 from suites.kit.strategies import costly
+from suites.scenarios.dimensions import ON_TWO, TWO_MESHES
 from suites.scenarios.scenario import Scenario
 
 SHARDED = Feature.FULLY_SHARD
-OF_TWO_MESHES = (Feature.HSDP, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 
 
 @requirement("interactions/one-rank", SHARDED)
@@ -73,8 +73,8 @@ def test_features_work_together_after_tensor_parallelism(trial: Trial, case: Sce
     follows(trial, case)
 
 
-@requirement("interactions/parameter-meshes", SHARDED, *OF_TWO_MESHES, ranks=2)
-@on_meshes("2x2 and 4", "2x1 and 2")
+@requirement("interactions/parameter-meshes", SHARDED, *TWO_MESHES, ranks=2)
+@on_meshes(*ON_TWO)
 def test_features_work_together_on_two_meshes(trial: Trial, case: Scenario) -> None:
     """Where some layers are sharded over all ranks beside replicas, any two features work as they do unsharded."""
     follows(trial, case)

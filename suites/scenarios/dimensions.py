@@ -29,7 +29,8 @@ def _values(*plain: str, **needing: Feature) -> tuple[Value, ...]:
 
 
 _POLICY = (Feature.MIXED_PRECISION,)
-_TWO_MESHES = (Feature.HSDP, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
+#: What parameters on two meshes need.
+TWO_MESHES = (Feature.HSDP, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 
 #: Each dimension, by the name of its field of ``Scenario``. An optimizer tells a gradient of zeros from none.
 DIMENSIONS: dict[str, tuple[Value, ...]] = {
@@ -60,8 +61,8 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("2x1", (Feature.HSDP,), 2),
         Value("2 of 2", (Feature.TENSOR_PARALLEL,), 4),
         Value("2x1 of 2", (Feature.TENSOR_PARALLEL, Feature.HSDP), 4),
-        Value("2x2 and 4", _TWO_MESHES, 4),
-        Value("2x1 and 2", _TWO_MESHES, 2),
+        Value("2x2 and 4", TWO_MESHES, 4),
+        Value("2x1 and 2", TWO_MESHES, 2),
     ),
     "rows": (
         Value("even"),
@@ -146,12 +147,14 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
     return Rule({name: (one,) if isinstance(one, str) else one for name, one in values.items()}, reason)
 
 
-#: Meshes of replicas, meshes on which one rank has all rows, those of which each place is two ranks that share the
-#: middle block by tensor parallelism, and all on which parameters lie on several meshes.
-REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2", "2x2 and 4", "2x1 and 2")
+#: Meshes of which one has replicas and one has all ranks in a row, all that have replicas, those on which one rank has
+#: all rows, those of which each place is two ranks that share the middle block by tensor parallelism, and all on which
+#: parameters lie on several meshes.
+ON_TWO = ("2x2 and 4", "2x1 and 2")
+REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2", *ON_TWO)
 UNCUT = ("1", "2x1", "2x1 of 2", "2x1 and 2")
 OF_TWO = ("2 of 2", "2x1 of 2")
-SEVERAL = (*OF_TWO, "2x2 and 4", "2x1 and 2")
+SEVERAL = (*OF_TWO, *ON_TWO)
 #: Gradients with which something else follows the first backward through a module at once.
 IN_TURN = ("hooks", "two losses")
 

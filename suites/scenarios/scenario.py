@@ -23,7 +23,7 @@ from suites.oracle.layout import shard
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
 from suites.scenarios.bodies import BATCH, INPUTS, ScenarioNet, Table, plan
-from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, SEVERAL, conflict, value
+from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, conflict, value
 from suites.scenarios.optimizers import optimizer
 from suites.scenarios.script import FACTOR, MIDDLE, script, shown
 
@@ -107,7 +107,7 @@ class Scenario(Situation):
 
     def is_flat(self, name: str) -> bool:
         """Those of second layers are, on meshes of both kinds."""
-        return " and " in self.mesh and ".second." in name
+        return self.mesh in ON_TWO and ".second." in name
 
     def axes_of(self, name: str) -> tuple[int, ...]:
         """The mesh over which a parameter is spread."""

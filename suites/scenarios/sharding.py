@@ -20,6 +20,7 @@ from harness.worlds.rank import Rank
 from suites.kit.programs import offload_policy
 from suites.oracle.sharded import FORMS, Sharded, State, played_on
 from suites.scenarios.bodies import ScenarioNet, plan
+from suites.scenarios.dimensions import ON_TWO
 from suites.scenarios.scenario import Scenario
 from suites.scenarios.script import FACTOR, MIDDLE
 
@@ -60,8 +61,8 @@ def options(rank: Rank, scenario: Scenario, net: ScenarioNet) -> dict[str, Any]:
     found, subject = dict[str, Any](mesh=mesh_of(rank, scenario)), rank.implementation
     if scenario.reshard in RESHARD:
         found["reshard_after_forward"] = RESHARD[scenario.reshard]
-    if scenario.rows == "columns" or any(map(scenario.is_flat, names_of(net).values())):
-        found["shard_placement_fn"] = placing(rank, scenario, names_of(net))
+    if scenario.rows == "columns" or scenario.mesh in ON_TWO:
+        found["shard_placement_fn"] = placing(rank, scenario, net)
     if scenario.policy:
         found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
     if scenario.offload == "cpu":
@@ -69,15 +70,10 @@ def options(rank: Rank, scenario: Scenario, net: ScenarioNet) -> dict[str, Any]:
     return found
 
 
-def names_of(net: ScenarioNet) -> dict[nn.Parameter, str]:
-    """The name of every parameter."""
-    return {parameter: name for name, parameter in net.named_parameters()}
-
-
-def placing(rank: Rank, scenario: Scenario, names: dict[nn.Parameter, str]) -> Callable[[nn.Parameter], Any]:
+def placing(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Callable[[nn.Parameter], Any]:
     """A function that says of a parameter along which dim it is cut, and over which mesh if not over the module's."""
-    subject = rank.implementation
-    flat = subject.shard_mesh_info(rank.mesh()) if any(map(scenario.is_flat, names.values())) else None
+    subject, names = rank.implementation, {parameter: name for name, parameter in net.named_parameters()}
+    flat = subject.shard_mesh_info(rank.mesh()) if scenario.mesh in ON_TWO else None
 
     def place(parameter: nn.Parameter) -> Any:
         name = names[parameter]

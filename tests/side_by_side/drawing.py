@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from harness.vendor import Feature
 from suites.interactions.covering import available, completed
@@ -14,9 +14,9 @@ from suites.scenarios.scenario import Scenario, with_values
 CHANCE = 1 / 3
 
 
-def drawn(seed: int, ranks: int = 4) -> Iterator[Scenario]:
-    """Scenarios without end, on up to so many ranks."""
-    draws, values = random.Random(seed), available(frozenset(Feature), ranks)
+def drawn(seed: int, ranks: int = 4, claims: Collection[Feature] = frozenset(Feature)) -> Iterator[Scenario]:
+    """Scenarios without end, on up to so many ranks, of what is claimed."""
+    draws, values = random.Random(seed), available(claims, ranks)
     while True:
         chosen: dict[str, str] = {}
         for name in draws.sample(sorted(DIMENSIONS), len(DIMENSIONS)):

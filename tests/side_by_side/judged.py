@@ -1,7 +1,7 @@
 """``python -m tests.side_by_side.judged``: random scenarios on one subject, each judged by the unsharded model.
 
 It prints the causes of failure, each with how many scenarios it explains, and is 1 if there is one. The scenarios of a
-seed are those that ``python -m tests.side_by_side`` plays on torch and the reference.
+seed are those that ``python -m tests.side_by_side`` plays, if all that these need is claimed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 
 from harness.data.kinds import WORLDS
 from harness.trial import Trial
-from harness.vendor.load import Subject
+from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import SubjectFailure
 from suites.interactions.judging import Cause, follows, search
 from suites.scenarios.scenario import Scenario
@@ -34,8 +34,13 @@ def main() -> int:
     parser.add_argument("--backend", default="gloo", help="as pytest's option of this name (gloo)")
     parser.add_argument("--world", default="threads", choices=WORLDS, help="ranks as threads or processes (threads)")
     given = parser.parse_args()
-    subject = Subject(given.implementation, given.backend)
-    causes = judged(given.world, subject, islice(drawn(given.seed, RANKS), given.count))
+    try:
+        claims = load_implementation(given.implementation).claims
+        load_backend(given.backend)
+    except ValueError as error:
+        parser.error(str(error))
+    scenarios = islice(drawn(given.seed, RANKS, claims), given.count)
+    causes = judged(given.world, Subject(given.implementation, given.backend), scenarios)
     print(f"{given.count} scenarios of seed {given.seed} on {given.implementation}, {given.backend}, {given.world}")
     for cause, count in causes.items():
         print(f"  {count} of them: {cause}\n    {cause.scenario}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from tests.mutants import name_of
-from tests.mutants.making import Gather, changed, gathered, gathering, mutant, reduced, reducing, right, sums
+from tests.mutants.making import Change, Gather, changed, gathered, gathering, mutant, reduced, reducing, right, sums
 
 
 def without(requirement: str, method: str, answer: Callable[..., Any] = lambda *_, **__: None) -> Implementation:
@@ -62,11 +62,16 @@ def gathers_when_run_again(module: Any) -> None:
         inner.register_forward_pre_hook(lambda _, inputs: again(module, inputs))
 
 
-def sums_apart(module: Any, enable: bool = True, recurse: bool = True) -> None:
-    """A group of their own that only adds."""
+def on_all(module: Any, change: Change) -> None:
+    """Change every sharded module in one."""
     for each in module.modules():
         if isinstance(each, right.module_class or object):
-            sums(each)
+            change(each)
+
+
+def sums_apart(module: Any, enable: bool = True, recurse: bool = True) -> None:
+    """A group of their own that only adds."""
+    on_all(module, sums)
 
 
 def forgets_to_fill(module: Any, enable: bool = True) -> None:
@@ -105,9 +110,7 @@ in_two_messages = reducing(lambda output, input, group, op: [reduced(output, inp
 def sends_twice(module: Any, enable: bool, *, recurse: bool = True) -> None:
     """Where unused gradients are reduced, they take a message of their own."""
     type(module).set_reduce_scatter_unused_params(module, enable, recurse=recurse)
-    for each in module.modules():
-        if isinstance(each, right.module_class or object):
-            in_two_messages(each)
+    on_all(module, in_two_messages)
 
 
 #: Asks for the same once more.
