@@ -77,6 +77,8 @@ class Composed(Resting):
     def made(self) -> Any:
         """The net, made ready for the case's route."""
         rank, case = self.rank, self.case
+        if case.route == "cast":
+            asks_for(Feature.CONVERSION)
         net: Any = applied(rank, replace(case, dtype="float64") if case.route == "cast" else case)
         if case.route == "prefetch":
             below = sorted(act.place for act in case.acts if act.place)

@@ -7,6 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import Block, Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
@@ -52,6 +54,7 @@ def train(rank: Rank, case: PrecisionCase) -> Trace:
     """Shard the net in the dtype that it is born in, give it its own, then train."""
     net = sharded(rank, case, case.build().to(dtype_of(case.born) or case.torch_dtype))
     if case.born:
+        asks_for(Feature.CONVERSION)
         net.to(case.torch_dtype)
     return steps(rank, case, net)
 
