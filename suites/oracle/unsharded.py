@@ -67,9 +67,14 @@ class Unsharded(Trained):
         """All parameters."""
         return copies(self.named.items())
 
+    def reduced(self) -> list[tuple[str, Tensor]]:
+        """The parameters of which no gradient waits to be reduced: where that is kept, and if it is seen, is open."""
+        waiting = {name for net in self.copies for name, p in net.named_parameters() if p.grad is not None}
+        return [(name, p) for name, p in self.named.items() if name not in waiting]
+
     def see_gradients(self) -> State:
-        """All gradients, None where there is none."""
-        return {name: None if p.grad is None else p.grad.clone() for name, p in self.named.items()}
+        """Those gradients, None where there is none."""
+        return {name: None if p.grad is None else p.grad.clone() for name, p in self.reduced()}
 
     def see_optimizer(self) -> State:
         """What the optimizer keeps."""
@@ -79,8 +84,8 @@ class Unsharded(Trained):
         """They are those of the net as it was built."""
 
     def see_facts(self) -> State:
-        """What shapes parameters have, which of them train, and which have a gradient."""
-        return {name: (p.detach(), p.requires_grad, p.grad is not None) for name, p in self.named.items()}
+        """What shapes these parameters have, which of them train, and which have a gradient."""
+        return {name: (p.detach(), p.requires_grad, p.grad is not None) for name, p in self.reduced()}
 
     def see_buffers(self) -> list[State]:
         """Each rank's buffers."""
