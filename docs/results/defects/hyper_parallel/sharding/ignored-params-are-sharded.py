@@ -1,6 +1,6 @@
 """hyper-parallel takes ignored_params, and shards them all the same (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/ignored-params-are-sharded.py
+Run: python docs/results/defects/hyper_parallel/sharding/ignored-params-are-sharded.py
 Expected: the same parameter, of shape (2, 4)
 Got: another parameter, of shape (1, 4)
 """

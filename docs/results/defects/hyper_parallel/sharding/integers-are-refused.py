@@ -1,6 +1,6 @@
 """hyper-parallel cannot shard a net with a parameter of integers (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/integers-are-refused.py
+Run: python docs/results/defects/hyper_parallel/sharding/integers-are-refused.py
 Expected: a sharded net
 Got: RuntimeError: only Tensors of floating point dtype can require gradients
 """

@@ -1,6 +1,6 @@
 """What hyper-parallel refuses, such as uneven rows, has another class by then (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/refusal-leaves-it-changed.py
+Run: python docs/results/defects/hyper_parallel/sharding/refusal-leaves-it-changed.py
 Expected: Linear
 Got: HSDPLinear
 """

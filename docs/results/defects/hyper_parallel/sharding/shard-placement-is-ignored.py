@@ -1,6 +1,6 @@
 """hyper-parallel takes shard_placement_fn, and ignores it (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/shard-placement-is-ignored.py
+Run: python docs/results/defects/hyper_parallel/sharding/shard-placement-is-ignored.py
 Expected: columns, of shape (2, 2)
 Got: (Shard(dim=0),) of shape (1, 4)
 """

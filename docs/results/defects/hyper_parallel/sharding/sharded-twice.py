@@ -1,6 +1,6 @@
 """Sharding a module twice with hyper-parallel is an error about classes (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/sharded-twice.py
+Run: python docs/results/defects/hyper_parallel/sharding/sharded-twice.py
 Expected: an error that says that it has been sharded, or nothing
 Got: TypeError: Cannot create a consistent method resolution
 """

@@ -1,6 +1,6 @@
 """A weight that two groups of hyper-parallel share is two afterwards (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/tied-across-groups.py
+Run: python docs/results/defects/hyper_parallel/sharding/tied-across-groups.py
 Expected: an error, or parameters: 1
 Got: parameters: 2
 """

@@ -1,6 +1,6 @@
 """hyper-parallel loses unreduced gradients where reduce_dtype is another (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/accumulation-in-another-dtype.py
+Run: python docs/results/defects/hyper_parallel/training/accumulation-in-another-dtype.py
 Expected: [[2.0, 2.0]]
 Got: None
 """

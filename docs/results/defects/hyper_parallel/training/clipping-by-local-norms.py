@@ -2,7 +2,7 @@
 
 SkipDTensorDispatch, which its users enter around training, makes torch's function see a rank's part alone.
 
-Run: python docs/results/defects/hyper_parallel/clipping-by-local-norms.py
+Run: python docs/results/defects/hyper_parallel/training/clipping-by-local-norms.py
 Expected: 2.0
 Got: 1.414
 """

@@ -1,6 +1,6 @@
 """hyper-parallel leaves the root without gradients where an input needs one (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/inputs-that-need-a-gradient.py
+Run: python docs/results/defects/hyper_parallel/training/inputs-that-need-a-gradient.py
 Expected: [True, True]
 Got: [True, False]
 """

@@ -1,6 +1,6 @@
 """A module that forward calls twice cannot go backward with hyper-parallel (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/module-called-twice.py
+Run: python docs/results/defects/hyper_parallel/training/module-called-twice.py
 Expected: a gradient
 Got: AssertionError: Expected sharded_state in (<ShardedState.UNSHARDED: 3>,), got ShardedState.SHARDED
 """

@@ -1,6 +1,6 @@
 """hyper-parallel gives no gradients where there is one rank (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/one-rank.py
+Run: python docs/results/defects/hyper_parallel/training/one-rank.py
 Expected: [True]
 Got: [False]
 """

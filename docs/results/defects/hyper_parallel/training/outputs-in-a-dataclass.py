@@ -1,6 +1,6 @@
 """hyper-parallel reduces nothing where the root returns an object (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/outputs-in-a-dataclass.py
+Run: python docs/results/defects/hyper_parallel/training/outputs-in-a-dataclass.py
 Expected: rank 0's row of the average, [[1.5, 1.5]]
 Got: [[1.0, 1.0], [1.0, 1.0]]
 """

@@ -1,6 +1,6 @@
 """A module that runs before its root ends a process of one rank (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/runs-before-its-root.py
+Run: python docs/results/defects/hyper_parallel/training/runs-before-its-root.py
 Expected: a step
 Got: process 0 terminated with signal SIGSEGV
 """

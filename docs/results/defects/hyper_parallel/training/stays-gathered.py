@@ -1,6 +1,6 @@
 """A group that no gradient reaches stays gathered after backward (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/stays-gathered.py
+Run: python docs/results/defects/hyper_parallel/training/stays-gathered.py
 Expected: [(2, 4), (2, 4)]
 Got: [(4, 4), (2, 4)]
 """

@@ -1,6 +1,6 @@
 """Two forwards before their backwards do not work with hyper-parallel (hyper-parallel fdd0a808, torch 2.13.0).
 
-Run: python docs/results/defects/hyper_parallel/two-forwards.py
+Run: python docs/results/defects/hyper_parallel/training/two-forwards.py
 Expected: gradients
 Got: RuntimeError: setStorage: sizes [2, 2], strides [2, 1], storage offset 0, and itemsi
 """
