@@ -48,7 +48,7 @@ def test_the_readme_counts_the_scripts_of_defects() -> None:
     assert f"{sum(scripts.values())} open in 2.13, {mended} of older versions" in readme
     for library in (ROOT / "docs/results/defects").iterdir():
         line = next(line for line in readme.splitlines() if f"defects/{library.name}/" in line)
-        assert f"| {len(list(library.glob('*.py')))} |" in line
+        assert f"| {len(list(library.rglob('*.py')))} |" in line
 
 
 def test_the_second_half_of_our_tests_runs_whatever_becomes_of_the_first() -> None:
