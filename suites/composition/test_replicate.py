@@ -21,7 +21,7 @@ from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.kit.precision_programs import precision_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
-from suites.parallelism.spmd import SpmdCase, replicate_by_names
+from suites.parallelism.spmd import Spmd, SpmdCase
 
 REPLICATE = Feature.REPLICATE
 DTENSORS = Feature.REPLICATE_FSDP
@@ -30,7 +30,7 @@ PLAIN, OF_DTENSORS = replicas("replicate"), replicas("replicate_fsdp")
 SOME = ComposedCase(world_size=2, net=replace(SMALL, own=True), dtype="float64")
 SOME_DTENSORS = replace(SOME, acts=(Act("replicate_fsdp", "0"), Act("replicate_fsdp", "2"), Act("replicate_fsdp")))
 #: Two ranks on an axis that is named for shards, alone or beside one for replicas.
-SHARDS = SpmdCase(2, Stack(2, ("mlp",), 1))
+SHARDS = SpmdCase(2, Stack(2, ("mlp",), 1), replicates=True)
 SHARDS_AND_REPLICAS = replace(
     SHARDS, axes=("replicate", "shard"), mesh=(1, 2), shard=("shard",), replicate=("replicate",)
 )
@@ -201,13 +201,13 @@ def test_containers_without_forward_are_refused(trial: Trial, how: str) -> None:
 @requirement("replicate/refuses-shard-dims", DTENSORS, Feature.SPMD_MESH)
 def test_mesh_dims_for_shards_are_refused(trial: Trial) -> None:
     """A mesh dim for shards raises an error that says what such dims are for."""
-    trial.refuses(replicate_by_names, SHARDS, *FOR_REPLICAS)
+    trial.refuses(Spmd.play, SHARDS, *FOR_REPLICAS)
 
 
 @requirement("replicate/refuses-hybrid-dims", DTENSORS, Feature.SPMD_MESH)
 def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
     """A mesh dim for shards beside one for replicas raises an error that says what such dims are for."""
-    trial.refuses(replicate_by_names, SHARDS_AND_REPLICAS, *FOR_REPLICAS)
+    trial.refuses(Spmd.play, SHARDS_AND_REPLICAS, *FOR_REPLICAS)
 
 
 def lie_as_told(trial: Trial, case: ComposedCase) -> None:

@@ -24,13 +24,14 @@ from suites.oracle.situation import Step, Trace
 CONSTANT = 1337.0
 
 
-def apply(rank: Rank, case: NetCase, net: nn.Sequential, **options: Any) -> nn.Sequential:
-    """Shard the case's blocks, then the root, over the case's mesh."""
-    fully_shard = rank.implementation.fully_shard
+def apply(
+    rank: Rank, case: NetCase, net: nn.Sequential, function: Callable[..., Any] | None = None, **options: Any
+) -> nn.Sequential:
+    """Shard the case's blocks, then the root, over the case's mesh; or do it by another function."""
+    shard = function or rank.implementation.fully_shard
     options.setdefault("mesh", data_mesh(rank, case))
-    for place in case.sharded:
-        fully_shard(net[place], **options)
-    fully_shard(net, **options)
+    for module in (*(net[place] for place in case.sharded), net):
+        shard(module, **options)
     return net
 
 

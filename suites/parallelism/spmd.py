@@ -44,13 +44,14 @@ WITH_TP: list[Mesh] = [
 class SpmdCase(ParallelCase):
     """All parameters lie on the mesh of all axes before they are sharded.
 
-    With ``spare``, the last block is not run, and its parameters are reduced all the same. ``wrong`` is what the caller
-    gets wrong, if anything.
+    With ``spare``, the last block is not run, and its parameters are reduced all the same. With ``replicates``, it is
+    ``replicate`` that is called. ``wrong`` is what the caller gets wrong, if anything.
     """
 
     axes: tuple[str, ...] = ("dp",)
     mesh: tuple[int, ...] = (2,)
     spare: bool = False
+    replicates: bool = False
     wrong: str = ""
 
     @property
@@ -78,10 +79,11 @@ class Spmd(ShardedStack):
         """Blocks, then the root."""
         rank, case = self.rank, self.case
         options = {"mesh": whole_mesh(rank, case), "dp_mesh_dims": data_axes(rank, case.shard, case.replicate)}
-        if case.shard:
+        if case.shard and not case.replicates:
             options["reshard_after_forward"] = case.reshard_after_forward
         net = case.build() if case.wrong == "plain parameters" else distributed(rank, case)
-        return apply(rank, case, net, **{**options, **(wrongly(rank, case, net) if case.wrong else {})})
+        function = rank.implementation.replicate_fsdp if case.replicates else None
+        return apply(rank, case, net, function, **{**options, **(wrongly(rank, case, net) if case.wrong else {})})
 
 
 def distributed(rank: Rank, case: SpmdCase) -> SpmdNet:
@@ -120,10 +122,3 @@ def wrongly(rank: Rank, case: SpmdCase, net: Any) -> dict[str, Any]:
         local = layer.weight.detach().to_local()
         layer.weight = nn.Parameter(DTensor.from_local(local, *elsewhere[case.wrong](), run_check=False))
     return given.get(case.wrong, dict)()
-
-
-def replicate_by_names(rank: Rank, case: SpmdCase) -> None:
-    """Have ``replicate`` take the names of the data axes."""
-    replicate, mesh = rank.implementation.replicate_fsdp, whole_mesh(rank, case)
-    assert replicate is not None
-    replicate(distributed(rank, case), mesh=mesh, dp_mesh_dims=data_axes(rank, case.shard, case.replicate))

@@ -15,7 +15,7 @@ from suites.kit.cases import Stack
 from suites.kit.parallel import parallel_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, follows_or_refuses
-from suites.parallelism.spmd import DDP, FSDP, HYBRID, TWO_NAMES, WITH_TP, Spmd, SpmdCase, replicate_by_names
+from suites.parallelism.spmd import DDP, FSDP, HYBRID, TWO_NAMES, WITH_TP, Spmd, SpmdCase
 
 OWN = (Feature.FULLY_SHARD, Feature.SPMD_MESH)
 #: MLPs of integers; none has a buffer, which would be no DTensor.
@@ -69,6 +69,14 @@ def test_several_names_act_as_one_axis(trial: Trial, case: SpmdCase) -> None:
 @given(case=cases(meshes=[*FSDP, *DDP]))
 def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over the named axis, whether it shards or replicates: training is exact."""
+    follows(trial, Spmd.play, expected(case))
+
+
+@requirement("spmd-mesh/replicate", *OWN, Feature.REPLICATE_FSDP, ranks=2)
+@example(case=replace(RICH, shard=(), replicate=("dp",), replicates=True))
+@given(case=cases(meshes=[*DDP, TWO_NAMES[1]], replicates=True))
+def test_replicas_over_named_axes_train_as_the_unsharded_model(trial: Trial, case: SpmdCase) -> None:
+    """replicate with names of axes averages gradients over these, as fully_shard does: training is exact."""
     follows(trial, Spmd.play, expected(case))
 
 
@@ -142,4 +150,4 @@ def test_a_placement_function_for_replicas_is_refused(trial: Trial) -> None:
 @requirement("spmd-mesh/refuses-replicate", *OWN, Feature.REPLICATE_FSDP, ranks=2)
 def test_replicate_refuses_an_axis_named_to_shard(trial: Trial) -> None:
     """replicate with an axis named to shard raises an error that names what such axes are for."""
-    trial.refuses(replicate_by_names, FIXED, "replicate", "shard", "dp_mesh_dims")
+    trial.refuses(Spmd.play, replace(FIXED, replicates=True), "replicate", "shard", "dp_mesh_dims")

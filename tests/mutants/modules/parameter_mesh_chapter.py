@@ -95,6 +95,14 @@ def ignores_placements(module: nn.Module, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
+def sums_replicas(module: nn.Module, **options: Any) -> Any:
+    """Sum over axes that are named."""
+    net = right.replicate_fsdp(module, **options)
+    if DIMS in options:
+        scaled_after(lambda parameter: float(parameter.device_mesh.size()))(net)
+    return net
+
+
 def replicates_shards(module: nn.Module, **options: Any) -> Any:
     """Shard, where only replicas can be."""
     return right.fully_shard(module, **options)
@@ -123,6 +131,7 @@ named_tp_backwards = mutant("spmd-mesh/layout-tp", remakes(backwards))
 counts_one_cut = mutant("spmd-mesh/layout-tp", remakes(strided_by_one))
 two_names_backwards = mutant("spmd-mesh/two-names", remakes(backwards))
 sums_over_names = mutant("spmd-mesh/training", sums)
+named_replicas_sum = replace(right, name=name_of("spmd-mesh/replicate"), replicate_fsdp=sums_replicas)
 named_replicas_never_meet = mutant("spmd-mesh/training-hybrid", never_meet)
 averages_over_nameless_axes = mutant("spmd-mesh/training-tp", scaled_after(share_of_tp))
 stale_groups_of_names = called_otherwise("spmd-mesh/groups", stale_instead_of_groups)
