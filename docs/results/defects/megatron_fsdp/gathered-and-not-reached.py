@@ -1,4 +1,4 @@
-"""What backward gathers ahead and does not reach stays gathered, without its gradient (megatron-fsdp 0.6.1, torch 2.13.0).
+"""What backward gathers ahead and does not reach stays gathered, without gradients (megatron-fsdp 0.6.1, torch 2.13.0).
 
 Run: python docs/results/defects/megatron_fsdp/gathered-and-not-reached.py
 Expected: parameters with gradients: ['0.weight', '1.weight']
@@ -30,7 +30,7 @@ def main(rank: int, store: str) -> None:
     trunk = net(torch.ones(1, 2))
     net[1](torch.ones(1, 2)).sum().backward()
     trunk.sum().backward()
-    what, got = "parameters with gradients:", [name for name, weight in net.named_parameters() if weight.grad is not None]
+    what, got = "parameters with gradients:", [name for name, w in net.named_parameters() if w.grad is not None]
     if rank == 0:
         print(f"Expected: {what} ['0.weight', '1.weight']\nGot: {what} {got}", flush=True)
     dist.destroy_process_group()
