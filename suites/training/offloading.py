@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.worlds.rank import Rank
 from suites.kit.cases import TrainingCase
 from suites.kit.hsdp import hsdp_cases
-from suites.kit.programs import ShardedStack, after_a_step, sharded, write
+from suites.kit.programs import ShardedStack, after_a_step, apply, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import stacks, training_cases
 from suites.oracle.layout import own
@@ -60,9 +60,17 @@ class OffloadedElsewhere(OffloadedFromMeta):
     on_cpu = False
 
 
-def resting_places(rank: Rank, case: TrainingCase) -> dict[str, dict[str, str]]:
+class OffloadedReplicas(Offloaded):
+    """Such a net that is replicated."""
+
+    def made(self) -> Any:
+        """The net."""
+        return apply(self.rank, self.case, self.case.build(), self.rank.implementation.replicate_fsdp, **self.options)
+
+
+def resting_places(rank: Rank, case: TrainingCase, kind: type[Offloaded] = Offloaded) -> dict[str, dict[str, str]]:
     """Where parameters, gradients, momenta and state dict lie after a step, and parameters when layers run."""
-    net = Offloaded(rank, case).net
+    net = kind(rank, case).net
     running = when_run(net, where)
     return {
         "the rank": {"device": torch.empty(0, device=rank.device).device.type},

@@ -85,11 +85,14 @@ def test_hooks_see_finished_gradients(trial: Trial, case: Scenario) -> None:
 @given(case=plain_cases)
 def test_what_rests_lies_on_the_cpu(trial: Trial, case: TrainingCase) -> None:
     """Parameters, gradients, optimizer state and state dict lie on the CPU; layers run on the device of the rank."""
-    named = [name for name, _ in case.build().named_parameters()]
-    for number, got in enumerate(trial.run(offloading.resting_places, case)):
-        here = got["the rank"]
-        places = {kind: dict.fromkeys(named, here["device"] if kind == "running" else "cpu") for kind in got}
-        trial.agree(f"rank {number}", got, {**places, "the rank": here})
+    rests_on_the_cpu(trial, case)
+
+
+@requirement("offload/replicas", Feature.REPLICATE_FSDP, Feature.CPU_OFFLOAD, ranks=2)
+@given(case=plain_cases)
+def test_what_rests_of_replicas_lies_on_the_cpu(trial: Trial, case: TrainingCase) -> None:
+    """What rests of a net that replicate offloads lies on the CPU; layers run on the device of the rank."""
+    rests_on_the_cpu(trial, case, offloading.OffloadedReplicas)
 
 
 @requirement("offload/pinned-memory", *OFFLOAD, ranks=2, limits=PINNED)
@@ -111,3 +114,12 @@ def test_the_policies_mean_what_their_names_say(trial: Trial) -> None:
     """OffloadPolicy() leaves parameters on the device; CPUOffloadPolicy is a kind of it, and pins memory by default."""
     for number, got in enumerate(trial.run(offloading.defaults, FIXED)):
         trial.agree(f"rank {number}", got, dict.fromkeys(got, True))
+
+
+def rests_on_the_cpu(trial: Trial, case: TrainingCase, kind: type[Offloaded] = Offloaded) -> None:
+    """Require of each rank that what rests is on the CPU, and what runs on its device."""
+    named = [name for name, _ in case.build().named_parameters()]
+    for number, got in enumerate(trial.run(offloading.resting_places, case, kind)):
+        here = got["the rank"]
+        places = {what: dict.fromkeys(named, here["device"] if what == "running" else "cpu") for what in got}
+        trial.agree(f"rank {number}", got, {**places, "the rank": here})

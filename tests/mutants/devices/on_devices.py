@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from harness.vendor.torch_fsdp2 import _groups, _state
+from tests.mutants import name_of
 from tests.mutants.hooking import instead
 from tests.mutants.making import mutant, right
 from tests.mutants.modules.init_chapters import called_otherwise
@@ -146,6 +148,11 @@ def without_policy(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "offload_policy"}
 
 
+def replicates_in_name_only(module: Any, **options: Any) -> Any:
+    """Replicas that are to rest on the CPU stay where they are."""
+    return right.replicate_fsdp(module, **without_policy(options))
+
+
 leaves_all_buffers = called_otherwise("arguments/moves-to-device", leaves_buffers)
 leaves_some_buffers = called_otherwise("arguments/moves-the-rest-to-device", leaves_buffers_of_parallel_nets)
 leaves_inputs = mutant("arguments/inputs-to-device", after=brings_inputs_back)
@@ -154,6 +161,7 @@ moves_in_silence = given("offload/refuses-other-devices", brings_it_back)
 returns_early = given("offload/pinned", returns_before_gradients)
 pins_nothing = changed("offload/pinned-memory", without_pinning)
 offloads_nothing = changed("offload/resting-places", without_policy)
+offloads_no_replicas = replace(right, name=name_of("offload/replicas"), replicate_fsdp=replicates_in_name_only)
 enters_on_the_device = given("state-dict/offload-pinned", enters_copies_on_the_device)
 keeps_copies = mutant("memory/on-device", after=keeps_a_copy)
 keeps_offloaded_copies = given("memory/offloaded", keeps_copies_on_the_device)
@@ -172,4 +180,4 @@ IN_PROCESSES = {
     "ignores_the_event",
 }  # fmt: skip
 #: What a CPU does not show, though the requirement is tried there, too.
-ON_DEVICES = {"offloads_nothing"}
+ON_DEVICES = {"offloads_nothing", "offloads_no_replicas"}
