@@ -144,7 +144,7 @@ def backward(rank: Rank, case: OverlapCase) -> dict[str, float | int]:
 
 
 def losses_after_steps(rank: Rank, case: TrainingCase) -> list[dict[str, Tensor]]:
-    """The loss of each step, where the root is given an event after a step that comes late, and no host waits."""
+    """The loss of each step that comes late; the root is given an event after all but the second, and no host waits."""
     net = sharded(rank, case)
     optimizer, late = case.optimizer(net.parameters()), Work(rank.device, FEWEST, LATE)
     losses = []
@@ -153,7 +153,8 @@ def losses_after_steps(rank: Rank, case: TrainingCase) -> list[dict[str, Tensor]
         losses[-1].backward()
         late()
         optimizer.step()
-        net.set_post_optim_event(torch.get_device_module(rank.device).current_stream().record_event())
+        if step != 1:
+            net.set_post_optim_event(torch.get_device_module(rank.device).current_stream().record_event())
         optimizer.zero_grad()
     return [{"loss": loss.detach()} for loss in losses]
 

@@ -88,7 +88,7 @@ def test_gathers_wait_for_the_optimizer_alone(trial: Trial) -> None:
 @requirement("overlap/waits-for-step", Feature.FULLY_SHARD, Feature.OPTIMIZER_EVENT, ranks=2, limits=STREAMS)
 @given_half(case=training_cases(steps=3))
 def test_gathers_wait_for_the_event_after_the_optimizer(trial: Trial, case: TrainingCase) -> None:
-    """After set_post_optim_event the next forward computes with what was written before the event."""
+    """After set_post_optim_event the next forward computes with what was written before the event, others with all."""
     want = expected(case)
     losses = [[{"loss": step["loss"]} for step in want.trace(rank)] for rank in range(case.world_size)]
     finds(trial, programs.losses_after_steps, case, losses.__getitem__, within=want.within)
