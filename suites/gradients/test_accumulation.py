@@ -169,10 +169,10 @@ def test_setters_reach_the_modules_below_unless_told_not_to(trial: Trial) -> Non
     """set_requires_gradient_sync reaches all sharded modules below, and with recurse=False the module alone."""
     settings = ("defer gradient_sync", "resume gradient_sync in root", "resume gradient_sync")
     acts = tuple(act for setting in settings for act in (setting, *PASS))
-    follows(trial, play, expected(ActionsCase(2, RICH.net, RICH.sharded, "float64", True, acts=acts)))
+    adds_up(trial, ActionsCase(2, RICH.net, RICH.sharded, "float64", True, acts=acts))
 
 
-def adds_up(trial: Trial, case: AccumulationCase, kind: Kind = "reductions") -> None:
+def adds_up(trial: Trial, case: TrainingCase, kind: Kind = "reductions") -> None:
     """Compare what is seen after each action, and what each has ranks say."""
     traces = trial.run(play, case)
     agrees(trial, traces, expected(case))

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.worlds.rank import Rank
 from reference_models.nets import MLP
 from suites.kit.cases import Stack, as_case, fill
+from suites.kit.expected_collectives import counted
 from suites.kit.own_collectives import Counting, OwnGather
 from suites.kit.programs import layout
 from suites.kit.strategies import training_cases
@@ -220,6 +221,14 @@ def stack(net: nn.Module, mesh: DeviceMesh) -> None:
             if parameter.dim() == 3:
                 whole = DTensor.from_local(parameter.detach(), mesh, [Shard(0)], run_check=False)
                 setattr(module, name, nn.Parameter(whole))
+
+
+def reduced_when_deferred(rank: Rank, case: ExpertCase) -> dict[str, int]:
+    """What a pass communicates but for gathers, if no gradients are to be synchronised."""
+    experts = ShardedExperts(rank, case)
+    with rank.collectives() as entries:
+        experts.do_all(("defer gradient_sync", "forward", "backward"))
+    return counted([each for each in entries if each["op"] != "all_gather"])
 
 
 def calls_of(rank: Rank, case: ExpertCase, setter: str) -> str:

@@ -10,9 +10,17 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
+from suites.kit.expected_collectives import tallied
 from suites.oracle.expected import expected
-from suites.oracle.judging import follows, follows_or_refuses, sees
-from suites.parameters.experts import DescribedApart, ExpertCase, ShardedExperts, calls_of, expert_cases
+from suites.oracle.judging import finds, follows, follows_or_refuses, sees
+from suites.parameters.experts import (
+    DescribedApart,
+    ExpertCase,
+    ShardedExperts,
+    calls_of,
+    expert_cases,
+    reduced_when_deferred,
+)
 
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 #: Two experts in a stack, each cut over two ranks, of which each has two rows of it.
@@ -73,7 +81,8 @@ def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: E
 @requirement("parameter-mesh/accumulation", *OWN, Feature.ACCUMULATION, ranks=2)
 @given(case=expert_cases(steps=1))
 def test_gradients_accumulate_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
-    """Without synchronisation no parameter of any mesh has a gradient, and the next reduction gives the sum of both."""
+    """Without synchronisation nothing is reduced over any mesh, and the next backward reduces the sum of both."""
+    finds(trial, reduced_when_deferred, case, tallied([]))
     follows(trial, ShardedExperts.play, expected(replace(case, accumulates=True)))
 
 
