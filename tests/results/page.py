@@ -14,9 +14,9 @@ INTRODUCTION = """\
 # Results of real software
 
 What the suites say of software that others wrote, through the [adapters](../../examples/adapters), of torch's own
-on other backends, and of the [reference](../../reference_models). Each line is one run of the profile `quick`; *not run* is what the machine lacks, or a world that an
-adapter rules out. Libraries are judged without `suites/collectives`, which is about backends, MPI as a backend by
-`suites/collectives` and parity alone.
+on other backends, and of the [reference](../../reference_models). Each line is one run of the profile `quick`; *not
+run* is what the machine lacks, or a world that an adapter rules out. Libraries are judged without
+`suites/collectives`, which is about backends, MPI as a backend by `suites/collectives` and parity alone.
 
 ```sh
 pytest suites --implementation adapters.fsdp1:implementation --backend gloo --record reports/fsdp1.jsonl
