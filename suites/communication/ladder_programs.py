@@ -15,10 +15,11 @@ from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
-from suites.communication.played import PASS, RecordedStack, each_unit, mark
+from suites.communication.played import RecordedStack, each_unit, mark
 from suites.kit.cases import TrainingCase
 from suites.kit.programs import ShardedStack, apply
 from suites.oracle.sharded import State
+from suites.oracle.situation import PASS
 
 
 class Ladder(ShardedStack):

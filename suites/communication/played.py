@@ -21,8 +21,6 @@ from suites.kit.programs import ShardedStack
 from suites.oracle.sharded import State, played_on
 from suites.oracle.training import at
 
-PASS = ("forward", "backward")
-
 
 @dataclass(frozen=True)
 class ActionsCase(TrainingCase):

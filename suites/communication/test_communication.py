@@ -18,7 +18,7 @@ from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import own_collectives
-from suites.communication.played import PASS, ActionsCase, doing, each_unit, play, play_recomputed, training_after
+from suites.communication.played import ActionsCase, doing, each_unit, play, play_recomputed, training_after
 from suites.communication.talk import Kind, says
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase, as_case
@@ -29,6 +29,7 @@ from suites.kit.registered import group_cases
 from suites.kit.strategies import given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, finds, follows
+from suites.oracle.situation import PASS
 
 SHARDED, APART, OWN = Feature.FULLY_SHARD, Feature.SEPARATE_GROUP, Feature.CUSTOM_COLLECTIVES
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.

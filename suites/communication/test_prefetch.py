@@ -15,12 +15,13 @@ from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
 from suites.communication.ladder import LadderCase, Rungs, ladders, only, precedes
 from suites.communication.ladder_programs import comes_in_order
-from suites.communication.played import PASS, ActionsCase, doing, play, training_after
+from suites.communication.played import ActionsCase, doing, play, training_after
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given_half, stacks, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
+from suites.oracle.situation import PASS
 
 SHARDED, PREFETCH = Feature.FULLY_SHARD, Feature.PREFETCH
 

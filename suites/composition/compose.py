@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from suites.kit.cases import Block, Stack, TrainingCase
 from suites.kit.trees import share
+from suites.oracle.situation import PASS
 
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
@@ -26,7 +27,6 @@ CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
 Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 Function = Call | Strategy
-PASS = ("forward", "backward")
 Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated", "compiled"]
 
 

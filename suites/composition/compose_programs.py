@@ -16,7 +16,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
-from suites.composition.compose import PASS, Act, ComposedCase, chosen
+from suites.composition.compose import Act, ComposedCase, chosen
 from suites.kit.cases import SPREAD
 from suites.kit.programs import data_mesh, gradients, introspection, layouts, loss_of
 from suites.kit.registered import fact
@@ -24,6 +24,7 @@ from suites.oracle.expected import expected
 from suites.oracle.judging import follows
 from suites.oracle.layout import is_dtensor
 from suites.oracle.sharded import Resting, State
+from suites.oracle.situation import PASS
 
 
 def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:

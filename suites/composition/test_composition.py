@@ -14,7 +14,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
-from suites.composition.compose import NESTINGS, PASS, Act, ComposedCase, forms, forms_after_forward, nesting
+from suites.composition.compose import NESTINGS, Act, ComposedCase, forms, forms_after_forward, nesting
 from suites.composition.compose_programs import Composed, state_of_each_type, trains
 from suites.composition.compose_strategies import (
     PLACES,
@@ -36,6 +36,7 @@ from suites.composition.compose_strategies import (
 from suites.composition.recompute import RecomputeCase, cast_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import sees
+from suites.oracle.situation import PASS
 
 BY_POLICY = Feature.WRAP_POLICY
 RECOMPUTED = (Feature.FULLY_SHARD, Feature.CHECKPOINT)

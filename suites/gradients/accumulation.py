@@ -15,13 +15,14 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suites.communication.played import PASS, RecordedStack
+from suites.communication.played import RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.programs import ShardedStack
 from suites.kit.strategies import drawn, training_cases
+from suites.oracle.situation import PASS
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded

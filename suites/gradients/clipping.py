@@ -13,12 +13,12 @@ import torch
 from hypothesis import strategies as st
 
 from harness.worlds.rank import Rank
-from suites.communication.played import PASS
 from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.programs import ShardedStack
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
+from suites.oracle.situation import PASS
 from suites.parallelism.norms import spoil
 
 NORMS = ("1.0", "2.0", "3.0", "inf")

@@ -20,13 +20,14 @@ from torch import Tensor
 
 from harness.vendor.bounds import averages
 from harness.worlds.rank import Rank
-from suites.communication.played import PASS, RecordedStack
+from suites.communication.played import RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.sharded import State, played_on
+from suites.oracle.situation import PASS
 
 #: Powers of two, so that exact cases stay exact.
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.communication.played import PASS, ActionsCase, doing, play
+from suites.communication.played import ActionsCase, doing, play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
@@ -29,13 +29,14 @@ from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
+from suites.oracle.situation import PASS
 from suites.passes import pass_programs
 from suites.passes.pass_strategies import pass_cases
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
-#: Two steps, one block sharded by itself, one left to the root, gradients zeroed once and dropped once.
+#: Two steps of three micro-batches, one block sharded by itself, gradients zeroed once and dropped once.
 RICH = AccumulationCase(
-    2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=2, kept=(True, False)
+    2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=3, kept=(True, False)
 )
 LINE = Stack(1, ("linear",), 1, bias=False)
 BEFORE_LAST = ActionsCase(2, LINE, dtype="float64", steps=1, batch=1)

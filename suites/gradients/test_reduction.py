@@ -11,7 +11,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.communication.played import PASS, ActionsCase, doing, play
+from suites.communication.played import ActionsCase, doing, play
 from suites.gradients import reductions
 from suites.gradients.reductions import (
     FactorCase,
@@ -27,6 +27,7 @@ from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import costly, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, compare, follows
+from suites.oracle.situation import PASS
 
 SHARDED = Feature.FULLY_SHARD
 FACTOR = (SHARDED, Feature.DIVIDE_FACTOR)

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from harness.data.case import Case
 from suites.oracle.layout import lies_in_rows, shard
 
-#: One training step.
-STEP = ("forward", "backward", "step", "drop")
+#: A forward with its backward, and one training step.
+PASS = ("forward", "backward")
+STEP = (*PASS, "step", "drop")
 #: What is not looked at while backwards are said not to be the last: reductions may be under way then.
 UNDER_WAY = ("gradients", "facts")
 #: What is compared after an action besides what it gives.

@@ -145,9 +145,3 @@ def test_parameters_that_are_not_whole_on_the_mesh_are_refused(
 def test_a_placement_function_for_replicas_is_refused(trial: Trial) -> None:
     """A placement function raises an error that names it, where all named axes replicate and nothing is cut."""
     trial.refuses(Spmd.play, replace(REPLICAS, wrong="placed replicas"), "shard_placement_fn", "placement")
-
-
-@requirement("spmd-mesh/refuses-replicate", *OWN, Feature.REPLICATE_FSDP, ranks=2)
-def test_replicate_refuses_an_axis_named_to_shard(trial: Trial) -> None:
-    """replicate with an axis named to shard raises an error that names what such axes are for."""
-    trial.refuses(Spmd.play, replace(FIXED, replicates=True), "replicate", "shard", "dp_mesh_dims")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from suites.oracle.situation import PASS
+
 ITERATIONS = 3
 #: The module that is frozen and thawed, and that is skipped; and the one before which an exception is raised.
 FIRST, MIDDLE, INTERRUPTED = "blocks.0", "blocks.1", "blocks.1.first"
@@ -34,12 +36,13 @@ def shown(actions: Sequence[str], place: int) -> tuple[str, ...]:
     return EVERYTHING if place == len(actions) - 1 else SHOWN.get(actions[place].partition(" ")[0], ())
 
 
-#: Forwards and backwards of one iteration, by how gradients come about. ``defer`` and ``resume`` switch a setting.
+#: Forwards and backwards of one iteration, by how gradients come about. ``defer`` and ``resume`` switch a setting;
+#: two passes wait for the third, so that what waits adds up.
 PASSES: dict[str, tuple[str, ...]] = {
-    "plain": ("forward", "backward"),
-    "unsynchronised": ("defer gradient_sync", "forward", "backward", "resume gradient_sync", "forward", "backward"),
-    "no all-reduce": ("defer all_reduce", "forward", "backward", "resume all_reduce", "forward", "backward"),
-    "last backward": ("defer last", "forward", "backward", "resume last", "forward", "backward"),
+    "plain": PASS,
+    "unsynchronised": ("defer gradient_sync", *PASS, *PASS, "resume gradient_sync", *PASS),
+    "no all-reduce": ("defer all_reduce", *PASS, *PASS, "resume all_reduce", *PASS),
+    "last backward": ("defer last", *PASS, "resume last", *PASS),
     "two losses": ("forward", "backward first", "backward second"),
 }
 

@@ -19,11 +19,11 @@ from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cas
 from suites.kit.strategies import cases_of, stacks, training_cases
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
+from suites.oracle.situation import PASS
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
 #: Parts of 2, 2, 1 and 0 rows on four ranks; of 3 and 2 on the two of a group.
 FIVE_ROWS = TrainingCase(4, Stack(5, ("linear",)), (0,), "float64", reshard_after_forward=2)
-PASS = ("forward", "backward")
 #: One weight that the root has.
 ONE_WEIGHT = TrainingCase(2, Stack(1, ("linear",), 1, bias=False), dtype="float64", steps=1, batch=1)
 

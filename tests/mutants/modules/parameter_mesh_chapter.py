@@ -103,11 +103,6 @@ def sums_replicas(module: nn.Module, **options: Any) -> Any:
     return net
 
 
-def replicates_shards(module: nn.Module, **options: Any) -> Any:
-    """Shard, where only replicas can be."""
-    return right.fully_shard(module, **options)
-
-
 one_mesh_for_all = called_otherwise("parameter-mesh/layout", over_one_mesh)
 stacks_backwards = mutant("parameter-mesh/stacked-layout", remakes(turned_stacks))
 #: 1 / 2 for an expert that two of four ranks have.
@@ -139,7 +134,6 @@ leaves_unused_without = mutant("spmd-mesh/unused", does_nothing("set_reduce_scat
 names_an_axis_itself = replace(right, name=name_of("spmd-mesh/refuses-names"), data_parallel_mesh_dims=some_names)
 takes_plain = called_otherwise("spmd-mesh/refuses-parameters", takes_plain_parameters)
 cuts_no_replicas = called_otherwise("spmd-mesh/refuses-placement", ignores_placements)
-replicate_that_shards = replace(right, name=name_of("spmd-mesh/refuses-replicate"), replicate_fsdp=replicates_shards)
 
 RAISES = ("refuses_experts_beside_replicas",)
 ALSO_KILLED_BY = {

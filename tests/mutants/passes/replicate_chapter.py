@@ -204,7 +204,6 @@ are_sharded_beside_replicas = replace(
 #: What is left alone is not replicated.
 ALSO_KILLED_BY = {
     "never_average": ("grouping/replicated-children",),
-    **dict.fromkeys(("are_sharded_below_a_root", "are_sharded_where_told"), ("spmd-mesh/refuses-replicate",)),
     "belong_to_the_root": ("grouping/sharded-children",),
     "know_no_other_method": ("passes/forward-methods",),
 }
