@@ -29,6 +29,10 @@ CUT_TWICE = replace(FIXED, world_size=8, net=Stack(3, ("mlp",), 4), axes=("dp", 
 #: Two axes named to shard act as one, beside one that is not for data.
 TWO_AND_TP = replace(RICH, world_size=4, axes=("dp", "cp", "tp"), mesh=(2, 1, 2), shard=("dp", "cp"))
 AXES = ("replicate", "shard")
+#: Two axes named to shard, beside one of replicas; four places to cut six rows into.
+TWO_AND_REPLICAS = replace(
+    RICH, world_size=8, axes=("replicate", "dp", "cp"), mesh=(2, 2, 2), shard=("dp", "cp"), replicate=("replicate",)
+)
 
 
 @requirement("spmd-mesh/layout", *OWN, ranks=2)
@@ -56,6 +60,8 @@ def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, c
 
 @requirement("spmd-mesh/two-names", *OWN, ranks=4)
 @example(case=replace(RICH, world_size=4, axes=("dp", "cp"), mesh=(2, 2), shard=("dp", "cp")))
+@example(case=TWO_AND_REPLICAS)
+@example(case=TWO_AND_TP)
 @given(case=cases(meshes=TWO_NAMES))
 def test_several_names_act_as_one_axis(trial: Trial, case: SpmdCase) -> None:
     """Several axes named to shard cut a parameter as one axis of all their ranks would, the first counting most."""
@@ -82,6 +88,7 @@ def test_replicas_over_named_axes_train_as_the_unsharded_model(trial: Trial, cas
 
 @requirement("spmd-mesh/training-hybrid", *OWN, Feature.HSDP, ranks=4)
 @example(case=replace(RICH, world_size=4, axes=AXES, mesh=(2, 2), shard=AXES[1:], replicate=AXES[:1]))
+@example(case=TWO_AND_REPLICAS)
 @given(case=cases(meshes=[*HYBRID, *TWO_NAMES]))
 def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over all named axes, several to shard or to replicate among them: training is exact."""
