@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -23,6 +24,7 @@ from suites.collectives.collective_cases import (
     SCATTERS,
     Collective,
     CollectiveCase,
+    Data,
     Kind,
 )
 from suites.collectives.collective_oracle import allowance, as_bytes, wanted
@@ -38,6 +40,7 @@ from suites.collectives.collective_strategies import (
     strided,
     unusual,
 )
+from suites.kit.strategies import given
 from suites.oracle.judging import finds
 from suites.saving.checkpoint_strategies import directory
 
@@ -53,7 +56,16 @@ def alone(*call: Any, **more: Any) -> CollectiveCase:
     return CollectiveCase(2, (Collective(*call, **more),))
 
 
+def every(kinds: Sequence[Kind], dtypes: Sequence[str], *ops: str, data: Data = "bits") -> CollectiveCase:
+    """A call of each kind in each dtype, and with each op."""
+    return CollectiveCase(2, tuple(
+        Collective(kind, 3, dtype, op, data, root=1)
+        for kind in kinds for dtype in dtypes for op in ops or ("SUM",)
+    ))  # fmt: skip
+
+
 @requirement("collectives/all-gather", ranks=2)
+@example(case=every(GATHERS, MOVED))
 @given(case=collective_cases(GATHERS, MOVED, data="bits"))
 def test_an_all_gather_brings_the_bits_of_all_ranks_in_their_order(trial: Trial, case: CollectiveCase) -> None:
     """An all-gather, into one tensor or a list, gives every rank the bits that each rank has, in the order of ranks."""
@@ -61,6 +73,7 @@ def test_an_all_gather_brings_the_bits_of_all_ranks_in_their_order(trial: Trial,
 
 
 @requirement("collectives/all-gather-in-place", ranks=2)
+@example(case=every(["all_gather_in_place"], MOVED))
 @given(case=collective_cases(["all_gather_in_place"], MOVED, data="bits"))
 def test_an_all_gather_may_have_its_input_within_its_output(trial: Trial, case: CollectiveCase) -> None:
     """An all-gather whose input is this rank's place in its output is right as well: this is how FSDP gathers."""
@@ -68,6 +81,7 @@ def test_an_all_gather_may_have_its_input_within_its_output(trial: Trial, case: 
 
 
 @requirement("collectives/from-one", ranks=2)
+@example(case=every(FROM_ONE, MOVED))
 @given(case=collective_cases(FROM_ONE, MOVED, data="bits"))
 def test_broadcast_and_scatter_bring_what_the_source_has(trial: Trial, case: CollectiveCase) -> None:
     """Broadcast and scatter give every rank the bits that the source has for it, whichever rank that is."""
@@ -75,6 +89,7 @@ def test_broadcast_and_scatter_bring_what_the_source_has(trial: Trial, case: Col
 
 
 @requirement("collectives/all-to-all", level="should", ranks=2)
+@example(case=every(EXCHANGES, MOVED))
 @given(case=collective_cases(EXCHANGES, MOVED, data="bits"))
 def test_an_exchange_brings_each_rank_its_part_of_every_other(trial: Trial, case: CollectiveCase) -> None:
     """All-to-all of one tensor gives every rank its part of each rank's tensor, in parts of equal or of given sizes."""
@@ -82,6 +97,7 @@ def test_an_exchange_brings_each_rank_its_part_of_every_other(trial: Trial, case
 
 
 @requirement("collectives/exact", ranks=2)
+@example(case=every(REDUCING, SUMMED, "SUM", "MAX", "MIN", data="whole"))
 @given(case=collective_cases(REDUCING, SUMMED, op=st.sampled_from(["SUM", "MAX", "MIN"])))
 def test_reductions_of_whole_numbers_are_exact(trial: Trial, case: CollectiveCase) -> None:
     """SUM, MAX and MIN of whole numbers that a dtype can hold are exact in all-reduce and reduce-scatter."""
@@ -89,6 +105,7 @@ def test_reductions_of_whole_numbers_are_exact(trial: Trial, case: CollectiveCas
 
 
 @requirement("collectives/sum", ranks=2)
+@example(case=every(REDUCING, FLOATS, data="rounded"))
 @given(case=collective_cases(REDUCING, FLOATS, data="rounded"))
 def test_sums_are_off_by_some_roundings_of_their_dtype_at_most(trial: Trial, case: CollectiveCase) -> None:
     """A SUM of fractions is off by no more than adding once per rank in the dtype of the tensors, in any order."""
@@ -97,6 +114,7 @@ def test_sums_are_off_by_some_roundings_of_their_dtype_at_most(trial: Trial, cas
 
 @requirement("collectives/average", ranks=2)
 @example(case=replace(alone("reduce_scatter_single", 1, op="AVG", data="rounded"), sizes=36))
+@example(case=every(REDUCING, FLOATS, "AVG", data="rounded"))
 @given(case=collective_cases(REDUCING, FLOATS, op="AVG", data="rounded"))
 def test_averages_are_sums_divided_by_the_number_of_ranks(trial: Trial, case: CollectiveCase) -> None:
     """AVG is the sum divided once by the number of ranks in the group, for every size of tensors."""
@@ -116,6 +134,7 @@ def test_a_premultiplied_sum_is_a_sum_times_its_factor(trial: Trial, case: Colle
 
 
 @requirement("collectives/replicas", ranks=2)
+@example(case=every(["all_reduce"], FLOATS, "SUM", "AVG", data="rounded"))
 @given(case=collective_cases(["all_reduce"], FLOATS, op=st.sampled_from(["SUM", "AVG"]), data="rounded"))
 def test_an_all_reduce_gives_all_ranks_the_same_bits(trial: Trial, case: CollectiveCase) -> None:
     """An all-reduce gives all ranks the same bits, however it rounds: replicas would drift apart."""
@@ -155,6 +174,7 @@ def test_results_are_there_once_they_were_waited_for(trial: Trial, case: Collect
 
 
 @requirement("collectives/completed", level="should", ranks=2)
+@example(case=every(ALL, ["float32"], data="whole"))
 @given(case=collective_cases(ALL, FLOATS, large=False))
 def test_work_that_was_waited_for_says_that_it_is_done(trial: Trial, case: CollectiveCase) -> None:
     """Work that was waited for, and whose results were read, says that it is completed."""

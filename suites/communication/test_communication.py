@@ -26,7 +26,7 @@ from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.registered import group_cases
-from suites.kit.strategies import given_half, training_cases
+from suites.kit.strategies import each, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, finds, follows
 from suites.oracle.situation import PASS
@@ -66,11 +66,10 @@ def set_on_all(setting: str) -> Any:
     return training_after(training_cases(exact=True), lambda _: st.just([f"set {setting}"]))
 
 
+RESHARDING = [f"set reshard_after_forward {then}{where}" for then in (True, False) for where in ("", " in root")]
 set_later_cases = training_after(
     training_cases(steps=2),
-    lambda _: st.sampled_from(
-        [[f"set reshard_after_forward {then}{where}"] for then in (True, False) for where in ("", " in root")]
-    ),
+    lambda _: st.sampled_from([[setting] for setting in RESHARDING]),
 )
 room_cases = training_after(
     training_cases(exact=True),
@@ -120,7 +119,7 @@ def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: Training
 
 
 @requirement("communication/set-later", SHARDED, ranks=2)
-@example(case=replace(NEXT, acts=("set reshard_after_forward True in root", *TWICE)))
+@each(NEXT, acts=[(setting, *TWICE) for setting in RESHARDING])
 @given_half(case=set_later_cases)
 def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: ActionsCase) -> None:
     """After set_reshard_after_forward backward gathers as if that had been asked for, of the root alone or of all."""
@@ -245,7 +244,7 @@ def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> 
 
 
 @requirement("communication/input-buffers", SHARDED, Feature.INPUT_BUFFERS, ranks=2)
-@example(case=replace(TINY, acts=("set reduce_scatter_max_input_buffers 2", *TINY.actions)))
+@each(TINY, acts=[(f"set reduce_scatter_max_input_buffers {room}", *TINY.actions) for room in (1, 2, 3)])
 @given_half(case=room_cases)
 def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: ActionsCase) -> None:
     """However many inputs of reductions each module may keep in memory, training is the unsharded model's."""

@@ -151,10 +151,9 @@ def mixed(draw: st.DrawFn) -> tuple[Act, ...]:
     return (*both[: draw(st.integers(2, 3))], Act(draw(functions)))
 
 
-def alternating() -> Acts:
-    """One function within the other within the first."""
-    kinds: list[tuple[Function, Function]] = [("replicate_fsdp", "fully_shard"), ("fully_shard", "replicate_fsdp")]
-    return st.sampled_from([(Act(outer, "1.0"), Act(inner, "1"), Act(outer)) for outer, inner in kinds])
+_KINDS: list[tuple[Function, Function]] = [("replicate_fsdp", "fully_shard"), ("fully_shard", "replicate_fsdp")]
+#: One function within the other within the first.
+ALTERNATING = [(Act(outer, "1.0"), Act(inner, "1"), Act(outer)) for outer, inner in _KINDS]
 
 
 def routes(*names: Route) -> st.SearchStrategy[ComposedCase]:

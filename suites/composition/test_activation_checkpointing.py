@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -22,6 +22,7 @@ from suites.composition.recompute import (
     recompute_cases,
     sharded_cases,
 )
+from suites.kit.strategies import given
 
 CHECKPOINT = Feature.CHECKPOINT
 ONE = RecomputeCase()

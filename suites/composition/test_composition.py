@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,6 +34,7 @@ from suites.composition.compose_strategies import (
     under_root,
 )
 from suites.composition.recompute import RecomputeCase, cast_cases
+from suites.kit.strategies import each, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import sees
 from suites.oracle.situation import PASS
@@ -45,6 +46,8 @@ MIXED = (Feature.FULLY_SHARD, Feature.REPLICATE)
 #: Two ranks and two steps in float64: the least that shows what one step or a rounding hides.
 PLAIN = ComposedCase(world_size=2, net=SMALL, dtype="float64", steps=2)
 OWN = replace(PLAIN, net=replace(SMALL, own=True))
+#: The strategies that need one axis alone.
+BY_STRATEGY = tuple((Act(strategy, "", "Unit"),) for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))
 RECOMPUTE_INNER = tuple(Act("checkpoint", f"{unit}.0") for unit in UNITS)
 
 
@@ -90,12 +93,7 @@ def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: Compose
 
 
 @requirement("composition/nestings", *MIXED, ranks=2, source="B7")
-@example(case=replace(PLAIN, acts=NESTINGS["1fm,1r"]))
-@example(case=replace(PLAIN, acts=NESTINGS["1r,1fm"]))
-@example(case=replace(PLAIN, acts=NESTINGS["1r,1fa"]))
-@example(case=replace(PLAIN, acts=NESTINGS["1r1fm,1fm"]))
-@example(case=replace(PLAIN, acts=NESTINGS["1r1fa,1fm"]))
-@example(case=replace(PLAIN, acts=NESTINGS["1fm1fm,1r1r,1fm"]))
+@each(PLAIN, acts=NESTINGS.values())
 @given(case=nestings())
 def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """However replicate and fully_shard are nested, the loss, gradients and parameters are the plain net's."""
@@ -173,6 +171,7 @@ def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCas
 
 @requirement("composition/strategies", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B1 B5")
 @example(case=replace(PLAIN, acts=(Act("HYBRID_SHARD", "", "Unit"),), mesh=(2, 1)))
+@each(PLAIN, acts=BY_STRATEGY)
 @given(case=strategy_cases())
 def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Under every strategy, with any policy, ranks hold the right parts of what the plain net's training gives."""
@@ -180,7 +179,7 @@ def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) ->
 
 
 @requirement("composition/strategies-after-forward", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B5")
-@example(case=replace(PLAIN, acts=(Act("SHARD_GRAD_OP", "", "Unit"),)))
+@each(PLAIN, acts=BY_STRATEGY)
 @given(case=strategy_cases(policy="Unit"))
 def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: ComposedCase) -> None:
     """From forward to backward, SHARD_GRAD_OP and NO_SHARD keep all whole, the others have what a policy chose cut."""
@@ -194,8 +193,8 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, full ones whole plain tensors only, and can be loaded."""
     want, of = expected(case), forms(case)
-    for number, each in enumerate(trial.run(state_of_each_type, case)):
-        for asked, got in each.items():
+    for number, found in enumerate(trial.run(state_of_each_type, case)):
+        for asked, got in found.items():
             where, is_full = f"rank {number}, {asked}", got["type"] == "full"
             if asked != "not set":  # else the default, which is the implementation's choice
                 trial.agree(f"{where}, type", got["type"], asked.partition(" ")[0])

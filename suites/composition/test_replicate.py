@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -14,11 +14,12 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition.compose import Act, ComposedCase
 from suites.composition.compose_programs import Composed, communicated, returns, trains, waiting
-from suites.composition.compose_strategies import ROOTED, SMALL, alternating, composed, mixed, replicas, routes
+from suites.composition.compose_strategies import ALTERNATING, ROOTED, SMALL, composed, mixed, replicas, routes
 from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, wrong
 from suites.kit.cases import Stack
 from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.kit.precision_programs import precision_cases
+from suites.kit.strategies import each, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
 from suites.parallelism.spmd import Spmd, SpmdCase
@@ -108,7 +109,8 @@ def test_replicated_and_sharded_layers_keep_their_own_placements(trial: Trial, c
 
 
 @requirement("replicate/nested", DTENSORS, Feature.FULLY_SHARD, level="should", ranks=2, source="B7")
-@given(case=composed(alternating(), net=ROOTED))
+@each(SOME, acts=ALTERNATING)
+@given(case=composed(st.sampled_from(ALTERNATING), net=ROOTED))
 def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: ComposedCase) -> None:
     """Replicated within sharded within replicated, or the reverse: layouts are as requested, and all train as plain."""
     lie_as_told(trial, case)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -32,7 +32,7 @@ from suites.generated.net_strategies import (
 )
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import NAMED, Block, Named, Net
-from suites.kit.strategies import world_sizes
+from suites.kit.strategies import given, world_sizes
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows, follows_or_refuses
 

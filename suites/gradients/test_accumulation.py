@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -26,7 +26,7 @@ from suites.gradients.accumulation import (
 )
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly, given_half, training_cases
+from suites.kit.strategies import costly, given, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 from suites.oracle.situation import PASS

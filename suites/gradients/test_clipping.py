@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.gradients.clipping import ClipCase, ScalerCase, clip_cases, refuse_infinity, scaler_cases
+from suites.kit.strategies import given
 from suites.parallelism.norms import clips, scales
 
 ONE_AXIS = (Feature.FULLY_SHARD, Feature.DTENSORS)

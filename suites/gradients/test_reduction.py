@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -24,7 +24,7 @@ from suites.gradients.reductions import (
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
-from suites.kit.strategies import costly, training_cases
+from suites.kit.strategies import costly, given, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, compare, follows
 from suites.oracle.situation import PASS

@@ -9,15 +9,14 @@ a requirement of its own.
 
 from __future__ import annotations
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.interactions.covering import scenarios
 from suites.interactions.judging import follows, on_meshes
-from suites.kit.strategies import costly
+from suites.kit.strategies import costly, given
 from suites.scenarios.dimensions import ON_TWO, TWO_MESHES
 from suites.scenarios.scenario import Scenario
 
@@ -100,7 +99,7 @@ def test_a_module_may_run_twice_and_be_recomputed_by_re_entering_autograd(trial:
 
 @requirement("interactions/state-between-of-pairs", SHARDED, Feature.RESHARD_TO_GROUP, Feature.PREFETCH, ranks=4)
 @example(case=Scenario(mesh="4", wrapping="parts", runs="no grad", reshard="pairs", prefetch="forward", asked="before"))
-@given(case=st.just(Scenario(mesh="4", wrapping="shared", reshard="pairs", prefetch="forward", asked="between")))
+@given(case=Scenario(mesh="4", wrapping="shared", reshard="pairs", prefetch="forward", asked="between"))
 def test_state_may_be_asked_for_between_passes_of_smaller_groups(trial: Trial, case: Scenario) -> None:
     """A state dict may be asked for between a forward and the next pass of modules that are kept in smaller groups."""
     follows(trial, case)
@@ -115,7 +114,7 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
 @requirement("interactions/gathers-in-vain", SHARDED, ranks=2, limits=("streams",))
 @example(case=Scenario(runs="skipped", reshard="changed", prefetch="backward", gradients="two losses"))
 @example(case=Scenario(prefetch="finished", gradients="two losses"))
-@given(case=st.just(Scenario(wrapping="wrapper", runs="eval", gradients="two losses")))
+@given(case=Scenario(wrapping="wrapper", runs="eval", gradients="two losses"))
 def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Trial, case: Scenario) -> None:
     """Memory into which backward gathers what nothing needs is not used again before that gather is done."""
     follows(trial, case)
@@ -123,7 +122,7 @@ def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Tria
 
 @requirement("interactions/gathers-what-stepped", SHARDED, Feature.PREFETCH, ranks=2, limits=("streams",))
 @example(case=Scenario(wrapping="list", recompute="reentrant", gradients="hooks"))
-@given(case=st.just(Scenario(prefetch="finished", gradients="hooks")))
+@given(case=Scenario(prefetch="finished", gradients="hooks"))
 def test_what_has_stepped_in_backward_is_gathered_after_its_step(trial: Trial, case: Scenario) -> None:
     """What takes its optimizer step in backward, and is gathered after that, is read once it has."""
     follows(trial, case)

@@ -8,9 +8,9 @@ A column-wise weight of 8 rows on a mesh of dp 2 and tp 2: tp cuts it first, the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from suites.kit.programs import whole_mesh
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
 
+P = TypeVar("P", bound="ParallelCase")
 #: The axes of a mesh with their sizes, those that shard, and those that replicate.
 Mesh = tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]
 FLAT: list[Mesh] = [({"dp": dp, "tp": tp}, ("dp",), ()) for dp, tp in [(2, 2), (2, 2), (1, 4), (1, 2), (2, 1), (4, 1)]]
@@ -142,6 +143,22 @@ def parallel_cases(
         )
     )
     return replace(as_case(kind, case, axes=tuple(sizes), shard=sharding, replicate=copying), **fixed)
+
+
+def on_each(case: P, meshes: Iterable[Mesh]) -> list[P]:
+    """The case on each of these meshes, once."""
+    found = [
+        replace(
+            case,
+            world_size=ranks_of(mesh),
+            axes=tuple(mesh[0]),
+            mesh=tuple(mesh[0].values()),
+            shard=mesh[1],
+            replicate=mesh[2],
+        )
+        for mesh in meshes
+    ]
+    return list(dict.fromkeys(found))
 
 
 def ranks_of(mesh: Mesh) -> int:

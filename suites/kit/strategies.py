@@ -7,12 +7,14 @@ Draws prefer what finds defects: dims that ranks do not divide, dims smaller tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
-from hypothesis import Phase, given, settings
+import hypothesis
+from hypothesis import Phase, example, reject, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -115,9 +117,43 @@ def costly(divisor: int = 4) -> settings:
     return settings(max_examples=-(-_cases() // divisor))
 
 
-def given_half(**cases: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+@st.composite
+def _beyond_the_simplest(draw: st.DrawFn, cases: st.SearchStrategy[C]) -> C:
+    if draw(st.integers(0, 9)) == 0:
+        reject()
+    return draw(cases)
+
+
+def given(case: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Hypothesis' ``given`` without the case in which every choice is the simplest, which it would always try first.
+
+    Of two cases that are tried it would be one, and it finds least: of one row, one layer, the first of all values.
+    A failing case is still made as simple as any other. What is no strategy is the only case.
+    """
+    drawn = isinstance(case, st.SearchStrategy)
+    return hypothesis.given(case=_beyond_the_simplest(case) if drawn else st.just(case))
+
+
+def examples(cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a test try these cases, in their order, before any that is drawn: a few draws miss some of what there is."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        for case in reversed(list(cases)):
+            test = example(case=case)(test)
+        return test
+
+    return decorate
+
+
+def each(case: Any, **values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a test try the case with each value of one field, before any that is drawn."""
+    [(field, options)] = values.items()
+    return examples([replace(case, **{field: value}) for value in options])
+
+
+def given_half(case: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """``given``, with half as many cases as the profile says."""
-    return lambda test: costly(2)(given(**cases)(test))
+    return lambda test: costly(2)(given(case)(test))
 
 
 def examples_first(divisor: int = 8) -> settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -18,7 +18,7 @@ from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.net_strategies import ahead_cases, checkpointed_cases, frozen_nets, generated_cases, nets_with
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block, Net
-from suites.kit.strategies import costly, examples_first
+from suites.kit.strategies import costly, examples_first, given
 from suites.lifetimes import event_machine as machine
 from suites.lifetimes.event_plan import distinct, labelled, plan
 from suites.lifetimes.event_programs import live, used

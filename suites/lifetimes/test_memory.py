@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit.strategies import examples_first
+from suites.kit.strategies import examples_first, given
 from suites.lifetimes import memory
 from suites.lifetimes import memory_programs as programs
 from suites.lifetimes.memory import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from hypothesis import example, given
+from hypothesis import example
 from torch import Tensor
 
 from harness.requirement import requirement
@@ -18,6 +18,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.programs import CONSTANT, ShardedStack, data_mesh, sharded, tensors, write
+from suites.kit.strategies import given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.oracle.sharded import State, played_on

@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
-from suites.kit.parallel import parallel_cases
+from suites.kit.parallel import on_each, parallel_cases
+from suites.kit.strategies import examples, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, follows_or_refuses
 from suites.parallelism.spmd import DDP, FSDP, HYBRID, TWO_NAMES, WITH_TP, Spmd, SpmdCase
@@ -28,14 +29,10 @@ REPLICAS = replace(FIXED, shard=(), replicate=("dp",))
 CUT_TWICE = replace(FIXED, world_size=8, net=Stack(3, ("mlp",), 4), axes=("dp", "tp", "ep"), mesh=(2, 2, 2))
 #: Two axes named to shard act as one, beside one that is not for data.
 TWO_AND_TP = replace(RICH, world_size=4, axes=("dp", "cp", "tp"), mesh=(2, 1, 2), shard=("dp", "cp"))
-AXES = ("replicate", "shard")
-#: Two axes named to shard, beside one of replicas; four places to cut six rows into.
-TWO_AND_REPLICAS = replace(
-    RICH, world_size=8, axes=("replicate", "dp", "cp"), mesh=(2, 2, 2), shard=("dp", "cp"), replicate=("replicate",)
-)
 
 
 @requirement("spmd-mesh/layout", *OWN, ranks=2)
+@examples(on_each(RICH, [*FSDP, *DDP]))
 @given(case=cases(meshes=[*FSDP, *DDP]))
 def test_parameters_stay_on_their_mesh_and_are_cut_over_the_named_axis(trial: Trial, case: SpmdCase) -> None:
     """Parameters stay on their mesh, cut along dim 0 over an axis named to shard and whole on one of replicas."""
@@ -50,8 +47,7 @@ def test_of_two_named_axes_one_cuts_and_one_replicates(trial: Trial, case: SpmdC
 
 
 @requirement("spmd-mesh/layout-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
-@example(case=replace(RICH, world_size=4, axes=("dp", "tp"), mesh=(2, 2)))
-@example(case=CUT_TWICE)
+@examples([*on_each(RICH, WITH_TP), CUT_TWICE])
 @given(case=cases(meshes=WITH_TP))
 def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, case: SpmdCase) -> None:
     """A parameter cut over tp stays so, its parts are cut over an axis named to shard, and put together it is whole."""
@@ -59,9 +55,7 @@ def test_what_tensor_parallelism_cut_is_cut_again_over_data_axes(trial: Trial, c
 
 
 @requirement("spmd-mesh/two-names", *OWN, ranks=4)
-@example(case=replace(RICH, world_size=4, axes=("dp", "cp"), mesh=(2, 2), shard=("dp", "cp")))
-@example(case=TWO_AND_REPLICAS)
-@example(case=TWO_AND_TP)
+@examples([*on_each(RICH, TWO_NAMES), TWO_AND_TP])
 @given(case=cases(meshes=TWO_NAMES))
 def test_several_names_act_as_one_axis(trial: Trial, case: SpmdCase) -> None:
     """Several axes named to shard cut a parameter as one axis of all their ranks would, the first counting most."""
@@ -71,7 +65,7 @@ def test_several_names_act_as_one_axis(trial: Trial, case: SpmdCase) -> None:
 
 
 @requirement("spmd-mesh/training", *OWN, ranks=2)
-@example(case=RICH)
+@examples(on_each(RICH, [*FSDP, *DDP]))
 @given(case=cases(meshes=[*FSDP, *DDP]))
 def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over the named axis, whether it shards or replicates: training is exact."""
@@ -79,7 +73,7 @@ def test_training_over_a_named_axis_is_the_unsharded_models(trial: Trial, case: 
 
 
 @requirement("spmd-mesh/replicate", *OWN, Feature.REPLICATE_FSDP, ranks=2)
-@example(case=replace(RICH, shard=(), replicate=("dp",), replicates=True))
+@examples(on_each(replace(RICH, replicates=True), [*DDP, TWO_NAMES[1]]))
 @given(case=cases(meshes=[*DDP, TWO_NAMES[1]], replicates=True))
 def test_replicas_over_named_axes_train_as_the_unsharded_model(trial: Trial, case: SpmdCase) -> None:
     """replicate with names of axes averages gradients over these, as fully_shard does: training is exact."""
@@ -87,8 +81,7 @@ def test_replicas_over_named_axes_train_as_the_unsharded_model(trial: Trial, cas
 
 
 @requirement("spmd-mesh/training-hybrid", *OWN, Feature.HSDP, ranks=4)
-@example(case=replace(RICH, world_size=4, axes=AXES, mesh=(2, 2), shard=AXES[1:], replicate=AXES[:1]))
-@example(case=TWO_AND_REPLICAS)
+@examples(on_each(RICH, [*HYBRID, *TWO_NAMES]))
 @given(case=cases(meshes=[*HYBRID, *TWO_NAMES]))
 def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over all named axes, several to shard or to replicate among them: training is exact."""
@@ -96,7 +89,7 @@ def test_training_over_several_named_axes_is_the_unsharded_models(trial: Trial, 
 
 
 @requirement("spmd-mesh/training-tp", *OWN, Feature.TENSOR_PARALLEL, ranks=4)
-@example(case=TWO_AND_TP)
+@examples([*on_each(RICH, WITH_TP), TWO_AND_TP])
 @given(case=cases(meshes=WITH_TP))
 def test_gradients_are_not_averaged_over_axes_without_data(trial: Trial, case: SpmdCase) -> None:
     """Gradients are averaged over the named axes and not over tp, wherever tp stands in the mesh: training is exact."""

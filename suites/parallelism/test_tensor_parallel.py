@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
-from suites.kit.parallel import FLAT, HYBRID, parallel_cases
-from suites.kit.strategies import costly
+from suites.kit.parallel import FLAT, HYBRID, on_each, parallel_cases
+from suites.kit.strategies import costly, examples, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
@@ -24,7 +24,7 @@ cases = partial(parallel_cases, kind=TensorParallelCase)
 #: Tried before any drawn case: two MLPs, gathered again for backward, and rows that the shard axis does not divide.
 RICH = TensorParallelCase(
     world_size=4,
-    net=Stack(dim=3, blocks=("mlp", "mlp"), multiplier=2),
+    net=Stack(dim=3, blocks=("mlp", "mlp"), multiplier=4),
     sharded=(0, 1),
     dtype="float64",
     exact=True,
@@ -40,7 +40,7 @@ SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dty
 
 
 @requirement("tensor-parallel/exact", *BOTH, ranks=2)
-@example(case=RICH)
+@examples(on_each(RICH, FLAT))
 @given(case=cases(exact=True))
 def test_training_after_tensor_parallelism_on_integers_is_exact(trial: Trial, case: TensorParallelCase) -> None:
     """On data whose sums are exact, MLPs cut over tp and dp train as the unsharded model does, bit for bit."""
@@ -65,7 +65,7 @@ def test_hybrid_sharding_after_tensor_parallelism_lies_on_three_axes(trial: Tria
 
 
 @requirement("tensor-parallel/hybrid", *BOTH, Feature.HSDP, ranks=4)
-@example(case=THREE_AXES)
+@examples(on_each(THREE_AXES, HYBRID))
 @given(case=cases(meshes=HYBRID, exact=True))
 def test_hybrid_training_after_tensor_parallelism_is_exact(trial: Trial, case: TensorParallelCase) -> None:
     """On data whose sums are exact, MLPs cut over tp and hybrid-sharded train as the unsharded model, bit for bit."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.kit.cases import Stack
-from suites.kit.strategies import stacks
+from suites.kit.strategies import given, stacks
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds, follows, follows_or_refuses
 from suites.parameters.coded import NARROW

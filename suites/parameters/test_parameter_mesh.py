@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
 from suites.kit.expected_collectives import tallied
+from suites.kit.strategies import given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, follows_or_refuses, sees
 from suites.parameters.experts import (

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.registered import after, forms_of, unshard_all
-from suites.kit.strategies import cases_of
+from suites.kit.strategies import cases_of, given
 from suites.oracle import judging
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds
 from suites.parameters import registration
 from suites.parameters.registration import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
-from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
 
 SHARDED = Feature.FULLY_SHARD
@@ -112,14 +110,14 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 
 
 @requirement("registration/edits", SHARDED, ranks=2)
-@given(case=how_cases("parameter", "data", "local", steps=3))
+@in_each_way("parameter", "data", "local", steps=3)
 def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
     follows(trial, case, registration.EDITED)
 
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
-@given(case=how_cases("load", "assign", "setattr"))
+@in_each_way("load", "assign", "setattr")
 def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
     follows(trial, case, registration.REPLACED)

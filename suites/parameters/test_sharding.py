@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from suites.kit.cases import SPREAD, CaseOnMesh, Stack
 from suites.kit.nets import Block, Net
 from suites.kit.parallel import ParallelCase, cut_over_tp, lay_on, parallel_cases
 from suites.kit.programs import apply, data_mesh, layouts, train, whole_mesh
-from suites.kit.strategies import costly, world_sizes
+from suites.kit.strategies import costly, given, world_sizes
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 from suites.parameters.empties import EmptyCase, empty_cases

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -23,7 +23,7 @@ from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase, as_case, fill
 from suites.kit.programs import sharded
-from suites.kit.strategies import training_cases
+from suites.kit.strategies import each, given, training_cases
 from suites.kit.trees import share
 from suites.oracle import judging
 from suites.oracle.expected import expected
@@ -33,10 +33,10 @@ from suites.parameters.apart import ApartCase
 from suites.passes import passes
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_routes import Twice
-from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
 from suites.passes.passes import Blocks, Route, shard_by_plan
 from suites.training.noting import notes_agree
-from suites.training.precision_values import BesideCase, table_cases
+from suites.training.precision_values import FLOATS, INTEGERS, TABLE, BesideCase, table_cases
 
 #: What is frozen of two layers, never all.
 SOME = ("blocks.0", "blocks.1", "blocks.0.weight", "blocks.1.weight")
@@ -182,7 +182,7 @@ WIDE = TrainingCase(2, Stack(8, ("mlp",)), (0,), "float64", exact=True, reshard_
 
 @requirement("parameters/frozen", Feature.FULLY_SHARD, ranks=2)
 @example(case=RICH)
-@given(case=how_cases(*SOME, plain=True))
+@in_each_way(*SOME, plain=True)
 def test_frozen_parameters_train_as_unsharded(trial: Trial, case: HowCase) -> None:
     """Parameters frozen before or after sharding, beside trainable ones, have no gradient; all others the right one."""
     recomputed = (FROZEN_AND_RECOMPUTED,) if Feature.PLAIN_FORWARD in claims() else ()
@@ -200,7 +200,7 @@ def test_freezing_can_change_between_steps(trial: Trial, case: HowCase) -> None:
 
 @requirement("parameters/called-again", Feature.FULLY_SHARD, ranks=2)
 @example(case=RICH)
-@given(case=how_cases(*SOME, plain=True))
+@in_each_way(*SOME, plain=True)
 def test_modules_may_run_several_times(trial: Trial, case: HowCase) -> None:
     """Modules with frozen parameters that run twice in a forward, with gradients once or twice, train as unsharded."""
     for route in AGAIN:
@@ -259,6 +259,7 @@ def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)
+@each(TABLE, other=(*INTEGERS, *FLOATS))
 @given(case=table_cases(low=False))
 def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: BesideCase) -> None:
     """A frozen parameter of another dtype, integers included, is sharded and gathered in it, beside trainable ones."""

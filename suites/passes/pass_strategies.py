@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
 
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.kit.strategies import cases_of, training_cases, world_sizes
+from suites.kit.strategies import cases_of, each, given, training_cases, world_sizes
 
 
 @st.composite
@@ -49,6 +50,14 @@ class HowCase(TrainingCase):
     """Something is done in one of some ways, in a word or two."""
 
     how: str = ""
+
+
+def in_each_way(*ways: str, blocks: int = 2, steps: int = 2, **fixed: Any) -> Callable[[Any], Any]:
+    """Have a test try passes of linear layers, each sharded by itself, in each way, and then such as are drawn."""
+    linear: Block = "linear"
+    case = HowCase(2, Stack(2, (linear,) * blocks), tuple(range(blocks)), "float64", True, steps=steps)
+    drawn = given(how_cases(*ways, blocks=blocks, steps=steps, **fixed))
+    return lambda test: each(case, how=ways)(drawn(test))
 
 
 def how_cases(*ways: str, **fixed: Any) -> st.SearchStrategy[HowCase]:

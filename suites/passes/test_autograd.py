@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import example, given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import given
 from suites.passes import autograd_routes as routes
 from suites.passes import containers
 from suites.passes.containers import PACK
 from suites.passes.pass_programs import Walking, follows, walk
-from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
 from suites.passes.passes import Route
 
 SHARDED = Feature.FULLY_SHARD
@@ -22,8 +22,6 @@ PLAIN = Route()
 #: Blocks that raise, and when: before or after they ran in forward, or in their backward.
 EARLY = [f"{block} {moment}" for block in range(3) for moment in ("before", "after")]
 LATE = [f"{block} backward" for block in range(3)]
-#: In backward the first block comes last: by then the gradients of the others are being reduced.
-BROKEN_LATE = HowCase(2, Stack(2, ("linear",) * 3), (0, 1, 2), "float64", True, how="0 backward")
 
 
 @requirement("autograd/unused-output", SHARDED, ranks=2)
@@ -48,7 +46,7 @@ def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: Traini
 
 
 @requirement("autograd/containers", SHARDED, ranks=2)
-@given(case=how_cases(*PACK))
+@in_each_way(*PACK)
 def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: HowCase) -> None:
     """Lists, tuples, dicts, named tuples and dataclasses, also nested, pass through sharded modules with gradients."""
     follows(trial, case, containers.BOXES)
@@ -69,21 +67,21 @@ def test_outputs_that_need_no_gradient_pass_as_they_are(trial: Trial, case: Trai
 
 
 @requirement("autograd/outputs-in-place", SHARDED, ranks=2)
-@given(case=how_cases(*routes.IN_PLACE))
+@in_each_way(*routes.IN_PLACE)
 def test_outputs_may_be_changed_in_place(trial: Trial, case: HowCase) -> None:
     """Outputs of sharded modules, the root's too, may be changed in place, in part or as a whole, as unsharded ones."""
     follows(trial, case, routes.CHANGED)
 
 
 @requirement("autograd/without-gradients", SHARDED, ranks=2)
-@given(case=how_cases("no_grad"))
+@in_each_way("no_grad")
 def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: HowCase) -> None:
     """Forwards under no_grad, the very first one too, give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
 
 @requirement("autograd/inference-mode", SHARDED, ranks=2)
-@given(case=how_cases("inference_mode"))
+@in_each_way("inference_mode")
 def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: HowCase) -> None:
     """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
@@ -136,15 +134,14 @@ def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> No
 
 
 @requirement("autograd/reset-after-forward", SHARDED, Feature.RESET, ranks=2)
-@given(case=how_cases(*EARLY, blocks=3))
+@in_each_way(*EARLY, blocks=3)
 def test_a_forward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
     """After an exception in forward and reset_iter_state() on the root, training goes on as unsharded."""
     follows(trial, case, routes.BROKEN)
 
 
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
-@example(case=BROKEN_LATE)
-@given(case=how_cases(*LATE, blocks=3))
+@in_each_way(*LATE, blocks=3)
 def test_a_backward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
     """After an exception in backward, reset_iter_state() on the root and zero_grad(), training goes on as unsharded."""
     follows(trial, case, routes.BROKEN)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import given
 from suites.oracle.judging import finds
 from suites.passes import partial_routes as routes
 from suites.passes.autograd_routes import Cut

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.trial.refusals import ERRORS, TYPE_ERRORS
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import given
 from suites.oracle.judging import finds
 from suites.passes import pass_routes as routes
 from suites.passes.pass_programs import Walking, follows
-from suites.passes.pass_strategies import HowCase, how_cases, pass_cases
+from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
 
 SHARDED = Feature.FULLY_SHARD
 #: What a refusal of modules that are not sharded may name.
@@ -82,14 +81,14 @@ def test_the_root_needs_no_inputs(trial: Trial, case: TrainingCase) -> None:
 
 
 @requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
-@given(case=how_cases(*routes.AHEADS, blocks=4, plan=(0, 1, 2, 3)))
+@in_each_way(*routes.AHEADS, blocks=4, plan=(0, 1, 2, 3))
 def test_gathering_ahead_changes_no_result(trial: Trial, case: HowCase) -> None:
     """Whatever modules prefetch in forward and backward, the results are the unsharded model's."""
     follows(trial, case, routes.AHEAD)
 
 
 @requirement("passes/optimizers", SHARDED, ranks=2)
-@given(case=how_cases(*routes.WAYS, plain=True, steps=3))
+@in_each_way(*routes.WAYS, plain=True, steps=3)
 def test_optimizers_step_on_sharded_parameters(trial: Trial, case: HowCase) -> None:
     """SGD, Adam and AdamW, one by one, foreach or fused, update sharded parameters as they update unsharded ones."""
     follows(trial, case, routes.OPTIMIZERS)

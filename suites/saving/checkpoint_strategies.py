@@ -15,13 +15,12 @@ from itertools import product
 from math import lcm
 from typing import Any, Literal
 
-from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.trial import most_ranks
 from harness.worlds.attached.fleet import shared_folder
 from suites.kit.parallel import full_parts
-from suites.kit.strategies import MOST, examples_first, is_thorough
+from suites.kit.strategies import MOST, examples, examples_first, given, is_thorough
 from suites.saving.chains import ChainNet, CheckpointCase, Layout
 
 Family = Literal["1-D", "HSDP", "2-D", "replicate", "unsharded"]
@@ -165,9 +164,7 @@ def tried(first: Sequence[CheckpointCase], group: str, trained: bool = False) ->
 
     def decorate(test: Any) -> Any:
         test = given(case=st.builds(case_of, fitting, st.integers(0, 2**16), st.just(trained)))(test)
-        for case in reversed(chosen):
-            test = example(case=case)(test)
-        return examples_first()(test)
+        return examples_first()(examples(chosen)(test))
 
     return decorate
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.kit.strategies import costly, examples_first
+from suites.kit.strategies import costly, examples_first, given
 from suites.oracle.judging import finds
 from suites.saving import checkpoint_programs as programs
 from suites.saving import resume_programs

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition.compose import Composite
-from suites.kit.strategies import costly, examples_first, world_sizes
+from suites.kit.strategies import costly, examples_first, given, world_sizes
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds, follows
 from suites.saving import optimizer_programs as programs

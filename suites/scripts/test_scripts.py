@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.generated.net_strategies import checkpointed_cases
+from suites.kit.strategies import given
 from suites.oracle.judging import follows
 from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
-from suites.kit.strategies import costly
+from suites.kit.strategies import costly, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import compare, trains
 from suites.scripts import stress

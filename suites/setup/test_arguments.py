@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -27,7 +27,7 @@ from suites.kit.cases import CaseOnMesh, Stack, as_case
 from suites.kit.nets import Block, Net
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import FACTS, apply, data_mesh, tensors
-from suites.kit.strategies import stacks, training_cases, world_sizes
+from suites.kit.strategies import given, stacks, training_cases, world_sizes
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
 from suites.oracle.sharded import Resting

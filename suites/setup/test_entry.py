@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import given
 from suites.oracle.judging import finds
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import pass_cases

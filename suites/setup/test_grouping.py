@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from suites.generated.net_programs import spread_below
 from suites.generated.net_strategies import generated_cases, listable, nets_with, plans, shardable, shared_nets
 from suites.kit.nets import Block, Net
 from suites.kit.programs import introspection
-from suites.kit.strategies import related, world_sizes
+from suites.kit.strategies import given, related, world_sizes
 from suites.kit.trees import modules_outside, names, tensors
 
 SEEN = (Feature.FULLY_SHARD, Feature.INTROSPECTION)

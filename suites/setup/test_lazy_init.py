@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from torch import nn
 
 from harness.requirement import requirement
@@ -17,7 +17,7 @@ from suites.generated.net_programs import ShardedNet, spread_net
 from suites.generated.net_strategies import nested_cases
 from suites.kit.nets import LENGTH, Block, Net
 from suites.kit.programs import introspection
-from suites.kit.strategies import world_sizes
+from suites.kit.strategies import given, world_sizes
 from suites.kit.trees import names
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows_or_refuses

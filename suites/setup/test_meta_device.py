@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import nn
 
@@ -37,7 +37,7 @@ from suites.kit.programs import (
     whole_mesh,
     write,
 )
-from suites.kit.strategies import cases_of, given_half, training_cases
+from suites.kit.strategies import cases_of, given, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.oracle.sharded import Resting

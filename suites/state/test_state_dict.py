@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -19,7 +19,7 @@ from suites.kit.hsdp import hsdp_cases
 from suites.kit.nets import Named
 from suites.kit.parallel import ParallelCase, parallel_cases
 from suites.kit.registered import unshard_all
-from suites.kit.strategies import training_cases
+from suites.kit.strategies import given, training_cases
 from suites.oracle.expected import expected as unsharded
 from suites.oracle.judging import finds, follows, sees
 from suites.state import state_dicts

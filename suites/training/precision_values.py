@@ -52,6 +52,10 @@ class BesideCase(NotingCase):
         return nn.Sequential(Beside(layer, self))
 
 
+#: A table of a dtype that is still to be said, of rows that two ranks do not divide.
+TABLE = BesideCase(2, Stack(2, ("linear",)), exact=True, steps=1, batch=2, rows=3)
+
+
 class Beside(Layer):
     """The layer. What the norm gives is added, and multiplied by the last entry of the table."""
 

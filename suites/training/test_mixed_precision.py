@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -16,13 +16,15 @@ from suites.kit import registered
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
-from suites.kit.strategies import world_sizes
+from suites.kit.strategies import each, given, world_sizes
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds, follows_or_refuses, trains
 from suites.passes.containers import MAKE
 from suites.training.noting import NotingCase, ShardedNoting, UnshardedNoting, notes_agree, noting_cases
 from suites.training.precision_values import (
     ALIKE,
+    INTEGERS,
+    TABLE,
     BesideCase,
     assign,
     buffer_cases,
@@ -45,6 +47,7 @@ SETS, DEFAULTS, OUTPUTS, HALFWAY = (
     replace(NESTED, positional=((kind, ("tensor", "float32"), *more),))
     for kind, *more in (("set",), ("default dict",), ("output", ("text", "a")), ("halfway", ("tensor", "float64")))
 )
+CARRIED = CarriedCase(2, TWO_LAYERS, (0,), exact=True, steps=1, batch=2, param_dtype="bfloat16", reduce_dtype="float32")
 LOW_ALONE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
 
 
@@ -155,6 +158,7 @@ def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase)
 
 
 @requirement("precision/structures-between", *MIXED, ranks=2)
+@each(CARRIED, kind=sorted(MAKE))
 @given(case=precision_cases(CarriedCase, net=TWO_LAYERS, kind=st.sampled_from(sorted(MAKE))))
 def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedCase) -> None:
     """Modules that hand each other tensors in nested dicts, tuples, dataclasses and named tuples train as any other."""
@@ -170,6 +174,7 @@ def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
 
 
 @requirement("precision/other-dtypes", *MIXED, ranks=2)
+@each(replace(TABLE, param_dtype="bfloat16", reduce_dtype="float32"), other=INTEGERS)
 @given(case=table_cases(low=True))
 def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> None:
     """A parameter of integers is sharded and gathered as it is beside floating ones, which are cast."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -13,6 +13,7 @@ from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
+from suites.kit.strategies import given
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
 from suites.scenarios import sharding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from harness.requirement import requirement
@@ -16,7 +16,7 @@ from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.programs import train
 from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
-from suites.kit.strategies import cases_of, stacks, training_cases
+from suites.kit.strategies import cases_of, given, stacks, training_cases
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 from suites.oracle.situation import PASS

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.programs import train
-from suites.kit.strategies import training_cases
+from suites.kit.strategies import given, training_cases
 from suites.oracle.judging import trains
 
 #: Tried before any drawn case, since it has what finds most defects: several passes through nested modules that are
