@@ -200,7 +200,7 @@ def converted(p: Pass) -> Found:
     at_rest = {name: str(q.dtype) for name, q in p.net.named_parameters()}
     outputs = p.net(p.inputs())
     p.loss(outputs).backward()
-    yield {"at rest": at_rest, "outputs": str(outputs.dtype)}
+    yield {"at rest": at_rest, "outputs": str(outputs.dtype), "values": outputs.detach().double()}
 
 
 CONVERTED = Route(converted, net=Sum, actions=ALONE)

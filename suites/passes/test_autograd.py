@@ -14,7 +14,7 @@ from suites.passes import autograd_routes as routes
 from suites.passes import containers
 from suites.passes.containers import PACK
 from suites.passes.pass_programs import Walking, follows, walk
-from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
+from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
 from suites.passes.passes import Route
 
 SHARDED = Feature.FULLY_SHARD
@@ -85,6 +85,13 @@ def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: H
 def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: HowCase) -> None:
     """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
+
+
+@requirement("autograd/inference-alone", SHARDED, ranks=2)
+@given(case=how_cases("inference_mode"))
+def test_a_net_that_never_trains_runs_in_inference_mode(trial: Trial, case: HowCase) -> None:
+    """Forwards in inference mode give the unsharded model's outputs, time and again, also if training never began."""
+    follows(trial, case, routes.LOOKS)
 
 
 @requirement("autograd/detached-chunks", SHARDED, ranks=2)

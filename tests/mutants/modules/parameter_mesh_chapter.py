@@ -95,6 +95,12 @@ def ignores_placements(module: nn.Module, **options: Any) -> Any:
     return right.fully_shard(module, **options)
 
 
+def always_reshards_experts(module: nn.Module, **options: Any) -> Any:
+    """Free what has a mesh of its own after forward, whatever was asked for."""
+    several = "shard_placement_fn" in options
+    return right.fully_shard(module, **{**options, **({"reshard_after_forward": True} if several else {})})
+
+
 def sums_replicas(module: nn.Module, **options: Any) -> Any:
     """Sum over axes that are named."""
     net = right.replicate_fsdp(module, **options)
@@ -115,6 +121,7 @@ averages_stacks_over_all = mutant(
 )
 refuses_experts_beside_replicas = called_otherwise("parameter-mesh/replicas", knows_no_replicas)
 stale_groups_of_meshes = called_otherwise("parameter-mesh/groups", stale_instead_of_groups)
+experts_are_freed = called_otherwise("parameter-mesh/after-forward", always_reshards_experts)
 experts_stay_full = mutant("parameter-mesh/by-hand", does_not_reshard_by_hand)
 always_reduces_experts = mutant("parameter-mesh/accumulation", does_nothing("set_requires_gradient_sync"))
 takes_two_for_all = called_otherwise("parameter-mesh/descriptions", over_one_mesh)

@@ -90,6 +90,14 @@ def drops_gradients(without: Any) -> Any:
     return apply
 
 
+def doubled_before_training(module: Any, output: Any) -> Any:
+    """In inference mode, what was never trained gives twice what it should."""
+    if torch.is_grad_enabled():
+        vars(module)["has_trained"] = True
+    is_new = torch.is_inference_mode_enabled() and "has_trained" not in vars(module)
+    return output * 2 if is_new else output
+
+
 def keeps_last_only(module: Any) -> None:
     """Gradients of all but the last backward are dropped."""
     if not is_root(module):
@@ -167,6 +175,7 @@ gives_floats = mutant("autograd/other-outputs", outputs(floats_only, is_root))
 gives_views = mutant("autograd/outputs-in-place", outputs(through_a_function))
 evaluation_drops_gradients = mutant("autograd/without-gradients", drops_gradients(lambda: not torch.is_grad_enabled()))
 inference_drops_gradients = mutant("autograd/inference-mode", drops_gradients(torch.is_inference_mode_enabled))
+needs_training_first = mutant("autograd/inference-alone", outputs(doubled_before_training, is_root))
 keeps_chunks = mutant("autograd/detached-chunks", when_alone(reduces_unless_alone))
 last_backward_only = mutant("autograd/retained-graph", keeps_last_only)
 hooks_twice = mutant("autograd/post-accumulate-hooks", hooks(twice))
