@@ -5,15 +5,18 @@ from __future__ import annotations
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.gradients.clipping import ClipCase, ScalerCase, clip_cases, refuse_infinity, scaler_cases
-from suites.kit.strategies import given
+from suites.gradients.clipping import NORMS, ClipCase, ScalerCase, clip_cases, refuse_infinity, scaler_cases
+from suites.kit.cases import Stack
+from suites.kit.strategies import each, given
 from suites.parallelism.norms import clips, scales
 
 ONE_AXIS = (Feature.FULLY_SHARD, Feature.DTENSORS)
+SMALL = ClipCase(2, Stack(2, ("linear", "mlp"), 1), (0,), "float64", exact=True, steps=1)
 REPLICATED = (*ONE_AXIS, Feature.HSDP)
 
 
 @requirement("clipping/one-axis", *ONE_AXIS, ranks=2)
+@each(SMALL, norm=NORMS)
 @given(case=clip_cases())
 def test_gradients_are_clipped_by_the_norm_of_all(trial: Trial, case: ClipCase) -> None:
     """On every rank the total norm (1, 2, 3 or infinity) is the unsharded model's, and gradients are clipped by it."""

@@ -51,13 +51,17 @@ class RefusedCase(TrainingCase):
     value: int | float | str = 0
 
 
+#: What says neither whether to reshard nor to how many ranks, some of it as if read as a number.
+NO_SETTINGS = ("always", "True", "1", 1.0, 0.5)
+
+
 @st.composite
 def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
-    """Sizes of groups that the ranks cannot be cut into; or words and floats, some as if read as numbers."""
+    """Sizes of groups that the ranks cannot be cut into; or ``NO_SETTINGS``."""
     case = draw(training_cases(at_least=1))
     size = case.world_size
     sizes = [0, size + 1, 2 * size, -1, -size, *(n for n in range(2, size) if size % n)]
-    value: Any = draw(st.sampled_from(["always", "True", "1", 1.0, 0.5] if types else sizes))
+    value: Any = draw(st.sampled_from(NO_SETTINGS if types else sizes))
     return RefusedCase(**vars(case), value=value)
 
 

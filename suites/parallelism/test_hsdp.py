@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from hypothesis import example
 from torch import Tensor
 
 from harness.requirement import requirement
@@ -18,7 +17,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.programs import CONSTANT, ShardedStack, data_mesh, sharded, tensors, write
-from suites.kit.strategies import given
+from suites.kit.strategies import examples, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.oracle.sharded import State, played_on
@@ -81,7 +80,9 @@ def test_a_rank_holds_the_rows_of_its_place_on_the_shard_axis(trial: Trial, case
 
 
 @requirement("hsdp/exact", Feature.FULLY_SHARD, Feature.HSDP, ranks=2, source="C17")
-@example(case=TWO_GROUPS)
+@examples(
+    [replace(TWO_GROUPS, world_size=mesh[0] * mesh[1], mesh=mesh) for mesh in ((2, 2), (2, 1), (1, 2), (4, 1), (1, 4))]
+)
 @given(case=hsdp_cases(exact=True))
 def test_hybrid_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Trial, case: TrainingCase) -> None:
     """On data whose sums are exact, every replica's losses, gradients and parameters equal the unsharded model's."""

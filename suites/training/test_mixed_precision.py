@@ -15,14 +15,15 @@ from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
-from suites.kit.precision_programs import LOW, dtypes_kept, precision_cases, rounding_cases, train
-from suites.kit.strategies import each, given, world_sizes
+from suites.kit.precision_programs import LOW, PAIRS, dtypes_kept, precision_cases, rounding_cases, train
+from suites.kit.strategies import each, examples, given, world_sizes
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds, follows_or_refuses, trains
 from suites.passes.containers import MAKE
 from suites.training.noting import NotingCase, ShardedNoting, UnshardedNoting, notes_agree, noting_cases
 from suites.training.precision_values import (
     ALIKE,
+    DTYPES,
     INTEGERS,
     TABLE,
     BesideCase,
@@ -60,7 +61,7 @@ ROUNDED = RoundingCase(2, ONE_WEIGHT.net, exact=True, steps=1, batch=1, reduce_d
 
 
 @requirement("precision/exact", *MIXED, ranks=2)
-@example(case=ONE_WEIGHT)
+@examples([replace(ONE_WEIGHT, param_dtype=param, reduce_dtype=reduce) for param, reduce in PAIRS])
 @given(case=precision_cases())
 def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: PrecisionCase) -> None:
     """Losses and gradients are those of parameters cast to param_dtype, and updates fall on the uncast parameters."""
@@ -166,7 +167,7 @@ def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedC
 
 
 @requirement("precision/buffers", *MIXED)
-@example(case=BesideCase(1, ONE_LAYER, exact=True, param_dtype="bfloat16", batch=2, norm="layer", buffers=("float32",)))
+@example(case=BesideCase(1, ONE_LAYER, exact=True, param_dtype="bfloat16", batch=2, norm="layer", buffers=DTYPES))
 @given(case=buffer_cases())
 def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
     """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""
@@ -182,6 +183,7 @@ def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> N
 
 
 @requirement("precision/policy", *MIXED, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE)
+@examples([replace(ONE_WEIGHT, param_dtype=param, reduce_dtype=reduce) for param, reduce in ALIKE])
 @given(case=precision_cases(pairs=ALIKE, net=ONE_LAYER, steps=1))
 def test_a_policy_is_what_it_was_made(trial: Trial, case: PrecisionCase) -> None:
     """A policy casts only inputs by default, and training leaves it as it was."""

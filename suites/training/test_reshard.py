@@ -16,7 +16,7 @@ from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.programs import train
 from suites.kit.registered import RefusedCase, SetLaterCase, forms_of, group_cases
-from suites.kit.strategies import cases_of, given, stacks, training_cases
+from suites.kit.strategies import cases_of, each, given, stacks, training_cases
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
 from suites.oracle.situation import PASS
@@ -195,6 +195,7 @@ def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case
 
 
 @requirement("reshard/refuses-types", Feature.FULLY_SHARD, Feature.RESHARD_AFTER_FORWARD)
+@each(RefusedCase(2, Stack(1, ("linear",))), value=registered.NO_SETTINGS)
 @given(case=registered.refused_cases(types=True))
 def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) -> None:
     """A reshard_after_forward that is neither a bool nor an int raises an error that names it or these types."""
