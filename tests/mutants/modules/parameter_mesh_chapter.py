@@ -97,8 +97,9 @@ def ignores_placements(module: nn.Module, **options: Any) -> Any:
 
 def always_reshards_experts(module: nn.Module, **options: Any) -> Any:
     """Free what has a mesh of its own after forward, whatever was asked for."""
-    several = "shard_placement_fn" in options
-    return right.fully_shard(module, **{**options, **({"reshard_after_forward": True} if several else {})})
+    if "shard_placement_fn" in options:
+        options["reshard_after_forward"] = True
+    return right.fully_shard(module, **options)
 
 
 def sums_replicas(module: nn.Module, **options: Any) -> Any:
