@@ -57,11 +57,10 @@ def alone(*call: Any, **more: Any) -> CollectiveCase:
 
 
 def every(kinds: Sequence[Kind], dtypes: Sequence[str], *ops: str, data: Data = "bits") -> CollectiveCase:
-    """A call of each kind in each dtype, and with each op."""
-    return CollectiveCase(2, tuple(
-        Collective(kind, 3, dtype, op, data, root=1)
-        for kind in kinds for dtype in dtypes for op in ops or ("SUM",)
-    ))  # fmt: skip
+    """A call of each kind in each dtype, and with each op; and a large one of each kind."""
+    how = [(kind, dtype, op) for kind in kinds for dtype in dtypes for op in ops or ("SUM",)]
+    small = [Collective(kind, 3, dtype, op, data, root=1) for kind, dtype, op in how]
+    return CollectiveCase(2, (*small, *(replace(call, numel=5000) for call in small if call.dtype == dtypes[0])))
 
 
 @requirement("collectives/all-gather", ranks=2)

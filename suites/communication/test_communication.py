@@ -46,6 +46,7 @@ linear_first = training_cases(exact=True, dtype="float64", reshard_after_forward
 TWICE = (*PASS, "drop", *PASS)
 #: The same, but for a forward without gradients before the one that counts.
 AFTER_EVALUATION = (*PASS, "drop", "look", *PASS)
+TWO_FORWARDS = (*PASS, "drop", "forward", "forward", "backward all")
 WITH_UNUSED = ("set reduce_scatter_unused_params True", *TWICE)
 #: One weight in float32, whose average may be taken by the collective.
 TINY = ActionsCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
@@ -141,7 +142,8 @@ def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: Actions
 
 
 @requirement("communication/forward-twice", SHARDED, ranks=2)
-@given_half(case=doing(training_cases(), *PASS, "drop", "forward", "forward", "backward all"))
+@example(case=replace(NEXT, acts=TWO_FORWARDS))
+@given_half(case=doing(training_cases(), *TWO_FORWARDS))
 def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: ActionsCase) -> None:
     """Of two forwards before one backward, the second gathers again only what the first one freed."""
     communicates(trial, case, "forward")

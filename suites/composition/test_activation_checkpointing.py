@@ -22,7 +22,7 @@ from suites.composition.recompute import (
     recompute_cases,
     sharded_cases,
 )
-from suites.kit.strategies import given
+from suites.kit.strategies import each, given
 
 CHECKPOINT = Feature.CHECKPOINT
 ONE = RecomputeCase()
@@ -45,6 +45,7 @@ def test_recomputation_draws_the_random_numbers_of_the_forward(trial: Trial, cas
 
 
 @requirement("checkpoint/sharded-random-numbers", CHECKPOINT, Feature.FULLY_SHARD, ranks=2)
+@each(RecomputeCase(world_size=2, dim=4, dropout=0.5, sharded=True), checkpoint_first=(True, False))
 @given(case=sharded_cases())
 def test_sharded_modules_draw_the_random_numbers_of_the_forward(trial: Trial, case: RecomputeCase) -> None:
     """In sharded modules, too, recomputation changes no result of dropout, whichever function came first."""

@@ -100,6 +100,7 @@ def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: FactorCa
 
 
 @requirement("reduction/sums", *SUMS, ranks=2)
+@example(case=ActionsCase(2, Stack(1, ("linear",), bias=False), exact=True, batch=1, acts=(reductions.SUMS, *PASS)))
 @given(case=doing(training_cases(exact=True), reductions.SUMS, *PASS))
 def test_forced_sums_give_the_mean(trial: Trial, case: ActionsCase) -> None:
     """After set_force_sum_reduction_for_comms every reduction is a SUM, and gradients are the mean all the same."""

@@ -132,6 +132,7 @@ def test_what_runs_again_is_there_and_is_freed_once_it_is_reduced(trial: Trial, 
 
 @requirement("events/to-group", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4)
 @costly(8)
+@example(case=GeneratedCase(4, Net(4, (Block("mlp"), Block("linear"))), (Group(("blocks.0",), 2), Group(("",), 2))))
 @given(case=to_group_cases())
 def test_groups_kept_in_part_are_gathered_again_and_full_memory_is_freed(trial: Trial, case: GeneratedCase) -> None:
     """What is resharded to some ranks is out of memory as a whole, and gathered among them before backward uses it."""

@@ -99,6 +99,7 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
 
 @requirement("tensor-parallel/decoder", *BOTH, ranks=2)
 @costly(2)
+@example(case=DecoderCase(4, Stack(4, ("mlp",)), mesh=(2, 2)))
 @given(case=decoder_cases())
 def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Trial, case: DecoderCase) -> None:
     """A gradient that tp left partial or whole is laid out as its parameter first: a decoder trains as unsharded."""

@@ -251,6 +251,7 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> N
 
 
 @requirement("parameters/ignored-stay", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS)
+@example(case=IgnoredCase(2, Stack(2, ("linear", "linear")), dtype="float64", ignored=("0.bias",)))
 @given(case=ignored_cases())
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
     """Sharding replaces every parameter but those ignored, wherever these are used."""

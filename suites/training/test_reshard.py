@@ -122,6 +122,7 @@ def test_parameters_stay_full_after_backward_where_that_was_asked_for(trial: Tri
 
 
 @requirement("reshard/gradients", Feature.FULLY_SHARD, ranks=2)
+@each(ONE_WEIGHT, net=[Stack(rows, ("linear",)) for rows in (1, 3)])
 @given(case=training_cases())
 def test_gradients_are_sharded_as_their_parameters(trial: Trial, case: TrainingCase) -> None:
     """After backward every parameter has a gradient that is a DTensor of the parameter's rows, empty ones included."""

@@ -24,6 +24,7 @@ RICH = TrainingCase(world_size=2, net=NESTED, sharded=(0, 1), dtype="float64", e
 @example(case=RICH)
 @example(case=replace(RICH, net=Stack(dim=3, blocks=("linear", "linear"))))  # one size twice
 @example(case=replace(RICH, net=Stack(dim=3, blocks=("linear",)), sharded=(), dtype="float32", steps=1))
+@example(case=TrainingCase(2, Stack(1, ("linear",)), exact=True, steps=1))
 @given(case=training_cases(exact=True))
 def test_training_on_integers_equals_the_unsharded_model_bit_for_bit(trial: Trial, case: TrainingCase) -> None:
     """On data whose sums are exact, every loss, gradient and parameter equals the unsharded model's bit for bit."""
