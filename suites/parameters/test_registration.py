@@ -9,7 +9,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.registered import after, forms_of, unshard_all
-from suites.kit.strategies import cases_of, given
+from suites.kit.strategies import cases_of, examples, given
 from suites.oracle import judging
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds
@@ -20,6 +20,10 @@ from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
 
 SHARDED = Feature.FULLY_SHARD
+#: Weights that have been stepped on are gathered after they were another dtype's.
+WIDENED_BETWEEN = DtypeCase(
+    2, Stack(2, ("linear", "linear")), exact=True, steps=3, batch=2, dtypes=("float32",) * 3, by_way_of="float64"
+)
 
 
 # Explicit unsharding.
@@ -131,6 +135,7 @@ def test_a_net_may_be_converted_before_the_first_forward(trial: Trial, case: Dty
 
 
 @requirement("registration/converted-and-back", SHARDED, Feature.CONVERSION, ranks=2)
+@examples([WIDENED_BETWEEN])
 @given(case=dtype_cases("and back"))
 def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype and back, and trains on as the unsharded does."""

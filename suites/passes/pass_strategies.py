@@ -53,9 +53,10 @@ class HowCase(TrainingCase):
 
 
 def in_each_way(*ways: str, blocks: int = 2, steps: int = 2, **fixed: Any) -> Callable[[Any], Any]:
-    """Have a test try passes of linear layers, each sharded by itself, in each way, and then such as are drawn."""
+    """Have a test try passes of linear layers, in each way, and then others; of any plan all but the last are sharded."""
     linear: Block = "linear"
-    case = HowCase(2, Stack(2, (linear,) * blocks), tuple(range(blocks)), "float64", True, steps=steps)
+    plan = fixed.get("plan", tuple(range(blocks - 1)))
+    case = HowCase(2, Stack(2, (linear,) * blocks), plan, "float64", True, steps=steps)
     drawn = given(how_cases(*ways, blocks=blocks, steps=steps, **fixed))
     return lambda test: each(case, how=ways)(drawn(test))
 

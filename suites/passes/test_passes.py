@@ -11,8 +11,9 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given
 from suites.oracle.judging import finds
 from suites.passes import pass_routes as routes
+from suites.passes.autograd_routes import LOOKS_AT_COLUMNS
 from suites.passes.pass_programs import Walking, follows
-from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
+from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
 
 SHARDED = Feature.FULLY_SHARD
 #: What a refusal of modules that are not sharded may name.
@@ -164,3 +165,10 @@ def test_a_plain_module_cannot_share_a_context(trial: Trial) -> None:
 def test_parameters_cut_along_their_last_dim_train_as_others(trial: Trial, case: TrainingCase) -> None:
     """With every parameter sharded along its last dim, Shard(-1), training gives the unsharded model's results."""
     follows(trial, case, routes.LAST_DIM)
+
+
+@requirement("passes/last-dim-inference", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
+@given(case=how_cases("inference_mode", dim=4))
+def test_parameters_cut_along_their_last_dim_are_gathered_in_inference_mode(trial: Trial, case: HowCase) -> None:
+    """So sharded, a net that never trained gives the unsharded model's outputs in inference mode."""
+    follows(trial, case, LOOKS_AT_COLUMNS)

@@ -18,7 +18,7 @@ from harness.vendor import Implementation
 from reference_models.fsdp.modules.state import own_state
 from reference_models.subject import implementation as right
 from tests.mutants import name_of
-from tests.mutants.hooking import instead
+from tests.mutants.hooking import instead, outputs
 
 
 def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implementation:
@@ -61,6 +61,13 @@ def _of_one_dtype(reduce: Callable[..., None], gradients: Any, queue: Any) -> No
     reduce(gradients, queue)
 
 
+def is_off_by_columns(module: Any, output: Any) -> Any:
+    """In inference mode, what is cut by columns gives twice what it should."""
+    layouts = [parameter.layout for group in own_state(module).groups for parameter in group.parameters]
+    by_columns = any(getattr(layout.placements[-1], "dim", 0) for layout in layouts)
+    return output * 2 if by_columns and torch.is_inference_mode_enabled() else output
+
+
 def notes_evaluations(module: Any) -> None:
     """Forwards without gradients are noted, too, in the order that backward goes back through."""
     state = own_state(module)
@@ -89,6 +96,7 @@ resets_no_reductions = of_the_reference(
     "autograd/reset-after-backward", instead("reset_iter_state", keeps_started_reductions)
 )
 gathers_after_evaluation = of_the_reference("communication/after-evaluation", notes_evaluations)
+doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_by_columns))
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 
 RAISES = ("mixes_dtypes",)
