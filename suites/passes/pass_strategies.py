@@ -53,7 +53,7 @@ class HowCase(TrainingCase):
 
 
 def in_each_way(*ways: str, blocks: int = 2, steps: int = 2, **fixed: Any) -> Callable[[Any], Any]:
-    """Have a test try passes of linear layers, in each way, and then others; of any plan all but the last are sharded."""
+    """Have a test try passes in each way, of linear layers of which all but the last are sharded, and then others."""
     linear: Block = "linear"
     plan = fixed.get("plan", tuple(range(blocks - 1)))
     case = HowCase(2, Stack(2, (linear,) * blocks), plan, "float64", True, steps=steps)
