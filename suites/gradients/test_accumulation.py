@@ -34,7 +34,7 @@ from suites.passes import pass_programs
 from suites.passes.pass_strategies import pass_cases
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
-#: Two steps of three micro-batches, one block sharded by itself, gradients zeroed once and dropped once.
+#: Two steps of three micro-batches, one block sharded separately, gradients zeroed once and dropped once.
 RICH = AccumulationCase(
     2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=3, kept=(True, False)
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from hypothesis import example
 from torch import Tensor
 
 from harness.requirement import requirement
@@ -97,7 +98,7 @@ def test_hybrid_training_follows_the_unsharded_model(trial: Trial, case: Trainin
 
 
 @requirement("hsdp/replicas-stay-equal", Feature.FULLY_SHARD, Feature.HSDP, ranks=2, source="C17")
-@examples([TWO_GROUPS])
+@example(case=TWO_GROUPS)
 @given(case=hsdp_cases(fewest_replicas=2))
 def test_replicas_stay_equal_while_training(trial: Trial, case: TrainingCase) -> None:
     """After every step all replicas hold the same gradients and parameters bit for bit, though their data differ."""

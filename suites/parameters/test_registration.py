@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import example
+
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.registered import after, forms_of, unshard_all
-from suites.kit.strategies import cases_of, examples, given
+from suites.kit.strategies import cases_of, given
 from suites.oracle import judging
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds
@@ -135,7 +137,7 @@ def test_a_net_may_be_converted_before_the_first_forward(trial: Trial, case: Dty
 
 
 @requirement("registration/converted-and-back", SHARDED, Feature.CONVERSION, ranks=2)
-@examples([WIDENED_BETWEEN])
+@example(case=WIDENED_BETWEEN)
 @given(case=dtype_cases("and back"))
 def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype and back, and trains on as the unsharded does."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.strategies import examples, given
+from suites.kit.strategies import given
 from suites.passes import autograd_routes as routes
 from suites.passes import containers
 from suites.passes.containers import PACK
@@ -39,7 +40,7 @@ def test_an_output_of_a_child_that_no_loss_uses_changes_nothing_else(trial: Tria
 
 
 @requirement("autograd/unused-module", SHARDED, ranks=2)
-@examples([TrainingCase(2, Stack(2, ("linear",) * 3), dtype="float64", exact=True)])
+@example(case=TrainingCase(2, Stack(2, ("linear",) * 3), dtype="float64", exact=True))
 @given(case=pass_cases(blocks=3))
 def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: TrainingCase) -> None:
     """Parameters that forward never uses have no gradient and stay as they are; all others train as unsharded."""

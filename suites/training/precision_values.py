@@ -25,8 +25,7 @@ from suites.oracle.expected import expected
 from suites.training.noting import Layer, NotingCase
 
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
-#: Those of buffers.
-DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
+BUFFERS = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
 FLOATS = ("float8_e4m3fn", "float16", "bfloat16", "float64")
 
 
@@ -96,7 +95,7 @@ def table_cases(low: bool) -> st.SearchStrategy[BesideCase]:
 
 def buffer_cases() -> st.SearchStrategy[BesideCase]:
     """A norm, and buffers of any dtype."""
-    buffers = st.lists(st.sampled_from(DTYPES), min_size=1, max_size=3).map(tuple)
+    buffers = st.lists(st.sampled_from(BUFFERS), min_size=1, max_size=3).map(tuple)
     given = {"world_size": world_sizes(power_of_two=True), "norm": st.sampled_from(sorted(NORMS)), "buffers": buffers}
     return beside_cases((2, 4, 6), pairs=[(param, None) for param in LOW], batch=3, **given)
 

@@ -23,7 +23,7 @@ from suites.passes.containers import MAKE
 from suites.training.noting import NotingCase, ShardedNoting, UnshardedNoting, notes_agree, noting_cases
 from suites.training.precision_values import (
     ALIKE,
-    DTYPES,
+    BUFFERS,
     INTEGERS,
     TABLE,
     BesideCase,
@@ -167,7 +167,7 @@ def test_structures_between_modules_carry_gradients(trial: Trial, case: CarriedC
 
 
 @requirement("precision/buffers", *MIXED)
-@example(case=BesideCase(1, ONE_LAYER, exact=True, param_dtype="bfloat16", batch=2, norm="layer", buffers=DTYPES))
+@example(case=BesideCase(1, ONE_LAYER, exact=True, param_dtype="bfloat16", batch=2, norm="layer", buffers=BUFFERS))
 @given(case=buffer_cases())
 def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
     """Buffers keep their dtype and values, in forward and after it; a norm beside them runs in param_dtype."""
