@@ -25,11 +25,15 @@ from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
 FSDP: list[Mesh] = [({"dp": size}, ("dp",), ()) for size in (2, 4, 1)]
 DDP: list[Mesh] = [({"dp": size}, (), ("dp",)) for size in (2, 4)]
-HYBRID: list[Mesh] = [({"replicate": 2, "shard": 2}, ("shard",), ("replicate",))]
+HYBRID: list[Mesh] = [
+    ({"replicate": 2, "shard": 2}, ("shard",), ("replicate",)),
+    ({"shard": 2, "replicate": 2}, ("shard",), ("replicate",)),
+]
 TWO_NAMES: list[Mesh] = [
     ({"dp": 2, "cp": 2}, ("dp", "cp"), ()),
     ({"dp": 2, "cp": 2}, (), ("dp", "cp")),
     ({"replicate": 2, "dp": 2, "cp": 2}, ("dp", "cp"), ("replicate",)),
+    ({"dp": 2, "cp": 2, "replicate": 2}, ("dp", "cp"), ("replicate",)),
 ]
 WITH_TP: list[Mesh] = [
     ({"dp": 2, "tp": 2}, ("dp",), ()),
@@ -37,6 +41,7 @@ WITH_TP: list[Mesh] = [
     ({"dp": 2, "tp": 2}, (), ("dp",)),
     ({"replicate": 2, "shard": 1, "tp": 2}, ("shard",), ("replicate",)),
     ({"replicate": 2, "shard": 2, "tp": 2}, ("shard",), ("replicate",)),
+    ({"shard": 2, "tp": 2, "replicate": 2}, ("shard",), ("replicate",)),
 ]
 
 

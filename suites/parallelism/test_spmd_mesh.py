@@ -40,6 +40,7 @@ def test_parameters_stay_on_their_mesh_and_are_cut_over_the_named_axis(trial: Tr
 
 
 @requirement("spmd-mesh/layout-hybrid", *OWN, Feature.HSDP, ranks=4)
+@examples(on_each(RICH, HYBRID))
 @given(case=cases(meshes=HYBRID))
 def test_of_two_named_axes_one_cuts_and_one_replicates(trial: Trial, case: SpmdCase) -> None:
     """With one axis named to shard and one to replicate, parameters are cut over the first and whole on the second."""
