@@ -46,7 +46,10 @@ class PrecisionCase(TrainingCase):
     reduce_dtype: str | None = None
     born: str | None = None
 
-    learning_rate = 2.0**-19
+    @property
+    def learning_rate(self) -> float:  # type: ignore[override]
+        """Exact cases step by what only full precision keeps; others so that low precision sees it."""
+        return 2.0**-19 if self.exact else 0.125
 
     @property
     def compute(self) -> torch.dtype:
@@ -95,13 +98,6 @@ class RoundingCase(PrecisionCase):
     def inputs(self, step: int, rank: int) -> Tensor:
         """Large on one rank, small on another, zero elsewhere."""
         return super().inputs(step, rank) * {self.large: SCALE, self.small: 1.0}.get(rank, 0.0)
-
-
-@dataclass(frozen=True)
-class RoughCase(PrecisionCase):
-    """Weights and data that low precision rounds everywhere, and steps that it sees."""
-
-    learning_rate = 0.125
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

@@ -29,7 +29,7 @@ EXACT_BLOCKS: list[tuple[Block, ...]] = [("linear",), ("linear", "linear"), ("ml
 def precision_cases(
     draw: st.DrawFn, /, cls: type[PrecisionCase] = PrecisionCase, bias: bool | None = None, **fixed: Any
 ) -> Any:
-    """Training in two dtypes; exact unless ``cls`` is rough (see the notes of ``precision.py``)."""
+    """Training in two dtypes; exact unless said otherwise (see the notes of ``precision.py``)."""
     fixed = drawn(draw, fixed)
     param, reduce = draw(st.sampled_from(fixed.pop("pairs", PAIRS)))
     own = {name: fixed.pop(name) for name in fixed.keys() - TrainingCase.__dataclass_fields__.keys()}

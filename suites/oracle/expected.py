@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -92,7 +92,7 @@ class Expected:
         """What is the same on all ranks."""
         return seen
 
-    def of_parameters(self, tensors: dict[str, Tensor | None], rank: int) -> State:
+    def of_parameters(self, tensors: Mapping[str, Tensor | None], rank: int) -> State:
         """A rank's parts of whole tensors."""
         return {name: self.part(rank, name, full) for name, full in tensors.items()}
 

@@ -1,4 +1,4 @@
-"""Clipping and scaling of gradients: what runs on ranks of any mesh, how it is judged, and cases of several axes.
+"""Clipping and scaling of gradients: what runs on ranks, how it is judged, and cases on a mesh of several axes.
 
 Gradients [3] and [4] on two ranks have the norm 5 on both; clipped to 1 they are [0.6] and [0.8].
 """
@@ -18,12 +18,11 @@ from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit import tolerance
 from suites.kit.parallel import parallel_cases
-from suites.kit.programs import ShardedStack
 from suites.oracle.expected import expected
 from suites.oracle.judging import compare
 from suites.oracle.layout import own, put_together
-from suites.oracle.situation import STEP
-from suites.parallelism.tensor_parallel import TensorParallelCase
+from suites.oracle.situation import PASS
+from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase
 
 
 @dataclass(frozen=True)
@@ -59,26 +58,23 @@ def leaves_no_rank_without(case: NormCase) -> bool:
     return all(part.numel() for rank in range(case.world_size) for part in case.parts(rank).values())
 
 
-# On any mesh: cases have the fields of ``NormCase``, or those of them that are used.
-
-
-def clip(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, Any]:
+def clip(rank: Rank, case: NormCase) -> dict[str, Any]:
     """The total norm before clipping, as both functions give it, and gradients before and after."""
-    stack, norm = kind(rank, case), float(case.norm)
-    stack.do_all(STEP[:2])
+    stack, norm = TensorParallel(rank, case), float(case.norm)
+    stack.do_all(PASS)
     before, grads = stack.see_gradients(), [p.grad for p in stack.held.values() if p.grad is not None]
     alone = torch.nn.utils.get_total_norm(grads, norm, foreach=case.foreach)
     total = torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, norm, foreach=case.foreach)
     return {"norms": [put_together(alone), put_together(total)], "before": before, "after": stack.see_gradients()}
 
 
-def clips(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> None:
-    """Compare norms and clipped gradients, on any mesh, with those of the unsharded model."""
+def clips(trial: Trial, case: NormCase) -> None:
+    """Compare norms and clipped gradients with those of the unsharded model."""
     want = expected(case)
     grads: dict[str, Any] = want.whole[0]["gradients"]
     total = torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in grads.values()]), float(case.norm))
     factor = (case.limit / (total + 1e-6)).clamp(max=1.0)
-    gots = trial.run(clip, case, kind)
+    gots = trial.run(clip, case)
     for look, scale, within in (("before", 1.0, exact), ("after", factor, tolerance.norms)):
         scaled = {name: g * scale for name, g in grads.items()}
         dues = [want.of_parameters(scaled, number) for number in range(len(gots))]
@@ -86,9 +82,9 @@ def clips(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> N
     compare(trial, case, [got["norms"] for got in gots], [[total, total]] * len(gots), tolerance.norms, ", norms")
 
 
-def scaled_step(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, Any]:
+def scaled_step(rank: Rank, case: NormCase) -> dict[str, Any]:
     """The gradients unscaled, the parameters after the step, and the scale after its update."""
-    stack = kind(rank, case)
+    stack = TensorParallel(rank, case)
     optimizer = torch.optim.SGD(stack.held.values(), lr=case.learning_rate)
     scaler = torch.amp.GradScaler(rank.device.type, init_scale=case.scale, growth_interval=1000)
     scaler.scale(stack.losses()[0]).backward()
@@ -100,10 +96,10 @@ def scaled_step(rank: Rank, case: Any, kind: type[ShardedStack]) -> dict[str, An
     return {"gradients": found, "parameters": stack.see_parameters(), "scale": float(scaler.get_scale())}
 
 
-def scales(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> None:
+def scales(trial: Trial, case: NormCase) -> None:
     """Require a step where all is finite, else none, and half the scale; gradients but for spoilt ones are right."""
     want, is_spoilt = expected(case), case.spoilt >= 0
-    gots, dues = trial.run(scaled_step, case, kind), []
+    gots, dues = trial.run(scaled_step, case), []
     for number, got in enumerate(gots):
         [right] = want.trace(number)
         dues.append(
@@ -116,7 +112,15 @@ def scales(trial: Trial, case: Any, kind: type[ShardedStack] = ShardedStack) -> 
     compare(trial, case, gots, dues)
 
 
-def spoil(stack: ShardedStack) -> None:
+def refuse_infinity(rank: Rank, case: NormCase) -> None:
+    """Clip gradients that are not finite, on one rank."""
+    stack = TensorParallel(rank, case)
+    stack.do_all(PASS)
+    spoil(stack)
+    torch.nn.utils.clip_grad_norm_(stack.held.values(), case.limit, error_if_nonfinite=True)
+
+
+def spoil(stack: TensorParallel) -> None:
     """Put infinity into this rank's first gradient, if it is the one."""
     if stack.case.spoilt >= 0:
         asks_for(Feature.ROW_LAYOUT)

@@ -110,11 +110,11 @@ def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Tria
 @given(case=norm_cases())
 def test_the_norm_of_gradients_over_two_axes_is_that_of_the_whole(trial: Trial, case: NormCase) -> None:
     """clip_grad_norm_ of gradients over dp and tp finds the unsharded model's total norm, and clips as there."""
-    clips(trial, case, TensorParallel)
+    clips(trial, case)
 
 
 @requirement("tensor-parallel/scaler", *BOTH, ranks=2)
 @given(case=norm_cases(spoilt=True))
 def test_an_infinity_on_one_rank_of_two_axes_skips_the_step_on_all(trial: Trial, case: NormCase) -> None:
     """A gradient scaler unscales gradients over dp and tp, and on an infinity anywhere, every rank skips the step."""
-    scales(trial, case, TensorParallel)
+    scales(trial, case)

@@ -14,7 +14,7 @@ from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Stack
-from suites.kit.precision import PrecisionCase, RoughCase, RoundingCase, dtype_of
+from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
 from suites.kit.precision_programs import LOW, PAIRS, dtypes_kept, precision_cases, rounding_cases, train
 from suites.kit.strategies import each, examples, given, world_sizes
 from suites.oracle.expected import Expected
@@ -85,9 +85,9 @@ def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCas
 
 
 @requirement("precision/general", *MIXED, ranks=2)
-@example(case=RoughCase(2, TWO_LAYERS, (0,), param_dtype="bfloat16", reduce_dtype="float32", steps=3))
-@given(case=precision_cases(RoughCase, exact=False, net=TWO_LAYERS, steps=3, world_size=RANKS))
-def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: RoughCase) -> None:
+@example(case=PrecisionCase(2, TWO_LAYERS, (0,), param_dtype="bfloat16", reduce_dtype="float32", steps=3))
+@given(case=precision_cases(exact=False, net=TWO_LAYERS, steps=3, world_size=RANKS))
+def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: PrecisionCase) -> None:
     """Training that low precision rounds everywhere follows explicit training in the same dtypes, beyond one step."""
     trains(trial, train, case)
 
