@@ -62,13 +62,14 @@ class ExpertCase(ApartCase):
 
     ``cut`` is the dim along which weights of experts are cut; ``says`` is what the placement function answers for dense
     parameters: nothing, a placement, or a placement with a mesh. ``stacked`` makes an expert's weight one of a stack.
+    ``acts`` are done in place of steps, if there are any.
     """
 
     ep: int = 2
     cut: int = 0
     says: str = "nothing"
     stacked: bool = False
-    accumulates: bool = False
+    acts: tuple[str, ...] = ()
     replicated: bool = False
 
     @property
@@ -93,10 +94,8 @@ class ExpertCase(ApartCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Steps; or two backwards, of which the second reduces."""
-        passes = ("forward", "backward")
-        apart = ("defer gradient_sync", *passes, "resume gradient_sync", *passes)
-        return apart if self.accumulates else super().actions
+        """Steps, or what is done instead."""
+        return self.acts or super().actions
 
     def build_value(self, value: int) -> nn.Sequential:
         """The net of the ranks that have this expert."""

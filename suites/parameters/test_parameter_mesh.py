@@ -11,10 +11,12 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
 from suites.kit.expected_collectives import tallied
-from suites.kit.strategies import given
+from suites.kit.strategies import examples, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, follows_or_refuses, sees
+from suites.oracle.situation import PASS
 from suites.parameters.experts import (
+    SIZES,
     DescribedApart,
     ExpertCase,
     ShardedExperts,
@@ -26,6 +28,8 @@ from suites.parameters.experts import (
 OWN = (Feature.FULLY_SHARD, Feature.SHARD_PLACEMENT, Feature.PARAMETER_MESH, Feature.ROW_LAYOUT)
 #: Two experts in a stack, each cut over two ranks, of which each has two rows of it.
 STACKED = ExpertCase(4, Stack(4, ("mlp",)), exact=True, steps=1, cut=1, stacked=True)
+
+SMALL = ExpertCase(2, Stack(2, ("mlp",)), exact=True, steps=1)
 
 
 @requirement("parameter-mesh/layout", *OWN, ranks=2)
@@ -92,7 +96,16 @@ def test_all_meshes_of_a_module_are_resharded_after_forward_or_none(trial: Trial
 def test_gradients_accumulate_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
     """Without synchronisation nothing is reduced over any mesh, and the next backward reduces the sum of both."""
     finds(trial, reduced_when_deferred, case, tallied([]))
-    follows(trial, ShardedExperts.play, expected(replace(case, accumulates=True)))
+    acts = ("defer gradient_sync", *PASS, "resume gradient_sync", *PASS)
+    follows(trial, ShardedExperts.play, expected(replace(case, acts=acts)))
+
+
+@requirement("parameter-mesh/adds", *OWN, ranks=2)
+@examples([replace(SMALL, world_size=ranks, ep=experts) for ranks, experts in dict.fromkeys(SIZES)])
+@given(case=expert_cases(steps=1))
+def test_reduced_gradients_add_up_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
+    """Two passes that are both reduced add their gradients, also of experts that no other rank has."""
+    follows(trial, ShardedExperts.play, expected(replace(case, acts=(*PASS, *PASS))))
 
 
 @requirement("parameter-mesh/descriptions", *OWN, ranks=2)

@@ -60,6 +60,58 @@ class Cut(Blocks):
         return x
 
 
+class Keeper(nn.Module):
+    """Runs a module twice, and keeps what it gave first, as a layer of experts keeps its auxiliary loss."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        self.kept = self.module(x)
+        return self.module(self.kept)
+
+
+class Keeping(Blocks):
+    """Each block keeps something aside."""
+
+    def __init__(self, stack: Any) -> None:
+        super().__init__(stack)
+        self.blocks = nn.ModuleList(map(Keeper, self.blocks))
+
+
+class Beside(nn.Module):
+    """A frozen module that is given something that it does not use."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module.requires_grad_(False)
+
+    def forward(self, x: Tensor, unused: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return self.module(x)
+
+
+class Unused(Blocks):
+    """The second block is frozen, and does not use what the first gives; the last does."""
+
+    def __init__(self, stack: Any) -> None:
+        super().__init__(stack)
+        self.blocks[1] = Beside(self.blocks[1])
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        first, frozen, last = self.blocks
+        y = first(x)
+        return last(frozen(x, y) + y)
+
+
+def with_kept(p: Pass) -> list[Tensor]:
+    """What the net gives, and what its blocks have kept."""
+    return [p.net(p.inputs()), *(block.kept for block in p.net.blocks)]
+
+
 #: How what a block gives is changed in place; the second is what it was given.
 IN_PLACE: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda outputs, inputs: outputs.relu_(),
@@ -96,6 +148,11 @@ def one_output(p: Pass, outputs: Any) -> list[Tensor]:
 def each_output(p: Pass, outputs: Any) -> list[Tensor]:
     """A loss for each output."""
     return [p.loss(output, salt) for salt, output in enumerate(outputs)]
+
+
+def of_all(p: Pass, outputs: Any) -> list[Tensor]:
+    """One loss of everything."""
+    return [torch.stack(each_output(p, outputs)).sum()]
 
 
 def hooked(p: Pass) -> Found:
@@ -192,6 +249,8 @@ APART = ("forward", "defer last", "backward first", "resume last", "backward sec
 CHANGED = Route(net=Changed, run=in_place)
 FORK = Route(net=Fork, losses=one_output)
 FORK_INSIDE = Route(net=ForkInside, losses=one_output)
+KEEPS = Route(net=Keeping, run=with_kept, losses=of_all)
+UNUSED = Route(net=Unused)
 SKIPS = Route(net=Cut)
 HOOKED = Route(hooked, actions=ALONE)
 WATCHED = Route(actions=watched, run=in_mode)

@@ -47,6 +47,20 @@ def test_a_module_that_is_never_used_gets_no_gradient(trial: Trial, case: Traini
     follows(trial, case, routes.SKIPS)
 
 
+@requirement("autograd/kept-aside", SHARDED, ranks=2)
+@given(case=pass_cases(plain=True))
+def test_a_loss_may_take_what_modules_kept_aside(trial: Trial, case: TrainingCase) -> None:
+    """Where the loss adds to outputs what sharded modules kept in forward, gradients are the unsharded model's."""
+    follows(trial, case, routes.KEEPS)
+
+
+@requirement("autograd/unused-input", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3, plan=(0, 1)))
+def test_a_frozen_module_may_be_given_what_it_does_not_use(trial: Trial, case: TrainingCase) -> None:
+    """Where a frozen, sharded module does not use an input that needs gradients, training is as unsharded."""
+    follows(trial, case, routes.UNUSED)
+
+
 @requirement("autograd/containers", SHARDED, ranks=2)
 @in_each_way(*PACK)
 def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: HowCase) -> None:

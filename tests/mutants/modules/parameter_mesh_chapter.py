@@ -49,6 +49,18 @@ def scaled_after(factor: Callable[[DTensor], float]) -> Callable[[nn.Module], No
     return each_gradient_once(lambda parameter: parameter.grad.mul_(factor(parameter)))
 
 
+def where_alone(add: Callable[[Tensor, Tensor], object]) -> Callable[[nn.Module], None]:
+    """A change to each module: a rank that shards alone is given its sum of gradients and what it had before that."""
+
+    def change(parameter: Any) -> None:
+        kept, before = getattr(parameter, "kept", (None, None))
+        if parameter.device_mesh.size() == 1 and parameter.grad is kept:
+            add(parameter.grad, before)
+        parameter.kept = (parameter.grad, parameter.grad.clone())
+
+    return each_gradient_once(change)
+
+
 def share_of_tp(parameter: DTensor) -> float:
     """1 / 2 where two tp ranks share a layer."""
     return 0.5 if "tp" in (parameter.device_mesh.mesh_dim_names or ()) else 1.0
@@ -125,6 +137,8 @@ stale_groups_of_meshes = called_otherwise("parameter-mesh/groups", stale_instead
 experts_are_freed = called_otherwise("parameter-mesh/after-forward", always_reshards_experts)
 experts_stay_full = mutant("parameter-mesh/by-hand", does_not_reshard_by_hand)
 always_reduces_experts = mutant("parameter-mesh/accumulation", does_nothing("set_requires_gradient_sync"))
+doubles_where_alone = mutant("parameter-mesh/adds", where_alone(lambda found, before: found.add_(before)))
+keeps_the_last_where_alone = mutant("interactions/one-rank", where_alone(lambda found, before: found.sub_(before)))
 takes_two_for_all = called_otherwise("parameter-mesh/descriptions", over_one_mesh)
 forgets_the_gather = mutant("parameter-mesh/own-gather", does_nothing("set_custom_all_gather"))
 forgets_the_hook = mutant("parameter-mesh/own-hook", does_nothing("set_all_reduce_hook"))

@@ -74,6 +74,26 @@ def through_a_function(module: Any, output: Any) -> Any:
     return tree_map_only(Tensor, lambda tensor: Through.apply(tensor) if tensor.requires_grad else tensor, output)
 
 
+def cuts_what_is_kept(module: Any, output: Any) -> Any:
+    """Only what comes out is followed, not what stays within."""
+    for each in module.modules():
+        vars(each).update({name: kept.detach() for name, kept in vars(each).items() if isinstance(kept, Tensor)})
+    return output
+
+
+def waits_for_each_input(module: Any) -> None:
+    """A frozen module frees its parameters when its inputs have their gradients, and fails if it has none to free."""
+
+    def never(gradient: Tensor) -> None:
+        raise RuntimeError("nothing was gathered for backward")
+
+    def change(module: Any, args: Any) -> None:
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            tree_map_only(Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(never), args)
+
+    module.register_forward_pre_hook(change, prepend=True)
+
+
 def drops_gradients(without: Any) -> Any:
     """A forward without gradients takes those that are there along."""
 
@@ -169,6 +189,8 @@ ties_outputs = mutant("autograd/unused-output", tied(list))
 ties_inner_outputs = mutant("autograd/unused-output-inside", tied(tuple))
 #: Parameters without gradients get zeros.
 zeros_for_unused = mutant("autograd/unused-module", lambda module: module.set_reduce_scatter_unused_params(True))
+follows_outputs_only = mutant("autograd/kept-aside", outputs(cuts_what_is_kept))
+frees_what_is_not_there = mutant("autograd/unused-input", waits_for_each_input)
 follows_first_tensors = mutant("autograd/containers", second_is_cut)
 follows_no_keywords = mutant("autograd/keywords", keywords_are_cut)
 gives_floats = mutant("autograd/other-outputs", outputs(floats_only, is_root))
@@ -185,4 +207,4 @@ resets_too_much = mutant("autograd/reset-after-forward", instead("reset_iter_sta
 resets_children = mutant("autograd/reset-below-root", instead("reset_iter_state", resets_anything))
 makes_roots = mutant("autograd/reset-before-forward", instead("reset_iter_state", makes_a_root))
 
-RAISES = ("gives_views", "makes_roots")
+RAISES = ("frees_what_is_not_there", "gives_views", "makes_roots")
