@@ -1,13 +1,14 @@
 """How many bytes a rank may hold at each moment of a step, by shapes alone. Imports no ``torch.distributed``.
 
-Eight blocks of 4 kB each and a head of next to nothing, on two ranks, resharded after forward::
+Sixteen blocks of 4 kB each and a head of next to nothing, on two ranks, resharded after forward::
 
-    built      half of everything: 16 kB
-    forward    + the head + the block that runs + one that is gathered ahead + two buffers of gathers, say: 32 kB
+    built      half of everything: 32 kB
+    forward    + the head + the block that runs + one that is gathered ahead + two buffers of gathers, say: 48 kB
     backward   + as much again of gradients, cut + a block and its gradient, buffers of a gather and a reduction
     after it   twice what it was when built; once gradients are dropped, once
 
-Blocks are many, so that what holds all of them stands out, and batches are of one row, so that activations do not.
+Blocks are many, so that what holds all of them stands out, also beside the gradients that backward is still to give.
+Batches are of one row, so that activations do not.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``."""
 
     world_size: int
-    blocks: int = 8
+    blocks: int = 16
     dim: int = 64
     mesh: tuple[int, ...] = ()
     reshard_after_forward: Reshard = True
@@ -171,7 +172,7 @@ def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
     """Two to four ranks; rows that they may not divide."""
     return MemoryCase(**{
         "world_size": draw(world_sizes(2)),
-        "blocks": draw(st.integers(8, 9)),
+        "blocks": draw(st.integers(16, 17)),
         "dim": draw(st.integers(56, 72)),
         "reshard_after_forward": draw(st.sampled_from([True, None])),
         **drawn(draw, fixed),

@@ -61,6 +61,13 @@ def gathers_all_at_the_start(module: Any) -> None:
         module.set_modules_to_forward_prefetch([each for each in module.children() if hasattr(each, "unshard")])
 
 
+def gathers_all_for_backward(module: Any) -> None:
+    """The last block gathers all others ahead of its backward."""
+    if not is_block(module):
+        *others, last = [each for each in module.children() if hasattr(each, "unshard")]
+        last.set_modules_to_backward_prefetch(others[::-1])
+
+
 def keeps_a_copy(module: Any) -> None:
     """Of what a block ran with, a copy waits for the next time."""
     if is_block(module):
@@ -127,6 +134,7 @@ def holds_failed_steps(module: Any, setter: Callable[..., None]) -> None:
 holds_views_of_everything = mutant("memory/at-rest", lambda module: _view(module, lambda parameter: True))
 gathers_everything_first = mutant("memory/in-forward", gathers_all_at_the_start)
 keeps_copies = mutant("memory/after-forward", keeps_a_copy)
+gathers_everything_again = mutant("memory/in-backward", gathers_all_for_backward)
 reduces_everything_last = mutant("memory/in-backward", reduces_at_the_end)
 keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduced)
 keeps_quiet_gradients = mutant("memory/accumulation", instead("set_requires_gradient_sync", keeps_each_quiet_gradient))
