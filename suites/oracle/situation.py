@@ -29,6 +29,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "forward": ("buffers",),
     "backward": ("gradients", "buffers"),
     "clip": ("gradients",),
+    "fail": ("parameters",),
     "step": ("parameters", "optimizer"),
 }
 

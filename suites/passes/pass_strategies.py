@@ -56,7 +56,7 @@ def in_each_way(*ways: str, blocks: int = 2, steps: int = 2, **fixed: Any) -> Ca
     """Have a test try passes in each way, of linear layers of which all but the last are sharded, and then others."""
     linear: Block = "linear"
     plan = fixed.get("plan", tuple(range(blocks - 1)))
-    case = HowCase(2, Stack(2, (linear,) * blocks), plan, "float64", True, steps=steps)
+    case = HowCase(2, Stack(3, (linear,) * blocks), plan, "float64", True, steps=steps)
     drawn = given(how_cases(*ways, blocks=blocks, steps=steps, **fixed))
     return lambda test: each(case, how=ways)(drawn(test))
 

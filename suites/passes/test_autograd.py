@@ -159,14 +159,14 @@ def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> No
 @requirement("autograd/reset-after-forward", SHARDED, Feature.RESET, ranks=2)
 @in_each_way(*EARLY, blocks=3)
 def test_a_forward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
-    """After an exception in forward and reset_iter_state() on the root, training goes on as unsharded."""
+    """After an exception in forward and reset_iter_state() on the root, all is cut again and trains as unsharded."""
     follows(trial, case, routes.BROKEN)
 
 
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
 @in_each_way(*LATE, blocks=3)
 def test_a_backward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
-    """After an exception in backward, reset_iter_state() on the root and zero_grad(), training goes on as unsharded."""
+    """After an exception in backward, reset_iter_state() on the root and zero_grad(), all is cut again and trains on."""
     follows(trial, case, routes.BROKEN)
 
 
