@@ -166,7 +166,7 @@ def test_a_forward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
 @in_each_way(*LATE, blocks=3)
 def test_a_backward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
-    """After an exception in backward, reset_iter_state() on the root and zero_grad(), all is cut again and trains on."""
+    """After an exception in backward, reset_iter_state() on the root and zero_grad(), all is cut and trains again."""
     follows(trial, case, routes.BROKEN)
 
 
