@@ -63,9 +63,9 @@ def gathers_all_at_the_start(module: Any) -> None:
 
 def gathers_all_for_backward(module: Any) -> None:
     """The last block gathers all others ahead of its backward."""
-    if not is_block(module):
-        *others, last = [each for each in module.children() if hasattr(each, "unshard")]
-        last.set_modules_to_backward_prefetch(others[::-1])
+    blocks: list[Any] = [each for each in module.children() if hasattr(each, "unshard")]
+    if not is_block(module) and blocks:
+        blocks[-1].set_modules_to_backward_prefetch(blocks[-2::-1])
 
 
 def keeps_a_copy(module: Any) -> None:
