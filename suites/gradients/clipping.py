@@ -6,6 +6,7 @@ Two ranks hold the gradients [3, 0] and [4] of three rows. Their 2-norm is 5 on 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from suites.kit.cases import TrainingCase, as_case
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
-from suites.parallelism.norms import NormCase
+from suites.parallelism.norms import NormCase, leaves_no_rank_without
 
 NORMS = ("1.0", "2.0", "3.0", "inf")
 #: A limit below every norm of these nets, and one above.
@@ -24,11 +25,11 @@ LIMITS = (0.25, 2.0**40)
 @st.composite
 def clip_cases(draw: st.DrawFn, /, replicas: bool = False) -> NormCase:
     """Exact gradients on one axis, or on replicas of shards; the infinity norm where every rank has rows of each."""
-    case = draw((hsdp_cases if replicas else training_cases)(exact=True, steps=1, dtype="float64"))
-    parts = [shard(p, case.shards, place) for p in case.build().parameters() for place in range(case.shards)]
-    norms = [norm for norm in NORMS if norm != "inf" or all(part.numel() for part in parts)]
-    fields = {"norm": norms, "limit": LIMITS, "foreach": (None, True, False)}
-    return on_its_axes(case, **{name: draw(st.sampled_from(values)) for name, values in fields.items()})
+    case = on_its_axes(draw((hsdp_cases if replicas else training_cases)(exact=True, steps=1, dtype="float64")))
+    norms = [norm for norm in NORMS if norm != "inf" or leaves_no_rank_without(case)]
+    choices = {"norm": norms, "limit": LIMITS, "foreach": (None, True, False)}
+    fields: dict[str, Any] = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+    return replace(case, **fields)
 
 
 @st.composite

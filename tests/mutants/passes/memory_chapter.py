@@ -58,14 +58,17 @@ def _as_a_view(parameter: DTensor) -> nn.Parameter:
 def gathers_all_at_the_start(module: Any) -> None:
     """The root gathers everything before it runs."""
     if not is_block(module):
-        module.set_modules_to_forward_prefetch([each for each in module.children() if hasattr(each, "unshard")])
+        module.set_modules_to_forward_prefetch(_blocks(module))
 
 
 def gathers_all_for_backward(module: Any) -> None:
     """The last block gathers all others ahead of its backward."""
-    blocks: list[Any] = [each for each in module.children() if hasattr(each, "unshard")]
-    if not is_block(module) and blocks:
+    if not is_block(module) and (blocks := _blocks(module)):
         blocks[-1].set_modules_to_backward_prefetch(blocks[-2::-1])
+
+
+def _blocks(module: nn.Module) -> list[Any]:
+    return [each for each in module.children() if hasattr(each, "unshard")]
 
 
 def keeps_a_copy(module: Any) -> None:
