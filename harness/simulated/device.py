@@ -17,9 +17,56 @@ from torch import Tensor
 from harness.simulated.build import library
 
 NAME = "simulated"
-Stream, Event = torch.Stream, torch.Event
 #: torch's number of device types that a plugin brings, and the number of the first group's stream (csrc/clocks.h).
 _TYPE, _FIRST_OF_GROUPS = 20, 100
+
+
+class Event(torch.Event):
+    """As CUDA's: a ``torch.Event`` by its class, of which a plain ``torch.Stream`` takes no notice.
+
+    Events that streams record are plain: torch's FSDP has plain streams wait for some that on CUDA are not.
+    """
+
+    def __new__(cls, enable_timing: bool = False) -> Event:
+        """torch's class takes its arguments here."""
+        return super().__new__(cls, NAME, enable_timing=enable_timing)
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._recorded = torch.Event(NAME, enable_timing=enable_timing)
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Stand for what a stream, or the current one, has been given."""
+        self._recorded.record(stream or current_stream())
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Have a stream, or the current one, wait for it."""
+        self._recorded.wait(stream or current_stream())
+
+    def query(self) -> bool:
+        """Whether that has been done."""
+        return self._recorded.query()
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        self._recorded.synchronize()
+
+    def elapsed_time(self, later: Any) -> float:
+        """Milliseconds from this to a later event."""
+        return self._recorded.elapsed_time(later._recorded)
+
+
+class Stream(torch.Stream):
+    """As CUDA's: it waits for events of either class."""
+
+    def wait_event(self, event: torch.Event) -> None:
+        """Begin later work after the event."""
+        event.wait(self)
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """An event, a new one or this, that stands for what this stream has been given."""
+        made = torch.Event(NAME) if event is None else event
+        made.record(self)
+        return made
 
 
 def is_available() -> bool:
@@ -82,9 +129,10 @@ def synchronize(device: Any = None) -> None:
     torch.accelerator.synchronize(_index(device))
 
 
-def current_stream(device: Any = None) -> torch.Stream:
+def current_stream(device: Any = None) -> Stream:
     """The stream to which the calling thread gives its work."""
-    return torch.accelerator.current_stream(_index(device))
+    current = torch.accelerator.current_stream(_index(device))
+    return Stream(stream_id=current.stream_id, device_index=current.device_index, device_type=_TYPE)
 
 
 def stream_of_group(place: int, device: int) -> torch.Stream:
@@ -92,9 +140,9 @@ def stream_of_group(place: int, device: int) -> torch.Stream:
     return torch.Stream(stream_id=_FIRST_OF_GROUPS + place, device_index=device, device_type=_TYPE)
 
 
-def default_stream(device: Any = None) -> torch.Stream:
+def default_stream(device: Any = None) -> Stream:
     """The stream that is current where no other was chosen."""
-    return torch.Stream(stream_id=0, device_index=_index(device), device_type=_TYPE)
+    return Stream(stream_id=0, device_index=_index(device), device_type=_TYPE)
 
 
 def set_stream(stream: torch.Stream) -> None:

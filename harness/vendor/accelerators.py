@@ -18,7 +18,6 @@ nccl = Backend(
     process_group="nccl",
     ranks=_nccl_ranks(),
     thread_ranks=64 if _nccl_ranks() else 0,
-    start_method="spawn",
     visible_devices="CUDA_VISIBLE_DEVICES",  # as well for ROCm
 )
 

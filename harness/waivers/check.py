@@ -188,10 +188,12 @@ def _use(waiver: Waiver, known: Known) -> Said:
     elif not met:
         ends = sorted({str(row.verdict) for one in judged for row in one.idle})
         yield Weight.WARNING, "unused", f"its rows were not tried ({', '.join(ends) or 'no record of them'})"
+    elif not fails and waiver.sporadic:
+        yield Weight.WARNING, "unused", f"it passed in {_files(passes)}, as what is sporadic may"
     elif not fails:
         rows = plural(sum(len(one.passed) for one in passes), "row")
         yield Weight.ERROR, "stale", f"{rows} of it passed, and none failed, in {_files(passes)}; remove it"
-    elif not passes:
+    elif not passes or waiver.sporadic:
         yield Weight.OK, "needed", f"{plural(sum(len(one.failed) for one in fails), 'row')} failed in {_files(fails)}"
     else:
         yield Weight.ERROR, "too broad", _too_broad(fails, passes)

@@ -7,6 +7,7 @@ issue = "https://github.com/…/issues/1"
 reason = "pinning happens on the wrong device"
 expires = 2027-03-01
 versions = ">=2.11,<2.14"             # if given, of the subject's versions these alone (PEP 440); of others none
+sporadic = true                       # if given, it fails now and then, as for a race: a pass is no stale waiver
 
 Of tests that combine features, a waiver may name a combination; wherever they fail for nothing else, they are waived:
 
@@ -33,7 +34,8 @@ from harness.requirements.finder import without_folder
 
 Words = Annotated[str, Meta(min_length=1)]
 _FORM = (
-    "expected [[waiver]] tables of subject, issue, reason, expires (a date), requirement or nodeid, versions, values"
+    "expected [[waiver]] tables of subject, issue, reason, expires (a date), requirement or nodeid, versions, "
+    "sporadic, values"
 )
 #: At the end of a requirement's id: all of a chapter.
 _ALL = "/*"
@@ -55,6 +57,7 @@ class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
     nodeid: str = ""
     versions: str = ""
     values: dict[str, str] = {}
+    sporadic: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for what the types cannot say."""
@@ -109,7 +112,8 @@ class Waiver(Struct, frozen=True, forbid_unknown_fields=True):
         """The waiver as texts."""
         data: dict[str, str] = to_builtins(self)
         combined = {"requirement": self.name} if self.values else {}
-        return {name: text for name, text in data.items() if name != "values"} | combined
+        sporadic = {"sporadic": "true"} if self.sporadic else {}
+        return {name: text for name, text in data.items() if name not in ("values", "sporadic")} | combined | sporadic
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -168,8 +172,10 @@ def explaining(waivers: Sequence[Waiver], causes: Sequence[Mapping[str, str]]) -
 
 
 def waived(verdict: Verdict, message: str, waiver: Waiver | None, today: date) -> tuple[Verdict, str]:
-    """What a waiver makes of a verdict: a failure is waived, a pass or an expired waiver is stale."""
+    """What a waiver makes of a verdict: a failure is waived; expired ones are stale, and so are those of passes."""
     if waiver is None or verdict not in (Verdict.FAIL, Verdict.PASS):
+        return verdict, message
+    if verdict is Verdict.PASS and waiver.sporadic:
         return verdict, message
     if verdict is Verdict.PASS:
         return Verdict.STALE_WAIVER, f"passes, but is waived ({waiver.issue}): remove the waiver"

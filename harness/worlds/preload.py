@@ -17,7 +17,7 @@ import multiprocessing.forkserver
 import os
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -95,11 +95,10 @@ def threads_alive() -> int:
 
 
 def _hazard() -> str:
-    if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator()
-        module = getattr(torch, kind.type, None) if kind else None
-        if module is not None and getattr(module, "is_initialized", bool)():
-            return f"importing torch has initialised the {kind} device"
+    kind = torch.accelerator.current_accelerator()
+    module = getattr(torch, kind.type, None) if kind else None
+    if module is not None and getattr(module, "is_initialized", bool)():
+        return f"importing torch has initialised the {kind} device"
     count = threads_alive()
     return f"{count} threads run after importing torch" if count > 1 else ""
 
@@ -114,7 +113,7 @@ def _prepare() -> str:
             warnings.simplefilter("ignore")
             _import_all()
             _import_programs()
-            if not torch.accelerator.is_available():
+            if not _in_a_copy(torch.accelerator.is_available):  # whose driver may start a thread to answer
                 _one_step()
     except Exception as error:
         return f"warming up failed with {type(error).__name__}: {error}"
@@ -122,27 +121,30 @@ def _prepare() -> str:
 
 
 def _import_programs() -> None:
-    """The modules of programs and subjects: of ours, which start no threads, and of others if that leaves forking safe.
-
-    A copy of this process tries it first.
-    """
+    """The modules of programs and subjects: ours start no threads, others are imported if that leaves forking safe."""
     names = [name for name in os.environ.pop(_PROGRAMS, "").split(",") if name]
     _import([name for name in names if _is_ours(name)])
     others = [name for name in names if not _is_ours(name)]
-    if others and _is_safe_to_import(others):
+    if others and _in_a_copy(lambda: _leave_forking_safe(others)):
         _import(others)
 
 
+def _leave_forking_safe(names: Sequence[str]) -> bool:
+    _import(names)
+    return not _hazard()
+
+
 def _is_ours(name: str) -> bool:
-    return name.partition(".")[0] in ("harness", "reference_models", "suites")
+    asks_the_driver = name == "harness.vendor.accelerators"
+    return name.partition(".")[0] in ("harness", "reference_models", "suites") and not asks_the_driver
 
 
-def _is_safe_to_import(names: Sequence[str]) -> bool:
+def _in_a_copy(question: Callable[[], bool]) -> bool:
+    """What a copy of this process answers, which then ends; False if it cannot say."""
     trying = os.fork()
     if trying == 0:
         with suppress(BaseException):
-            _import(names)
-            os._exit(1 if _hazard() else 0)
+            os._exit(0 if question() else 1)
         os._exit(1)
     return os.waitpid(trying, 0)[1] == 0
 

@@ -154,7 +154,9 @@ def losses_after_steps(rank: Rank, case: TrainingCase) -> list[dict[str, Tensor]
         late()
         optimizer.step()
         if step != 1:
-            net.set_post_optim_event(torch.get_device_module(rank.device).current_stream().record_event())
+            stepped = torch.get_device_module(rank.device).Event()
+            stepped.record()
+            net.set_post_optim_event(stepped)
         optimizer.zero_grad()
     return [{"loss": loss.detach()} for loss in losses]
 

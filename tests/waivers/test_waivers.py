@@ -27,11 +27,12 @@ def waiver(
     subject: str = "torch",
     expires: date = TODAY,
     versions: str = "",
+    sporadic: bool = False,
     **values: str,
 ) -> Waiver:
     """A waiver for one requirement or one row, or for a combination of values in it."""
     named = "" if nodeid else requirement
-    return Waiver(subject, "https://example.org/1", "known", expires, named, nodeid, versions, values)
+    return Waiver(subject, "https://example.org/1", "known", expires, named, nodeid, versions, values, sporadic)
 
 
 def test_a_file_is_read_as_written(tmp_path: Path) -> None:
@@ -119,6 +120,8 @@ MENDED = {
     "precision/groups": ("2.12.1", "2.13.0"),
     "precision/recomputed": ("2.12.1", "2.13.0"),
     "precision/transforms": ("2.12.1", "2.13.0"),
+    "passes/no-inputs": ("2.12.1", "2.13.0"),
+    "offload/update-in-backward": ("2.12.1", "2.13.0"),
     "entry/containers-with-forward": ("2.11.0", "2.12.0"),
     "generated/prefetch": ("2.11.0", "2.12.0"),
     "refusals/placements": ("2.11.0", "2.12.0"),
@@ -196,6 +199,18 @@ def test_only_failures_are_waived(verdict: Verdict) -> None:
     changed = {Verdict.FAIL: Verdict.WAIVED, Verdict.PASS: Verdict.STALE_WAIVER}
     assert waived(verdict, "", waiver(), TODAY)[0] is changed.get(verdict, verdict)
     assert waived(verdict, "as it was", None, TODAY) == (verdict, "as it was")
+
+
+def test_what_fails_now_and_then_may_pass() -> None:
+    """A sporadic waiver is no stale one where the row passes; it waives failures, and says so in records."""
+    race = waiver(sporadic=True)
+    assert waived(Verdict.PASS, "", race, TODAY) == (Verdict.PASS, "")
+    assert waived(Verdict.FAIL, "off", race, TODAY) == (Verdict.WAIVED, "off")
+    assert waived(Verdict.FAIL, "off", waiver(sporadic=True, expires=TODAY - timedelta(1)), TODAY)[0] is (
+        Verdict.STALE_WAIVER
+    )
+    assert race.as_json()["sporadic"] == "true"
+    assert "sporadic" not in waiver().as_json()
 
 
 def test_an_expired_waiver_hides_no_failure() -> None:

@@ -137,6 +137,15 @@ def test_records_say_whether_a_waiver_is_needed(runs: list[Run], kinds: list[str
 
 
 @pytest.mark.parametrize(
+    ("ends", "kinds"),
+    [([Verdict.PASS], ["unused"]), ([Verdict.WAIVED], ["needed"]), ([Verdict.PASS, Verdict.WAIVED], ["needed"])],
+)
+def test_a_sporadic_waiver_may_meet_rows_that_pass(ends: list[Verdict], kinds: list[str]) -> None:
+    """It is neither stale nor too broad for them; one that no row needed is unused."""
+    assert said(waiver(sporadic=True), runs=[ran(*ends)]) == kinds
+
+
+@pytest.mark.parametrize(
     ("one", "kinds"),
     [
         (waiver(versions="<2"), ["unused"]),

@@ -12,6 +12,7 @@ import gc
 import os
 import resource
 import signal
+import stat
 import sys
 import threading
 import time
@@ -93,11 +94,17 @@ def _signal_handlers() -> list[Any]:
 
 
 def _open_files() -> Counter[str]:
-    """Files and pipes by name, without sockets and what else belongs to a process group's own working."""
+    """Files and pipes by name, without sockets and devices: a process group and a driver open these by themselves."""
     with suppress(OSError):
-        targets = [_target(name) for name in os.listdir("/proc/self/fd")]
+        targets = [_target(name) for name in os.listdir("/proc/self/fd") if not _is_device(int(name))]
         return Counter(target for target in targets if target and not target.startswith(("socket:", "anon_inode:")))
     return Counter()
+
+
+def _is_device(descriptor: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    return False
 
 
 def _target(descriptor: str) -> str:

@@ -43,6 +43,10 @@ _here = threading.local()
 #: The threads of worlds that have ended, by how many, for the next world in this process: see ``ThreadPool``.
 _idle: dict[int, ThreadPool] = {}
 
+if not hasattr(ThreadLocalWorld, "comms"):
+    # torch 2.11 forgot it, and needs it to destroy groups.
+    ThreadLocalWorld.comms = []  # type: ignore[method-assign, assignment]
+
 
 class ThreadRole:
     """What a worker process does when it carries all ranks of a thread world."""
@@ -81,6 +85,9 @@ class ThreadRanks:
         self._implementation, self._backend = judged(implementation, size), backend
         module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
         _register(backend.device_type)
+        # Else a mesh chooses another device for each rank of this process, and what starting the device changes in the
+        # process would count as a trace of a program.
+        torch.empty(1, device=backend.device_type)
         self._lockstep = Lockstep(self._pool, module)
         self._start_afresh()
 
@@ -103,6 +110,10 @@ class ThreadRanks:
                 [functools.partial(self._teardown_rank, number) for number in range(self._pool.size)]
             )
         self._start_afresh()
+        for end in ends:
+            if end.fate is not Fate.RETURNED:
+                self._pool.close()
+                raise RuntimeError(f"rank {end.rank} could not destroy its process groups: {end.error}")
         left = left_of([group for end in ends for group in end.value or ()])
         if left or self._pool.size in _idle or any(end.value is None for end in ends):
             self._pool.close()
@@ -132,7 +143,6 @@ class ThreadRanks:
         _here.table = self._table
         dist.init_process_group(BACKEND, store=self._store, rank=number, world_size=self._pool.size)
         device = torch.device(self._backend.device_type)
-        torch.empty(1, device=device)  # else a mesh chooses another device for each rank of this process
         claimed = cast("Claimed", self._implementation)
         return Rank(number, self._pool.size, device, claimed, self._backend, recorder.by_group)
 

@@ -33,7 +33,9 @@ class Lane:
     def follow(self, event: Any = None) -> None:
         """Wait for an event, else for all that the current stream has been given."""
         if self._stream is not None:
-            self._stream.wait_event(event or passed(self._stream.device))
+            event = event or passed(self._stream.device)
+            with self._stream:  # a torch.Stream's own wait_event waits for nothing if this is a torch.cuda.Event
+                event.wait()
 
     def mark(self) -> Any:
         """An event after all that this stream has been given; None on a CPU."""

@@ -258,7 +258,7 @@ SPOIL: Deeds = {
     "recursion limit": lambda: sys.setrecursionlimit(5000),
     "garbage collection": gc.disable,
     "resource limits": _limit_files,
-    "open files": lambda: held.extend(os.open("/dev/zero", os.O_RDONLY) for _ in range(3)),
+    "open files": lambda: held.extend(os.open(__file__, os.O_RDONLY) for _ in range(3)),
     "time.time": lambda: _patch(time, "time", lambda: 0.0),
     "torch.distributed.all_reduce": lambda: _patch(dist, "all_reduce", lambda *_, **__: None),
     "Python threads": lambda: _start_thread(time.sleep, 1000),
