@@ -43,7 +43,7 @@ def test_the_readme_counts_the_scripts_of_defects() -> None:
     """Those of torch that are open, those that it has mended, and those of each library."""
     readme = (ROOT / "README.md").read_text("utf-8")
     torch = ROOT / "docs/evidence/torch"
-    scripts = {folder.name: len(list(folder.glob("*.py"))) for folder in torch.iterdir() if folder.is_dir()}
+    scripts = {folder.name: len(list(folder.rglob("*.py"))) for folder in torch.iterdir() if folder.is_dir()}
     mended = scripts.pop("mended")
     assert f"{sum(scripts.values())} open in 2.13, {mended} of older versions" in readme
     for library in (ROOT / "docs/results/defects").iterdir():

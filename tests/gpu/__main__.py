@@ -1,9 +1,9 @@
-"""The first run on a machine with GPUs, ``tox run -e gpu``: everything that needs one, within 25 minutes.
+"""A run on a machine with GPUs, ``tox run -e gpu``: everything that needs one, within 25 minutes.
 
-    python -m tests.gpu [--backend nccl] [--only TEXT] [--again] [-o docs/evidence]
+    python -m tests.gpu [--backend nccl] [--only TEXT] [--again] [-o reports/gpu]
 
 Parts that have ended are not run again, unless ``--again``; each may fail alone. What came of them is written to
-``gpu.md`` of the folder, with the machine and its versions; records, for the page, go to ``reports/gpu``.
+``gpu.md`` of the folder, with the machine and its versions, beside the records.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what has not ended yet, and write the page; 1 if a part has not passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="nccl")
+    parser.add_argument("--shared", default="tests.gpu.backends:shared", help="whose device several processes use")
     parser.add_argument("--several", default="tests.gpu.backends:several", help="with more ranks than devices")
-    parser.add_argument("--forked", default="tests.gpu.backends:forked", help="whose ranks are forked")
+    parser.add_argument("--through-host", default="tests.gpu.backends:through_host", help="whose ranks meet on the CPU")
     parser.add_argument("--only", default="", metavar="TEXT", help="parts whose name contains this")
     parser.add_argument("--again", action="store_true", help="parts that have ended, too")
-    parser.add_argument("--records", type=Path, default=ROOT / "reports" / "gpu", metavar="FOLDER")
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "evidence", metavar="FOLDER")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "reports" / "gpu", metavar="FOLDER")
     options = parser.parse_args(arguments)
-    options.records.mkdir(parents=True, exist_ok=True)
-    every = parts(options.backend, options.several, options.forked, options.records)
-    ended = {} if options.again else known(options.records)
+    options.output.mkdir(parents=True, exist_ok=True)
+    every = parts(options.backend, options.shared, options.several, options.through_host, options.output)
+    ended = {} if options.again else known(options.output)
     for part in every:
         if options.only in part.name and part.name not in ended:
             ended[part.name] = run(part)
             print(f"{part.name}: {ended[part.name].end} after {ended[part.name].seconds:.0f} s", flush=True)
-            _done(options.records).write_text(json.dumps([asdict(one) for one in ended.values()], indent=1))
+            _done(options.output).write_text(json.dumps([asdict(one) for one in ended.values()], indent=1))
     (options.output / "gpu.md").write_text(page(every, ended), encoding="utf-8")
     return int(any(one.end != "passed" for one in ended.values()))
 

@@ -10,13 +10,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tests import ROOT
 
-SHORT = ("suites/training/test_training_parity.py", "suites/communication/test_communication.py")
 #: How long a part may take to end once it is asked to, in seconds.
 GRACE = 20.0
 End = Literal["passed", "failed", "out of time"]
@@ -42,26 +41,27 @@ class Ended:
     tail: str
 
 
-def parts(backend: str, several: str, forked: str, folder: Path) -> list[Part]:
+def parts(backend: str, shared: str, several: str, through_host: str, folder: Path) -> list[Part]:
     """All parts in their order: 25 minutes at most together. ``folder`` is where records go."""
-    doctor = Part("doctor", ("-m", "harness.doctor", "--backend", backend, "--json", str(folder / "doctor.json")), 2)
-    on = ("--backend", backend)
-    whole = [
-        _suites(f"{name} in {world}", ["suites", "--world", world, "--implementation", name, *on], folder, 4)
-        for name in ("torch", "reference")
-        for world in ("threads", "processes")
-    ]
-    more = [
-        _suites("several ranks a device", [*SHORT, "--world", "processes", "--backend", several], folder, 2),
-        _suites("forked ranks", [*SHORT, "--world", "processes", "--backend", forked], folder, 1),
+    doctor = Part("doctor", ("-m", "harness.doctor", "--backend", backend, "--json", str(folder / "doctor.json")), 1)
+    processes = ("--world", "processes", "--backend")
+    suites = [
+        *(
+            _suites(f"{name} in threads", ["--world", "threads", "--implementation", name, "--backend", shared], 4, 5)
+            for name in ("torch", "reference")
+        ),
+        _suites("a rank a device", [*processes, backend], 1, 2),
+        _suites("several ranks a device", [*processes, several], 3, 7),
+        _suites("through the host", [*processes, through_host, "--only", "parity,communication"], 2, 2),
     ]
     speed = Part("reference against torch", ("-m", "benchmarks.reference_vs_torch", "--only", "host", "work"), 3)
-    return [doctor, *whole, *more, speed]
+    return [doctor, *(replace(part, record=str(folder / part.record)) for part in suites), speed]
 
 
-def _suites(name: str, arguments: Sequence[str], folder: Path, minutes: float) -> Part:
-    record = str(folder / f"{name.replace(' ', '-')}.jsonl")
-    return Part(name, ("-m", "pytest", "-q", *arguments, "--record", record), minutes, record)
+def _suites(name: str, arguments: Sequence[str], workers: int, minutes: float) -> Part:
+    """The suites, by so many processes of pytest."""
+    command = ("-m", "pytest", "-q", "suites", *arguments, *(["-n", str(workers)] if workers > 1 else []))
+    return Part(name, command, minutes, f"{name.replace(' ', '-')}.jsonl")
 
 
 def run(part: Part) -> Ended:
@@ -69,7 +69,8 @@ def run(part: Part) -> Ended:
     print(f"{part.name}: at most {part.minutes:g} min", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        command = [sys.executable, *part.command]
+        record = ["--record", part.record] if part.record else []
+        command = [sys.executable, *part.command, *record]
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
         try:
             end: End = "passed" if process.wait(part.minutes * 60) == 0 else "failed"

@@ -1,4 +1,4 @@
-"""The first run on GPUs, tried where there is none: with simulated devices, and with parts that go wrong."""
+"""The run on GPUs, tried where there is none: with simulated devices, and with parts that go wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.vendor.load import load_backend
+from harness.worlds.devices import most_processes
 from tests.gpu import __main__ as command
 from tests.gpu import parts
 from tests.gpu.parts import Part, run
@@ -15,11 +16,10 @@ from tests.gpu.parts import Part, run
 
 def test_a_part_has_a_verdict_and_is_not_run_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The same command goes on where it was interrupted, and writes the page anew."""
-    arguments = ["--backend", "gloo", "--forked", "gloo", "--only", "forked"]
-    arguments += ["--records", str(tmp_path), "-o", str(tmp_path)]
+    arguments = ["--through-host", "gloo", "--only", "through the host", "-o", str(tmp_path)]
     assert command.main(arguments) == 0
     page = (tmp_path / "gpu.md").read_text()
-    assert "| forked ranks | passed |" in page
+    assert "| through the host | passed |" in page
     assert "| doctor | not run | | |" in page
     assert "INCOMPLETE: " in page  # it is of a part of the suites
     capfd.readouterr()
@@ -29,10 +29,11 @@ def test_a_part_has_a_verdict_and_is_not_run_again(tmp_path: Path, capfd: pytest
 
 def test_its_backends_are_there_without_a_gpu() -> None:
     """They load anywhere, so that a part fails by its device and not by a name."""
-    several, forked = (load_backend(f"tests.gpu.backends:{name}") for name in ("several", "forked"))
-    assert several.ranks >= 4
-    assert {several.process_group, forked.process_group} == {"nccl"}
-    assert (several.start_method, forked.start_method) == ("spawn", "forkserver")
+    names = ("shared", "several", "through_host")
+    shared, several, host = (load_backend(f"tests.gpu.backends:{name}") for name in names)
+    assert several.ranks >= 4 == host.ranks
+    assert [one.process_group for one in (shared, several, host)] == ["nccl", "nccl", "gloo"]
+    assert {most_processes(one) for one in (shared, several, host)} == {None}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ def waits_for_an_older_event(module: Any) -> None:
     instead("set_post_optim_event", lambda module, setter, event: setter(old))(module)
 
 
+def waits_by_a_plain_stream(module: Any) -> None:
+    """To a plain ``torch.Stream`` an event of the device's own class is one that was never recorded."""
+    instead("set_post_optim_event", lambda module, setter, event: setter(torch.Event(event.device)))(module)
+
+
 def lets_all_end(*_: Any) -> None:
     """The host waits for the device, so that nothing runs beside what it gives to it then."""
     torch.accelerator.synchronize()
@@ -171,6 +176,7 @@ hides_no_forward = mutant("overlap/forward", after=waits_after_forward)
 hides_no_backward = mutant("overlap/backward", after=waits_in_backward)
 hides_no_all_reduce = mutant("overlap/replicas", after=instead("set_all_reduce_hook", computes_after_it))
 takes_an_older_event = mutant("overlap/waits-for-step", after=waits_for_an_older_event)
+takes_no_notice = mutant("overlap/waits-for-step", after=waits_by_a_plain_stream)
 ignores_the_event = without("overlap/after-step", "set_post_optim_event")
 
 #: The allocator and a clock, which thread ranks would share.

@@ -1,8 +1,8 @@
 """With CPU offload, hooks on parameters see gradients that have not arrived on the CPU yet (torch 2.11.0).
 
-Run: python docs/evidence/torch/mended/steps-before-landing.py
-Expected: [[1.0, 1.0]] from both ranks, the gradient. Got: [[nan, nan]], or what was in that memory before: the copy from
-the device is waited for when backward ends, and the hook runs before that.
+Run: python docs/evidence/torch/mended/devices/steps-before-landing.py
+Expected: [[1.0, 1.0]] from both ranks, the gradient. Got: [[nan, nan]], or what was in that memory: the copy
+from the device is waited for when backward ends, and the hook runs before that.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """On a device, a root whose forward is given nothing cannot run (torch 2.11.0).
 
-Run: python docs/evidence/torch/mended/no-inputs.py
+Run: python docs/evidence/torch/mended/devices/no-inputs.py
 Expected: (1, 2) from both ranks, the shape of one rank's part of the gradient. Got: IndexError, "tuple index out of
 range", from moving inputs, of which there are none, to the device.
 """
