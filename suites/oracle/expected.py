@@ -31,6 +31,7 @@ from harness.data.comparison import Allowance, exact
 from harness.vendor.bounds import averages, device_type
 from suites.oracle.facts import compared
 from suites.oracle.situation import Situation, Step, Trace
+from suites.oracle.together import COARSE, together
 from suites.oracle.unsharded import State, Unsharded, played_with_sizes
 
 #: How much larger a rounding error may be than the one sample of it that e is: small tensors behind norms and Adam.
@@ -52,10 +53,20 @@ class Expected:
     @cached_property
     def within(self) -> Allowance:
         """The bound of the note."""
-        if self.case.exact:
-            return exact
-        rounded, _ = played_with_sizes(self.case, working=True, model=self.model)
-        return allowed(self.case, rounded, self.wide, self.magnitudes)
+        return exact if self.case.exact else allowed(self.case, self.rounded, self.wide, self.magnitudes)
+
+    @cached_property
+    def rounded(self) -> list[State]:
+        """What every action leads to where it is rounded as on ranks."""
+        return played_with_sizes(self.case, working=True, model=self.model)[0]
+
+    @cached_property
+    def together(self) -> dict[str, float]:
+        """By what is seen, what share of itself all of it may be off; of nothing where roundings are fine."""
+        unit = roundoff(self.case)
+        if self.case.exact or unit < COARSE:
+            return {}
+        return together(self.rounded, self.wide, (self.case.world_size + 1) * unit)
 
     @cached_property
     def whole(self) -> list[dict[str, Any]]:
@@ -164,7 +175,7 @@ def allowed(
 ) -> Allowance:
     """The bound of the note, by the name that ends a path."""
     errors, sizes = measured(tensors_of(rounded), tensors_of(wide), magnitudes)
-    unit = max(torch.finfo(dtype).eps / 2 for dtype in (case.torch_dtype, *case.policy.values()))
+    unit = roundoff(case)
     scale = 2.0**-29 if case.torch_dtype == torch.float64 else 1.0
     anew = case.data_ranks < case.world_size or device_type() != "cpu"
     worst = max(errors[name] / size for name, size in sizes.items() if size) if anew else 0.0
@@ -174,6 +185,11 @@ def allowed(
     }
     bounds["loss"] = bounds.get("losses", 0.0)
     return lambda path, want: bounds.get(last_key(path), 0.0)
+
+
+def roundoff(case: Situation) -> float:
+    """The unit roundoff of the coarsest dtype."""
+    return max(torch.finfo(dtype).eps / 2 for dtype in (case.torch_dtype, *case.policy.values()))
 
 
 def measured(near: Named, far: Named, magnitudes: Named) -> tuple[dict[str, float], dict[str, float]]:

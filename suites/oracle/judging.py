@@ -14,6 +14,7 @@ from suites.oracle.expected import Expected, expected
 from suites.oracle.layout import put_end_to_end
 from suites.oracle.sharded import Sharded
 from suites.oracle.situation import UNDER_WAY
+from suites.oracle.together import agree_together
 from suites.oracle.unsharded import State
 
 
@@ -30,16 +31,19 @@ def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
     for place, action in enumerate(want.case.actions):
         dues = [want.on_rank(place, number) for number in range(len(traces))]
         gots = [_shown(trace[place], due) for trace, due in zip(traces, dues, strict=True)]
-        compare(trial, want.case, gots, dues, want.within, f", after action {place + 1}, {action}")
+        when = f", after action {place + 1}, {action}"
+        gots = compare(trial, want.case, gots, dues, want.within, when)
+        agree_together(trial, gots, dues, want.together, when)
 
 
 def compare(
     trial: Trial, case: Any, gots: list[Any], dues: list[Any], within: Allowance = exact, when: str = ""
-) -> None:
-    """Compare what each rank has shown with what is due."""
+) -> list[Any]:
+    """Compare what each rank has shown with what is due; what that was, put together if it was due so."""
     gots = put_end_to_end(gots, dues, getattr(case, "shards", case.world_size))
     for number, (got, due) in enumerate(zip(gots, dues, strict=True)):
         trial.agree(f"rank {number}{when}", got, due, within)
+    return gots
 
 
 def _shown(got: State, due: State) -> State:

@@ -1,0 +1,62 @@
+"""How far off all gradients, or all parameters, may be together, where one by one their roundings are coarse.
+
+A number of bfloat16 may be off by several times itself, since e of [Note: the bound] is one sample of what can be. The
+numbers of a net together are off by about as much as those of the sample together: in 312 comparisons of scenarios in
+low precision by 2.1 times as much at most. So with Euclidean norms over all tensors of all ranks, n and u as there::
+
+    ‖got - wide‖ ≤ (TIMES · max(‖e‖ / ‖wide‖) + (n + 1) · u) · ‖wide‖
+
+with the maximum over all actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.trial import Trial
+from suites.oracle.unsharded import State
+
+#: How much larger an error may be than its sample.
+TIMES = 8.0
+#: From this unit roundoff on, which is that of neither float32 nor float64.
+COARSE = 2.0**-12
+LOOKS = ("gradients", "parameters")
+
+
+def together(rounded: list[State], wide: list[State], added: float) -> dict[str, float]:
+    """What share of themselves the tensors of each look may be off; ``added`` is (n + 1) · u."""
+    shares: dict[str, float] = {}
+    for near, far in zip(rounded, wide, strict=True):
+        for look in [look for look in LOOKS if look in far]:
+            size = _norm(full for _, full in _named(far[look]))
+            off = _norm(near[look][name].double() - full.double() for name, full in _named(far[look]))
+            shares[look] = max(shares.get(look, added), TIMES * off / size + added if size else 0.0)
+    return shares
+
+
+def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
+    """Require it of what all ranks have shown after an action."""
+    for look in shares.keys() & dues[0].keys():
+        pairs = [(got[look], due[look]) for got, due in zip(gots, dues, strict=True)]
+        size = _norm(full for _, due in pairs for _, full in _named(due))
+        off = _norm(
+            torch.as_tensor(got[name]).double() - full.double() for got, due in pairs for name, full in _named(due)
+        )
+        words = f"{look} of all ranks{when}, are together off by {off:.3g}, of {size:.3g}"
+        trial.holds(off <= shares[look] * size, f"{words}; allowed is a share of {shares[look]:.3g}")
+
+
+def _named(look: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The floating tensors among what is due."""
+    for name, full in look.items():
+        if isinstance(full, Tensor) and full.is_floating_point():
+            yield name, full
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))

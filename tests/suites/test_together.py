@@ -1,0 +1,66 @@
+"""What low precision still shows: gradients and parameters, judged together where each number may be far off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from suites.oracle.expected import Expected
+from suites.oracle.together import agree_together
+from suites.oracle.unsharded import State
+from suites.scenarios.scenario import Scenario, with_values
+
+COARSE = ("bfloat16", "param", "param and reduce", "output")
+
+
+class Told:
+    """Takes what a trial is told."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def holds(self, fact: bool, sentence: str) -> None:
+        """Keep what does not hold."""
+        self.sentences += [] if fact else [sentence]
+
+
+def found(case: Scenario, change: Callable[[State], State]) -> list[str]:
+    """What is said where the gradients of both ranks are as rounded, and changed."""
+    want, told = Expected(case), Told()
+    place = next(place for place, seen in enumerate(want.wide) if seen.get("gradients"))
+    gots: list[Any] = [{"gradients": change(want.rounded[place]["gradients"])} for _ in range(2)]
+    dues: list[Any] = [{"gradients": want.wide[place]["gradients"]} for _ in range(2)]
+    agree_together(told, gots, dues, want.together, ", after backward")  # type: ignore[arg-type]
+    return told.sentences
+
+
+@pytest.mark.parametrize("dtype", COARSE)
+def test_gradients_in_low_precision_are_told_from_twice_and_half_of_themselves(dtype: str) -> None:
+    """As rounded they are right; twice as large, half as large, or with the other sign they are not."""
+    case = with_values({"dtype": dtype})
+    assert found(case, lambda right: right) == []
+    for factor in (2.0, 0.5, -1.0):
+        (sentence,) = found(case, lambda right, by=factor: {name: each * by for name, each in right.items()})
+        assert "gradients of all ranks, after backward, are together off by" in sentence
+
+
+def test_a_gradient_that_is_left_out_shows() -> None:
+    """Zeros in place of the largest, in bfloat16."""
+
+    def without_the_largest(right: State) -> State:
+        largest = max(right, key=lambda name: float(right[name].double().norm()))
+        return {name: torch.zeros_like(each) if name == largest else each for name, each in right.items()}
+
+    assert len(found(with_values({"dtype": "bfloat16"}), without_the_largest)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "reduce", "wider"])
+def test_where_roundings_are_fine_each_number_is_judged_alone(dtype: str) -> None:
+    """Bounds of single numbers are narrower there, of parameters that do not round coarsely, too."""
+    want = Expected(with_values({"dtype": dtype}))
+    gradients = next(seen["gradients"] for seen in want.wide if seen.get("gradients"))
+    for name, gradient in gradients.items():
+        assert float(want.within(f"'{name}'", gradient)) < 0.01 * float(gradient.abs().max())
