@@ -65,7 +65,7 @@ def test_features_work_together_on_thin_meshes(trial: Trial, case: Scenario) -> 
     follows(trial, case)
 
 
-@requirement("interactions/tensor-parallel", SHARDED, Feature.TENSOR_PARALLEL, ranks=4)
+@requirement("interactions/tensor-parallel", SHARDED, Feature.TENSOR_PARALLEL, ranks=2)
 @on_meshes(*OF_TWO)
 def test_features_work_together_after_tensor_parallelism(trial: Trial, case: Scenario) -> None:
     """Where two ranks share a block by tensor parallelism, any two features together work as they do unsharded."""

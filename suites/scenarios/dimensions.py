@@ -60,6 +60,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("1x2", (Feature.HSDP,), 2),
         Value("2x1", (Feature.HSDP,), 2),
         Value("2 of 2", (Feature.TENSOR_PARALLEL,), 4),
+        Value("1 of 2", (Feature.TENSOR_PARALLEL,), 2),
         Value("2x1 of 2", (Feature.TENSOR_PARALLEL, Feature.HSDP), 4),
         Value("2x2 and 4", TWO_MESHES, 4),
         Value("2x1 and 2", TWO_MESHES, 2),
@@ -151,8 +152,8 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
 #: each place is two ranks that share the middle block by tensor parallelism; on which parameters lie on several meshes.
 ON_TWO = ("2x2 and 4", "2x1 and 2")
 REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2", *ON_TWO)
-UNCUT = ("1", "2x1", "2x1 of 2", "2x1 and 2")
-OF_TWO = ("2 of 2", "2x1 of 2")
+UNCUT = ("1", "2x1", "1 of 2", "2x1 of 2", "2x1 and 2")
+OF_TWO = ("2 of 2", "1 of 2", "2x1 of 2")
 SEVERAL = (*OF_TWO, *ON_TWO)
 #: Gradients with which something else follows the first backward through a module at once.
 IN_TURN = ("hooks", "two losses")
