@@ -63,10 +63,9 @@ class Expected:
     @cached_property
     def together(self) -> dict[str, float]:
         """By what is seen, what share of itself all of it may be off; of nothing where roundings are fine."""
-        unit = roundoff(self.case)
-        if self.case.exact or unit < COARSE:
+        if self.case.exact or roundoff(self.case) < COARSE:
             return {}
-        return together(self.rounded, self.wide, (self.case.world_size + 1) * unit)
+        return together(self.rounded, self.wide, (self.case.world_size + 1) * roundoff(self.case))
 
     @cached_property
     def whole(self) -> list[dict[str, Any]]:
