@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import spread_net
@@ -30,6 +31,8 @@ UNEVEN = ParallelCase(4, Stack(5, ("mlp",), multiplier=1), mesh=(2, 2))
 SMALL = replace(UNEVEN, net=Stack(1, ("mlp",), multiplier=2, bias=False))
 #: Two axes besides dp cut the same dim, so that along dp rows are strided by four.
 CUT_TWICE = replace(SMALL, world_size=8, net=replace(SMALL.net, multiplier=8), mesh=(2, 2, 2), axes=("dp", "ep", "tp"))
+#: Of each of these ranks one replica, so that a parameter lies on four axes.
+ON_FOUR_AXES = replace(CUT_TWICE, mesh=(1, *CUT_TWICE.mesh), axes=("copies", *CUT_TWICE.axes), replicate=("copies",))
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def on_one_axis(rank: Rank, case: CopiedCase, *facts: str) -> dict[str, Any]:
 
 def on_two_axes(rank: Rank, case: ParallelCase, *facts: str) -> dict[str, Any]:
     """How it lies on the mesh of all axes after tensor parallelism over tp or two axes, and ``fully_shard`` over dp."""
+    if case.replicate:
+        asks_for(Feature.HSDP)
     net, mesh = case.build(), whole_mesh(rank, case)
     if len(case.tp_axes) > 1:
         lay_on(mesh[case.tp_axes], case, net)
@@ -165,6 +170,7 @@ def test_fully_shard_cuts_rows_of_what_tensor_parallelism_left(trial: Trial, cas
 @requirement("sharding/2d-full", Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL, ranks=2, source="C9")
 @example(case=SMALL)
 @example(case=CUT_TWICE)
+@example(case=ON_FOUR_AXES)
 @given(case=parallel_cases())
 def test_the_full_tensor_of_a_parameter_cut_by_two_axes_is_the_original(trial: Trial, case: ParallelCase) -> None:
     """full_tensor() of a parameter sharded over dp and tp equals the original bit for bit, rows in their order."""
