@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.data.comparison import Allowance, exact
@@ -14,7 +14,7 @@ from suites.oracle.expected import Expected, expected
 from suites.oracle.layout import put_end_to_end
 from suites.oracle.sharded import Sharded
 from suites.oracle.situation import UNDER_WAY
-from suites.oracle.together import agree_together
+from suites.oracle.together import apart
 from suites.oracle.unsharded import State
 
 
@@ -34,6 +34,16 @@ def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
         when = f", after action {place + 1}, {action}"
         gots = compare(trial, want.case, gots, dues, want.within, when)
         agree_together(trial, gots, dues, want.together, when)
+
+
+def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
+    """Require that all that ranks have shown is off by these shares of itself at most; other shapes are told already."""
+    for look in shares.keys() & dues[0].keys():
+        found = apart(gots, dues, look)
+        if found is not None:
+            off, size = found
+            words = f"{look} of all ranks{when}, are together off by {off:.3g}, of {size:.3g}"
+            trial.holds(off <= shares[look] * size, f"{words}; allowed is a share of {shares[look]:.3g}")
 
 
 def compare(

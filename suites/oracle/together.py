@@ -17,7 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.trial import Trial
 from suites.oracle.unsharded import State
 
 #: How much larger an error may be than its sample.
@@ -38,17 +37,14 @@ def together(rounded: list[State], wide: list[State], added: float) -> dict[str,
     return shares
 
 
-def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
-    """Require it of what all ranks have shown after an action; what is not of the right shapes is told already."""
-    for look in shares.keys() & dues[0].keys():
-        pairs = [
-            (got[look].get(name), full) for got, due in zip(gots, dues, strict=True) for name, full in _named(due[look])
-        ]
-        if any(not isinstance(got, Tensor) or got.shape != full.shape for got, full in pairs):
-            continue
-        size, off = _norm(full for _, full in pairs), _norm(got.double() - full.double() for got, full in pairs)
-        words = f"{look} of all ranks{when}, are together off by {off:.3g}, of {size:.3g}"
-        trial.holds(off <= shares[look] * size, f"{words}; allowed is a share of {shares[look]:.3g}")
+def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] | None:
+    """How far off all ranks' tensors of a look are together, and how large they should be; None if any lacks its shape."""
+    pairs = [
+        (got[look].get(name), full) for got, due in zip(gots, dues, strict=True) for name, full in _named(due[look])
+    ]
+    if any(not isinstance(got, Tensor) or got.shape != full.shape for got, full in pairs):
+        return None
+    return _norm(got.double() - full.double() for got, full in pairs), _norm(full for _, full in pairs)
 
 
 def _named(look: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from suites.oracle.expected import Expected
-from suites.oracle.together import agree_together
+from suites.oracle.judging import agree_together
 from suites.oracle.unsharded import State
 from suites.scenarios.scenario import Scenario, with_values
 
