@@ -37,7 +37,7 @@ def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
 
 
 def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
-    """Require that all that ranks have shown is off by these shares of itself at most; other shapes are told already."""
+    """Require that what ranks have shown is off by these shares at most; other shapes than are due are told already."""
     for look in shares.keys() & dues[0].keys():
         found = apart(gots, dues, look)
         if found is not None:

@@ -38,7 +38,7 @@ def together(rounded: list[State], wide: list[State], added: float) -> dict[str,
 
 
 def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] | None:
-    """How far off all ranks' tensors of a look are together, and how large they should be; None if any lacks its shape."""
+    """How far off the tensors of all ranks are together, and how large they should be; None if one lacks its shape."""
     pairs = [
         (got[look].get(name), full) for got, due in zip(gots, dues, strict=True) for name, full in _named(due[look])
     ]

@@ -1,0 +1,1 @@
+"""Tests of what the suites compare results with: bounds, and what collectives give."""
