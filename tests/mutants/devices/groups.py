@@ -90,7 +90,8 @@ def ignores_the_factor() -> None:
 def has_one_stream() -> None:
     """Whatever stream is asked for is the default one."""
     device = _device()
-    device.Stream = lambda *_, **__: device.default_stream()
+    made = device.Stream
+    device.Stream = lambda *_, **__: made(stream_id=0, device_index=device.current_device(), device_type=device._TYPE)
 
 
 @faulty("offload/pinned-memory")
