@@ -31,7 +31,7 @@ from harness.data.comparison import Allowance, exact
 from harness.vendor.bounds import averages, device_type
 from suites.oracle.facts import compared
 from suites.oracle.situation import Situation, Step, Trace
-from suites.oracle.together import COARSE, together
+from suites.oracle.together import COARSE, TIMES, together
 from suites.oracle.unsharded import State, Unsharded, played_with_sizes
 
 #: How much larger a rounding error may be than the one sample of it that e is: small tensors behind norms and Adam.
@@ -65,7 +65,8 @@ class Expected:
         """By what is seen, what share of itself all of it may be off; of nothing where roundings are fine."""
         if self.case.exact or roundoff(self.case) < COARSE:
             return {}
-        return together(self.rounded, self.wide, (self.case.world_size + 1) * roundoff(self.case))
+        times = SAMPLES if rounds_anew(self.case) else TIMES
+        return together(self.rounded, self.wide, times, (self.case.world_size + 1) * roundoff(self.case))
 
     @cached_property
     def whole(self) -> list[dict[str, Any]]:
@@ -176,14 +177,18 @@ def allowed(
     errors, sizes = measured(tensors_of(rounded), tensors_of(wide), magnitudes)
     unit = roundoff(case)
     scale = 2.0**-29 if case.torch_dtype == torch.float64 else 1.0
-    anew = case.data_ranks < case.world_size or device_type() != "cpu"
-    worst = max(errors[name] / size for name, size in sizes.items() if size) if anew else 0.0
+    worst = max(errors[name] / size for name, size in sizes.items() if size) if rounds_anew(case) else 0.0
     bounds = {
         name: SAMPLES * scale * max(errors[name], worst * size) + STEPS_FACTOR * (case.world_size + 1) * unit * size
         for name, size in sizes.items()
     }
     bounds["loss"] = bounds.get("losses", 0.0)
     return lambda path, want: bounds.get(last_key(path), 0.0)
+
+
+def rounds_anew(case: Situation) -> bool:
+    """Whether ranks compute in other steps than the oracle: by tensor parallelism, or by a device's kernels."""
+    return case.data_ranks < case.world_size or device_type() != "cpu"
 
 
 def roundoff(case: Situation) -> float:
