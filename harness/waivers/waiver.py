@@ -175,9 +175,9 @@ def waived(verdict: Verdict, message: str, waiver: Waiver | None, today: date) -
     """What a waiver makes of a verdict: a failure is waived; expired ones are stale, and so are those of passes."""
     if waiver is None or verdict not in (Verdict.FAIL, Verdict.PASS):
         return verdict, message
-    if verdict is Verdict.PASS and waiver.sporadic:
-        return verdict, message
     if verdict is Verdict.PASS:
+        if waiver.sporadic:
+            return verdict, message
         return Verdict.STALE_WAIVER, f"passes, but is waived ({waiver.issue}): remove the waiver"
     if waiver.expired(today):
         return Verdict.STALE_WAIVER, f"fails, and its waiver ({waiver.issue}) ran out on {waiver.expires}: {message}"

@@ -63,10 +63,10 @@ class Expected:
     @cached_property
     def together(self) -> dict[str, float]:
         """By what is seen, what share of itself all of it may be off; of nothing where roundings are fine."""
-        if self.case.exact or roundoff(self.case) < COARSE:
+        if self.case.exact or (unit := roundoff(self.case)) < COARSE:
             return {}
         times = SAMPLES if rounds_anew(self.case) else TIMES
-        return together(self.rounded, self.wide, times, (self.case.world_size + 1) * roundoff(self.case))
+        return together(self.rounded, self.wide, times, (self.case.world_size + 1) * unit)
 
     @cached_property
     def whole(self) -> list[dict[str, Any]]:
