@@ -38,12 +38,12 @@ def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
 
 def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
     """Require that what ranks have shown is off by these shares at most; other shapes than are due are told already."""
-    for look in shares.keys() & dues[0].keys():
+    for look, share in shares.items():
         found = apart(gots, dues, look)
         if found is not None:
             off, size = found
             words = f"{look} of all ranks{when}, are together off by {off:.3g}, of {size:.3g}"
-            trial.holds(off <= shares[look] * size, f"{words}; allowed is a share of {shares[look]:.3g}")
+            trial.holds(off <= share * size, f"{words}; allowed is a share of {share:.3g}")
 
 
 def compare(

@@ -1,9 +1,9 @@
-"""How far off all gradients, or all parameters, may be together, where one by one their roundings are coarse.
+"""How far off all losses, outputs, gradients or parameters may be together, where each rounds coarsely.
 
-A number of bfloat16 may be off by several times itself, since e of [Note: the bound] is one sample of what can be. The
-numbers of a net together are off by about as much as those of the sample together: in 3,200 scenarios of low precision
-that were drawn at random by twice as much at most, or 7.6 times where all is rounded anew. So with Euclidean norms over
-all tensors of all ranks, n and u as there::
+A number of bfloat16 may be off by several times itself, since e of [Note: the bound] is one sample of what can be. All
+numbers together are off by about as much as those of the sample together: in 4,100 scenarios of low precision that were
+drawn at random by twice as much at most, or 7.6 times where all is rounded anew. So with Euclidean norms over all
+tensors of all ranks, n and u as there::
 
     ‖got - wide‖ ≤ (TIMES · max(‖e‖ / ‖wide‖) + (n + 1) · u) · ‖wide‖
 
@@ -12,7 +12,7 @@ with the maximum over all actions; where all is rounded anew, SAMPLES instead of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from math import sqrt
 from typing import Any
 
@@ -24,35 +24,48 @@ from suites.oracle.unsharded import State
 TIMES = 8.0
 #: From this unit roundoff on, which is that of neither float32 nor float64.
 COARSE = 2.0**-12
-LOOKS = ("gradients", "parameters")
+#: What is judged together, of what is seen after an action; and of what the action gives.
+SEEN, GIVEN = ("gradients", "parameters"), ("losses", "outputs")
 
 
 def together(rounded: list[State], wide: list[State], times: float, added: float) -> dict[str, float]:
     """What share of themselves the tensors of each look may be off; ``added`` is (n + 1) · u."""
     shares: dict[str, float] = {}
     for near, far in zip(rounded, wide, strict=True):
-        for look in [look for look in LOOKS if look in far]:
-            size = _norm(full for _, full in _named(far[look]))
-            off = _norm(near[look][name].double() - full.double() for name, full in _named(far[look]))
+        founds = near["found"], far["found"]
+        for look, due in looks(far, founds[1]).items():
+            got = looks(near, founds[0])[look]
+            size, off = _norm(due.values()), _norm(got[path].double() - full.double() for path, full in due.items())
             shares[look] = max(shares.get(look, added), times * off / size + added if size else 0.0)
     return shares
 
 
 def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] | None:
-    """How far off the tensors of all ranks are together, and how large they should be; None if one lacks its shape."""
-    pairs = [
-        (got[look].get(name), full) for got, due in zip(gots, dues, strict=True) for name, full in _named(due[look])
-    ]
-    if any(not isinstance(got, Tensor) or got.shape != full.shape for got, full in pairs):
+    """How far off the tensors of all ranks are together, and how large they should be.
+
+    None if none is due, or one lacks its shape.
+    """
+    on_ranks = [(looks(each, [each["found"]]).get(look, {}) for each in both) for both in zip(gots, dues, strict=True)]
+    pairs = [(got.get(path), full) for got, due in on_ranks for path, full in due.items()]
+    if not pairs or any(got is None or got.shape != full.shape for got, full in pairs):
         return None
-    return _norm(got.double() - full.double() for got, full in pairs), _norm(full for _, full in pairs)
+    off = _norm(got.double() - full.double() for got, full in pairs if got is not None)
+    return off, _norm(full for _, full in pairs)
 
 
-def _named(look: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The floating tensors among what is due."""
-    for name, full in look.items():
-        if isinstance(full, Tensor) and full.is_floating_point():
-            yield name, full
+def looks(seen: State, founds: list[State]) -> dict[str, dict[str, Tensor]]:
+    """The floating tensors of each look, by the way to them; ``founds`` are what an action gives on ranks."""
+    trees = {look: seen.get(look) for look in SEEN} | {look: [each.get(look) for each in founds] for look in GIVEN}
+    found = {look: dict(_leaves(tree)) for look, tree in trees.items()}
+    return {look: tensors for look, tensors in found.items() if tensors}
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tree, Tensor) and tree.is_floating_point():
+        yield path, tree
+    elif isinstance(tree, (dict, list)):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(value, f"{path}/{key}")
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

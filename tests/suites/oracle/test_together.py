@@ -1,4 +1,4 @@
-"""What low precision still shows: gradients and parameters, judged together where each number may be far off."""
+"""What low precision still shows: all of a kind, judged together where each number may be far off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from suites.oracle.expected import Expected
 from suites.oracle.judging import agree_together
-from suites.oracle.unsharded import State
+from suites.oracle.unsharded import State, Unsharded, played
 from suites.scenarios.scenario import Scenario, with_values
 
 COARSE = ("bfloat16", "param", "param and reduce", "output")
@@ -29,11 +29,17 @@ class Told:
 
 def found(case: Scenario, change: Callable[[State], State]) -> list[str]:
     """What is said where the gradients of both ranks are as rounded, and changed."""
-    want, told = Expected(case), Told()
+    want = Expected(case)
     place = next(place for place, seen in enumerate(want.wide) if seen.get("gradients"))
-    gots: list[Any] = [{"gradients": change(want.rounded[place]["gradients"])} for _ in range(2)]
-    dues: list[Any] = [{"gradients": want.wide[place]["gradients"]} for _ in range(2)]
-    agree_together(told, gots, dues, want.together, ", after backward")  # type: ignore[arg-type]
+    gots: list[Any] = [{"gradients": change(want.rounded[place]["gradients"]), "found": {}} for _ in range(2)]
+    dues: list[Any] = [{"gradients": want.wide[place]["gradients"], "found": {}} for _ in range(2)]
+    return said(gots, dues, want)
+
+
+def said(gots: list[Any], dues: list[Any], want: Expected) -> list[str]:
+    """What is said of what ranks have shown."""
+    told = Told()
+    agree_together(told, gots, dues, want.together, ", after it")  # type: ignore[arg-type]
     return told.sentences
 
 
@@ -44,7 +50,26 @@ def test_gradients_in_low_precision_are_told_from_twice_and_half_of_themselves(d
     assert found(case, lambda right: right) == []
     for factor in (2.0, 0.5, -1.0):
         (sentence,) = found(case, lambda right, by=factor: {name: each * by for name, each in right.items()})
-        assert "gradients of all ranks, after backward, are together off by" in sentence
+        assert "gradients of all ranks, after it, are together off by" in sentence
+
+
+class NeverStepped(Unsharded):
+    """Ranks go on with the weights that they began with."""
+
+    def share(self) -> None:
+        """Learn of no step."""
+
+
+@pytest.mark.parametrize(("action", "look"), [("forward", "losses"), ("evaluate", "outputs")])
+@pytest.mark.parametrize("dtype", COARSE)
+def test_what_a_forward_gives_is_told_from_what_it_gives_without_the_steps(dtype: str, action: str, look: str) -> None:
+    """As rounded it is right; with the weights that a net began with it is not."""
+    want = Expected(with_values({"dtype": dtype, "runs": "eval"}))
+    *_, last = [place for place, each in enumerate(want.case.actions) if each == action]
+    for states, fails in ((want.rounded, 0), (played(want.case, working=True, model=NeverStepped), 1)):
+        gots = [{"found": states[last]["found"][rank]} for rank in range(2)]
+        sentences = said(gots, [want.on_rank(last, rank) for rank in range(2)], want)
+        assert [sentence.startswith(f"{look} of all ranks") for sentence in sentences] == [True] * fails
 
 
 def test_a_gradient_that_is_left_out_shows() -> None:
