@@ -193,7 +193,7 @@ def rounds_anew(case: Situation) -> bool:
 
 def roundoff(case: Situation) -> float:
     """The unit roundoff of the coarsest dtype."""
-    return max(torch.finfo(dtype).eps / 2 for dtype in (case.torch_dtype, *case.policy.values()))
+    return max(torch.finfo(dtype).eps / 2 for dtype in case.rounds_in)
 
 
 def measured(near: Named, far: Named, magnitudes: Named) -> tuple[dict[str, float], dict[str, float]]:

@@ -38,15 +38,18 @@ def _halved(module: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def _swap_parameters(module: nn.Module, dtype: torch.dtype) -> None:
-    """While the module runs, each of its parameters is a cast of itself."""
-    own = dict(module._parameters)
+    """While the module runs, each of its parameters is a cast of itself; those in lists and dicts are the module's."""
+    held = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
+    own = [(each, dict(each._parameters)) for each in (module, *held) if each._parameters]
 
     def before(*_: Any) -> None:
-        casts: Any = {name: None if p is None else cast(p, dtype) for name, p in own.items()}
-        module._parameters.update(casts)
+        for each, parameters in own:
+            casts: Any = {name: None if p is None else cast(p, dtype) for name, p in parameters.items()}
+            each._parameters.update(casts)
 
     def after(*_: Any) -> None:
-        module._parameters.update(own)
+        for each, parameters in own:
+            each._parameters.update(parameters)
 
     if own:
         module.register_forward_pre_hook(before)

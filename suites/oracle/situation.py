@@ -110,6 +110,11 @@ class Situation(Case):
         return {}
 
     @property
+    def rounds_in(self) -> tuple[torch.dtype, ...]:
+        """All dtypes in which ranks round."""
+        return (self.torch_dtype, *self.policy.values())
+
+    @property
     def actions(self) -> tuple[str, ...]:
         """All that is done, in its order: the methods of ``Unsharded`` and ``Sharded``, each with what it is given."""
         raise NotImplementedError

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from reference_models import nets
@@ -77,6 +79,40 @@ class Table(nn.Linear):
         return super().forward(x) + self.table.to(x.dtype)
 
 
+class Bent(nn.Module):
+    """A parametrization: of ``x`` it makes ``x + tanh(x)``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape to the same."""
+        return x + torch.tanh(x)
+
+
+class Held(nn.Module):
+    """A layer whose parameters are in a list, in a dict and behind a parametrization, and whose ``factor`` is in none.
+
+    A state has the factor as the module's extra state.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.listed = nn.ParameterList([torch.empty(dim, dim)])
+        self.named = nn.ParameterDict({"bias": torch.empty(dim)})
+        self.bent = register_parametrization(nn.Linear(dim, dim), "weight", Bent())
+        self.factor = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(…, dim)`` to the same."""
+        return self.factor * self.bent(linear(x, self.listed[0], self.named["bias"]))  # type: ignore[no-any-return]
+
+    def get_extra_state(self) -> Tensor:
+        """The factor."""
+        return torch.tensor(self.factor, dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the factor."""
+        self.factor = float(state)
+
+
 #: The first part of the first block and of the last, by the name of the net.
 PARTS: dict[str, Callable[[int], nn.Module]] = {
     "linear": lambda dim: nn.Linear(dim, dim),
@@ -89,6 +125,7 @@ PARTS: dict[str, Callable[[int], nn.Module]] = {
     "frozen": nets.Frozen,
     "dtypes": Table,
     "empty": Empty,
+    "held": Held,
 }
 
 

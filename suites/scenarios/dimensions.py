@@ -40,7 +40,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *_values("norms", "tied", unused=Feature.NONE_FOR_UNUSED),
         Value("frozen"),
         Value("dtypes", (Feature.OTHER_DTYPES,)),
-        Value("empty"),
+        *_values("empty", "held"),
     ),
     "runs": (
         *_values("once", "twice", skipped=Feature.NONE_FOR_UNUSED),
@@ -72,7 +72,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "dtype": (
         Value("float64", (Feature.OTHER_DTYPES,)),
-        Value("float32"),
+        *_values("float32", "autocast"),
         Value("bfloat16", (Feature.OTHER_DTYPES,)),
         *(Value(name, (*_POLICY, Feature.INPUT_CASTING)) for name in ("param", "param and reduce")),
         Value("reduce", _POLICY),

@@ -22,7 +22,7 @@ from suites.kit.precision import dtype_of
 from suites.oracle.layout import shard
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
-from suites.scenarios.bodies import BATCH, INPUTS, ScenarioNet, Table, plan
+from suites.scenarios.bodies import BATCH, INPUTS, Held, ScenarioNet, Table, plan
 from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, conflict, value
 from suites.scenarios.optimizers import optimizer
 from suites.scenarios.script import FACTOR, MIDDLE, script, shown
@@ -31,6 +31,7 @@ from suites.scenarios.script import FACTOR, MIDDLE, script, shown
 DTYPES: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "float64": ("float64", None, None, None),
     "float32": ("float32", None, None, None),
+    "autocast": ("float32", None, None, None),
     "bfloat16": ("bfloat16", None, None, None),
     "param": ("float32", "bfloat16", None, None),
     "param and reduce": ("float32", "bfloat16", "float32", None),
@@ -139,8 +140,11 @@ class Scenario(Situation):
 
     @property
     def dim(self) -> int:
-        """The number of features, and of rows of most parameters: even, 5, or one fewer than ranks that shard."""
-        return {"uneven": 5, "fewer": max(self.shards - 1, 1)}.get(self.rows, 6 if self.shards == 3 else 4)
+        """The number of features, and of rows of most parameters: even, 5, or fewer than ranks that shard.
+
+        Not two: a layer norm of two numbers gives ±1, and any rounding may turn it.
+        """
+        return {"uneven": 5, "fewer": 3 if self.shards == 4 else 1}.get(self.rows, 6 if self.shards == 3 else 4)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -159,6 +163,11 @@ class Scenario(Situation):
         names = ("param_dtype", "reduce_dtype", "output_dtype")
         found = {name: dtype_of(dtype) for name, dtype in zip(names, DTYPES[self.dtype][1:], strict=True)}
         return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+    @property
+    def rounds_in(self) -> tuple[torch.dtype, ...]:
+        """These, and that of ``torch.autocast``."""
+        return (*super().rounds_in, *([torch.bfloat16] if self.dtype == "autocast" else []))
 
     @property
     def divisor(self) -> float:
@@ -201,6 +210,8 @@ class Scenario(Situation):
         for module in net.modules():
             if isinstance(module, Table):
                 module.table.data = module.table.data.half()
+            if isinstance(module, Held):
+                module.factor = 2.0 ** (mixed(self.seed + other) % 3 - 1)
         return net
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
@@ -219,7 +230,8 @@ class Scenario(Situation):
 
         x = numbers(1, (BATCH, LENGTH, self.dim)).to(self.torch_dtype).to(device, dtype)
         tokens = some_tokens(partial(numbers, 2), BATCH).to(device)
-        return net(batch=INPUTS[self.inputs](x), tokens=tokens, skip=self.runs == "skipped" and batch % 3 == 1)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.dtype == "autocast"):
+            return net(batch=INPUTS[self.inputs](x), tokens=tokens, skip=self.runs == "skipped" and batch % 3 == 1)
 
     def losses(self, outputs: Tensor, batch: int, rank: int) -> list[Tensor]:
         """One scalar or two of the outputs, weighted by fixed numbers of either sign."""

@@ -132,7 +132,7 @@ class ShardedScenario(Sharded):
         scenario, own = self.case, self.case.torch_dtype
         if scenario.life == "meta":
             with torch.device("meta"):
-                net = apply(self.rank, scenario, scenario.build_in(own))
+                net = apply(self.rank, scenario, scenario.build_in(own, other=1))
             net.to_empty(device="cpu" if scenario.offload == "cpu" else self.rank.device)
         else:
             start = scenario.build_in(scenario.born or own, other=int(scenario.life == "loaded"))

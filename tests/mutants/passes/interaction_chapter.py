@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from harness.vendor import Implementation
 from harness.vendor.torch_fsdp2 import implementation as right
@@ -16,18 +17,48 @@ from tests.mutants import name_of
 Options = dict[str, Any]
 
 
-def where(requirement: str, fits: Callable[[Options], bool]) -> Implementation:
-    """The reference, which halves the gradients that pass through modules that are sharded with such options."""
+def where(
+    requirement: str, fits: Callable[[Options], bool], under: Callable[[], bool] = lambda: True
+) -> Implementation:
+    """The reference, which halves gradients in modules sharded with such options, in forwards under such conditions."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         assert reference.fully_shard is not None
         sharded = reference.fully_shard(module, **options)
         modules = module if isinstance(module, list) else [module]
         for each in modules if fits(options) else []:
-            each.register_forward_hook(halve)
+            each.register_forward_hook(lambda *found: halve(*found) if under() else None)
         return sharded
 
     return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
+
+
+def beforehand(change: Callable[[nn.Module, Options], object]) -> Implementation:
+    """The reference, which first does something to the module, or to the options, that it is given."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        assert reference.fully_shard is not None
+        for each in module if isinstance(module, list) else [module]:
+            change(each, options)
+        return reference.fully_shard(module, **options)
+
+    return replace(reference, name=name_of("interactions/two-ranks"), fully_shard=fully_shard)
+
+
+@beforehand
+def shards_no_lists(module: nn.Module, options: Options) -> None:
+    """Parameters in lists and dicts of parameters are taken for none of the module's."""
+    held = [each for each in module.modules() if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
+    if held:
+        ignored = {parameter for each in held for parameter in each.parameters()}
+        options["ignored_params"] = ignored | set(options.get("ignored_params") or ())
+
+
+@beforehand
+def loads_no_extra_state(module: nn.Module, options: Options) -> None:
+    """What modules have said of themselves in a state, besides parameters and buffers, is not given back."""
+    for each in module.modules():
+        vars(each)["set_extra_state"] = lambda state: None
 
 
 def halve(module: Any, args: Any, output: Any) -> Any:
@@ -57,6 +88,7 @@ columns_in_pairs = where(
 )
 pairs = where("interactions/state-between-of-pairs", lambda options: options.get("reshard_after_forward") == 2)
 unused = where("interactions/unused-and-frozen", lambda options: True)
+under_autocast = where("interactions/two-ranks", lambda options: True, lambda: torch.is_autocast_enabled("cpu"))
 anything = where("interactions/any", lambda options: True)
 recomputes_once = replace(
     reference, name=name_of("interactions/recomputed-for-two-losses"), checkpoint=right.checkpoint
