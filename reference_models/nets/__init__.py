@@ -10,6 +10,7 @@ from reference_models.nets.norms import Norms
 from reference_models.nets.root_parameters import RootParameters
 from reference_models.nets.structured import Outputs, Structured
 from reference_models.nets.tied import Tied
+from reference_models.nets.torch_layers import MultiHead, Recurrent
 from reference_models.nets.transformer import Attention, Transformer, TransformerBlock
 from reference_models.nets.twice import Twice
 from reference_models.nets.uneven import Uneven
@@ -22,8 +23,10 @@ __all__ = [
     "Embedding",
     "Frozen",
     "MixedDtypes",
+    "MultiHead",
     "Norms",
     "Outputs",
+    "Recurrent",
     "RootParameters",
     "Structured",
     "Tied",

@@ -21,12 +21,13 @@ from suites.kit.hsdp import RESHARDS
 from suites.kit.nets import LEAVES, OUTPUTS, Block, Named, Net, skeleton
 from suites.kit.strategies import drawn, pairs_of, related, shape_of, world_sizes
 from suites.kit.trees import is_closed
+from suites.oracle.low_precision import NEVER_RUN
 
 #: Two or three: four would find little more, and starting a world takes as long as several cases on it.
 FEW_RANKS = world_sizes(2).map(lambda ranks: min(ranks, 3))
 DTYPES = st.sampled_from(["float64", "float64", "float32"])
 #: Leaves that take one input, and whose forward changes nothing but its output.
-PURE = ("linear", "uneven", "mlp", "root parameters", "convolution", "attention")
+PURE = ("linear", "uneven", "mlp", "root parameters", "convolution", "attention", "recurrent", "multihead")
 #: Blocks of few parameters.
 NARROW = ("linear", "uneven", "root parameters")
 
@@ -98,8 +99,8 @@ def frozen_nets(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(LEAVES)) -> Net:
 
 
 def runs(module: nn.Module) -> bool:
-    """Whether a module has a forward of its own, as a list of modules has not."""
-    return not isinstance(module, nn.ModuleList)
+    """Whether a module's forward is called."""
+    return not isinstance(module, NEVER_RUN)
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+#: Modules that hold parameters or modules for others, and whose forward is not called; the last is attention's.
+NEVER_RUN = (nn.ModuleList, nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 
 
 def compute_in(policy: Mapping[str, Any], net: nn.Module, sharded: Iterable[str]) -> None:
@@ -38,9 +42,9 @@ def _halved(module: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def _swap_parameters(module: nn.Module, dtype: torch.dtype) -> None:
-    """While the module runs, each of its parameters is a cast of itself; those in lists and dicts are the module's."""
-    held = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
-    own = [(each, dict(each._parameters)) for each in (module, *held) if each._parameters]
+    """While the module runs, each of its parameters is a cast of itself, and each of its children's that never run."""
+    never_run = [child for child in module.children() if isinstance(child, NEVER_RUN)]
+    own = [(each, dict(each._parameters)) for each in (module, *never_run) if each._parameters]
 
     def before(*_: Any) -> None:
         for each, parameters in own:

@@ -116,7 +116,7 @@ class Held(nn.Module):
 #: The first part of the first block and of the last, by the name of the net.
 PARTS: dict[str, Callable[[int], nn.Module]] = {
     "linear": lambda dim: nn.Linear(dim, dim),
-    "attention": lambda dim: nets.Attention(dim, heads=1),
+    "attention": nets.MultiHead,
     "convolution": nets.Convolution,
     "embedding": lambda dim: nets.Embedding(VOCABULARY, LENGTH, dim),
     "norms": nets.Norms,
