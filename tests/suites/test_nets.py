@@ -35,7 +35,9 @@ RUNS: dict[str, Any] = {
     "Embedding": lambda dtype: nets.Embedding().to(dtype)(rows_of_tokens()),
     "Frozen": lambda dtype: nets.Frozen(4).to(dtype)(features(dtype)),
     "MixedDtypes": lambda dtype: nets.MixedDtypes(4)(features(torch.float32)),
+    "MultiHead": lambda dtype: nets.MultiHead(4, 2).to(dtype)(features(dtype)),
     "Norms": lambda dtype: nets.Norms(4).to(dtype)(features(dtype)),
+    "Recurrent": lambda dtype: nets.Recurrent(4).to(dtype)(features(dtype)),
     "RootParameters": lambda dtype: nets.RootParameters(4).to(dtype)(features(dtype)),
     "Structured": lambda dtype: nets.Structured(4).to(dtype)({"left": features(dtype), "rest": (features(dtype), 2)}),
     "Tied": lambda dtype: nets.Tied().to(dtype)(rows_of_tokens()),
@@ -214,3 +216,11 @@ def test_halves_cut_by_the_plan_sum_to_the_whole(which: str) -> None:
                 setattr(half.get_submodule(owner), child, cut(block.get_submodule(name), style, part))
         total = total + half.get_submodule(which)(x)
     assert torch.allclose(total, want, rtol=0, atol=1e-12)
+
+
+def test_attention_never_calls_its_last_layer() -> None:
+    """The weight of ``out_proj`` is used, and has a gradient, though its forward is not called."""
+    net, calls = nets.MultiHead(4), list[str]()
+    net.attention.out_proj.register_forward_hook(lambda *_: calls.append("called"))
+    net(features(torch.float32)).sum().backward()
+    assert (calls, net.attention.out_proj.weight.grad is not None) == ([], True)
