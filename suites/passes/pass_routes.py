@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.passes.pass_strategies import HowCase
-from suites.passes.passes import Blocks, Pass, Route, shard_by_plan
+from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
 
 
 class Twice(Blocks):
@@ -58,6 +58,21 @@ def by_methods(p: Pass) -> Any:
     return p.net(p.inputs()) if p.batch % 2 else p.net.decode(p.net.encode(p.inputs(), scale=2))
 
 
+def ragged(p: Pass) -> Any:
+    """Up to two rows of the batch, another number on each rank and in each step: on some ranks none."""
+    return p.net(p.inputs()[: (p.batch + p.rank) % 3])
+
+
+def against_each_other(p: Pass) -> Found:
+    """The last block learns from what the first makes; then the first learns through the last, that learns on."""
+    makes, judges = p.net.blocks
+    made = makes(p.inputs())
+    for salt, seen in enumerate((made.detach(), made)):
+        loss = p.loss(judges(seen), salt)
+        loss.backward()
+        yield {"loss": loss.detach()}
+
+
 def from_nothing(p: Pass) -> Any:
     """Forward without arguments."""
     return p.net()
@@ -85,10 +100,15 @@ def with_methods(implementation: Claimed, case: TrainingCase, net: Any, **option
         implementation.register_forward_method(net, name)
 
 
-def roots_that_share(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
-    """Every block is a root of its own; they share what they communicate with."""
+def roots_apart(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Every block is a root of its own."""
     for block in net.blocks:
         implementation.fully_shard(block, **options)
+
+
+def roots_that_share(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Every block is a root of its own; they share what they communicate with."""
+    roots_apart(implementation, case, net, **options)
     implementation.share_comm_ctx([])
     implementation.share_comm_ctx(list(net.blocks))
 
@@ -119,6 +139,9 @@ TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
 METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
+RAGGED = Route(run=ragged)
+ROOTS = Route(spread=roots_apart)
+ADVERSARIES = Route(against_each_other, actions=("walk first", "walk"), spread=roots_apart)
 SHARING_ROOTS = Route(spread=roots_that_share)
 OPTIMIZERS = Route(optimizer=named_optimizer, exact=False)
 LAST_DIM = Route(dim=-1)

@@ -81,6 +81,27 @@ def test_the_root_needs_no_inputs(trial: Trial, case: TrainingCase) -> None:
     follows(trial, case, routes.NO_INPUTS)
 
 
+@requirement("passes/ragged", SHARDED, ranks=2)
+@given(case=pass_cases(steps=3))
+def test_ranks_may_have_batches_of_other_sizes_or_none(trial: Trial, case: TrainingCase) -> None:
+    """Batches may have another size on each rank and in each step, and be empty: gradients are the ranks' mean."""
+    follows(trial, case, routes.RAGGED)
+
+
+@requirement("passes/roots", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_modules_may_be_sharded_without_one_around_them(trial: Trial, case: TrainingCase) -> None:
+    """Three roots in a module that is not sharded, one after the other in each pass, train as unsharded modules."""
+    follows(trial, case, routes.ROOTS)
+
+
+@requirement("passes/adversaries", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_one_net_may_learn_through_another_that_learns_meanwhile(trial: Trial, case: TrainingCase) -> None:
+    """A net's output trains another net, and then the net itself through the other: all gradients are right."""
+    follows(trial, case, routes.ADVERSARIES)
+
+
 @requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
 @in_each_way(*routes.AHEADS, blocks=4, plan=(0, 1, 2, 3))
 def test_gathering_ahead_changes_no_result(trial: Trial, case: HowCase) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
 from tests.mutants import name_of
-from tests.mutants.hooking import each_gradient, instead, is_root, second_call_is_halved, when_alone
-from tests.mutants.making import called_otherwise, mutant, right
+from tests.mutants.hooking import each_gradient, instead, is_root, outputs, second_call_is_halved, when_alone
+from tests.mutants.making import called_otherwise, mutant, reduced, reducing, right
 
 
 def reduces_unless_alone(module: Any, alone: bool) -> None:
@@ -29,6 +34,45 @@ def looks_at_first_input(module: Any) -> None:
     """Take a first input for granted."""
     if is_root(module):
         module.register_forward_pre_hook(lambda module, args: (args[0],))
+
+
+def counts_ranks_with_gradients(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
+    """The mean of those ranks whose gradients are not all zero."""
+    reduced(output, input, group, op)
+    ranks = input.new_tensor(float(input.any()))
+    dist.all_reduce(ranks, group=group)
+    output.mul_(dist.get_world_size(group) / ranks.clamp(min=1).to(output.dtype))
+
+
+def begins_the_graph(module: Any) -> None:
+    """A module that runs with no sharded one around it takes its inputs for data, from which nothing goes back."""
+
+    def cut(module: Any, args: tuple[Any, ...]) -> Any:
+        return None if vars(module).get("inside") else tuple(each.detach() for each in args)
+
+    when_alone(lambda *_: None)(module)
+    if not is_root(module):
+        module.register_forward_pre_hook(cut)
+
+
+#: How many backwards have ended on this thread, which is a rank.
+here = threading.local()
+
+
+def forgets_forwards(module: Any, output: Any) -> Any:
+    """When any backward ends, all forwards that still wait for theirs are forgotten."""
+    before = vars(here).setdefault("ended", 0)
+
+    def end() -> None:
+        here.ended += 1
+
+    def hook(gradient: Tensor) -> Tensor:
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+        return gradient * (here.ended == before)
+
+    if output.requires_grad:
+        output.register_hook(hook)
+    return output
 
 
 def stale_ahead(module: Any, right_method: Any, modules: list[Any]) -> None:
@@ -100,6 +144,9 @@ halves_second_forwards = mutant("passes/two-forwards", second_call_is_halved(is_
 checkpoints_once = replace(right, name=name_of("passes/two-forwards-checkpointed"), checkpoint=checkpoint_once)
 makes_gradients_anew = mutant("passes/second-backward", each_gradient(made_anew))
 needs_inputs = mutant("passes/no-inputs", looks_at_first_input)
+counts_who_has_gradients = mutant("passes/ragged", reducing(counts_ranks_with_gradients))
+cuts_off_what_comes_first = mutant("passes/roots", begins_the_graph)
+knows_one_backward = mutant("passes/adversaries", outputs(forgets_forwards))
 stale_when_ahead = mutant("passes/prefetch", instead("set_modules_to_forward_prefetch", stale_ahead))
 repeats_first_gradients = mutant("passes/optimizers", each_gradient(first_again))
 knows_forward_only = replace(
