@@ -38,9 +38,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *_values("linear", "attention", "convolution"),
         Value("embedding", (Feature.UNEVEN_ROWS,)),  # of five words
         *_values("norms", "tied", unused=Feature.NONE_FOR_UNUSED),
-        Value("frozen"),
-        Value("dtypes", (Feature.OTHER_DTYPES,)),
-        *_values("empty", "held"),
+        *_values("frozen", "empty", "held", dtypes=Feature.OTHER_DTYPES),
     ),
     "runs": (
         *_values("once", "twice", skipped=Feature.NONE_FOR_UNUSED),
@@ -103,7 +101,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "offload": _values("none", cpu=Feature.CPU_OFFLOAD),
     "life": (
-        *_values("plain", "frozen and thawed"),
+        *_values("plain", "frozen and thawed", moved=Feature.CONVERSION),
         Value("converted", (Feature.CONVERSION, Feature.OTHER_DTYPES)),
         Value("loaded", (Feature.STATE_DICT,)),
         Value("meta", (Feature.META_DEVICE, Feature.STATE_DICT)),
@@ -182,6 +180,7 @@ IMPOSSIBLE = (
     _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, gradients="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
     _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
+    _no("what is offloaded stays on the CPU", offload="cpu", life="moved"),
     _no("one rank has all rows", rows=("uneven", "fewer"), mesh=UNCUT),
     _no("nothing is asked for in any form", asked="never", form=("full", "rank zero")),
     _no("tensors that share are sharded together", net="tied", wrapping="parts"),
@@ -199,6 +198,7 @@ IMPOSSIBLE = (
         recompute="selective",
         wrapping="parts",
     ),
+    _no("what autocast has cast for one run is not cast for the next", recompute="selective", dtype="autocast"),
     _no("selective recomputation lets one backward through", recompute="selective", gradients="two losses"),
     _no("what has taken its step in backward keeps it", gradients="hooks", life="exception in backward"),
     _no(

@@ -87,6 +87,7 @@ def _changes(values: Mapping[str, str], number: int) -> Iterator[str]:
         yield "keep forward" if place == 0 else "free forward"
     if place == 0:
         yield from {
+            "moved": ("move",),
             "exception": (f"fail {INTERRUPTED}",),
             "exception in backward": (f"fail {FIRST} backward", "drop"),
         }.get(values["life"], ())

@@ -142,6 +142,11 @@ class ShardedScenario(Sharded):
             self.fill(net, scenario.build_in(own))
         return net
 
+    def move(self, _: str) -> None:
+        """To the CPU and back."""
+        self.net.cpu()
+        self.net.to(self.rank.device)
+
     def fill(self, net: Any, full: ScenarioNet) -> None:
         """Give a net the numbers of another, whose buffers are not loaded into a net from meta."""
         self.rank.implementation.state_dicts.set_model_state_dict(net, full.state_dict(), options=FORMS["full"])
