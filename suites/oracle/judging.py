@@ -14,7 +14,7 @@ from suites.oracle.expected import Expected, expected
 from suites.oracle.layout import put_end_to_end
 from suites.oracle.sharded import Sharded
 from suites.oracle.situation import UNDER_WAY
-from suites.oracle.together import apart
+from suites.oracle.together import apart, losses
 from suites.oracle.unsharded import State
 
 
@@ -28,12 +28,15 @@ def follows(trial: Trial, program: Program, want: Expected, *given: Any) -> None
 
 def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
     """Compare what ranks have shown action by action, so that the first that goes wrong is named."""
-    for place, action in enumerate(want.case.actions):
-        dues = [want.on_rank(place, number) for number in range(len(traces))]
+    actions = want.case.actions
+    wanted = [[want.on_rank(place, number) for place in range(len(actions))] for number in range(len(traces))]
+    for place, action in enumerate(actions):
+        dues = [due[place] for due in wanted]
         gots = [_shown(trace[place], due) for trace, due in zip(traces, dues, strict=True)]
         when = f", after action {place + 1}, {action}"
         gots = compare(trial, want.case, gots, dues, want.within, when)
         agree_together(trial, gots, dues, want.together, when)
+    agree_together(trial, [*map(losses, traces)], [*map(losses, wanted)], want.together, ", of all forwards")
 
 
 def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:

@@ -1,13 +1,14 @@
-"""How far off all losses, outputs, gradients or parameters may be together, where each rounds coarsely.
+"""How far off all numbers of a kind may be together, where each rounds coarsely: losses, outputs, gradients, …
 
 A number of bfloat16 may be off by several times itself, since e of [Note: the bound] is one sample of what can be. All
-numbers together are off by about as much as those of the sample together: in 4,100 scenarios of low precision that were
+numbers together are off by about as much as those of the sample together: in 4,500 scenarios of low precision that were
 drawn at random by twice as much at most, or 7.6 times where all is rounded anew. So with Euclidean norms over all
 tensors of all ranks, n and u as there::
 
     ‖got - wide‖ ≤ (TIMES · max(‖e‖ / ‖wide‖) + (n + 1) · u) · ‖wide‖
 
-with the maximum over all actions; where all is rounded anew, SAMPLES instead of TIMES.
+with the maximum over all actions; where all is rounded anew, SAMPLES instead of TIMES. Losses are one number a rank,
+and are taken together over all actions.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ from suites.oracle.unsharded import State
 TIMES = 8.0
 #: From this unit roundoff on, which is that of neither float32 nor float64.
 COARSE = 2.0**-12
-#: What is judged together, of what is seen after an action; and of what the action gives.
-SEEN, GIVEN = ("gradients", "parameters"), ("losses", "outputs")
+#: What is judged together of what is seen.
+SEEN = ("gradients", "parameters", "losses")
 
 
 def together(rounded: list[State], wide: list[State], times: float, added: float) -> dict[str, float]:
     """What share of themselves the tensors of each look may be off; ``added`` is (n + 1) · u."""
     shares: dict[str, float] = {}
-    for near, far in zip(rounded, wide, strict=True):
-        founds = near["found"], far["found"]
-        for look, due in looks(far, founds[1]).items():
-            got = looks(near, founds[0])[look]
-            size, off = _norm(due.values()), _norm(got[path].double() - full.double() for path, full in due.items())
+    for near, far in zip([*rounded, losses(rounded)], [*wide, losses(wide)], strict=True):
+        gots = looks(near)
+        for look, due in looks(far).items():
+            size = _norm(due.values())
+            off = _norm(gots[look][path].double() - full.double() for path, full in due.items())
             shares[look] = max(shares.get(look, added), times * off / size + added if size else 0.0)
     return shares
+
+
+def losses(states: list[State]) -> State:
+    """All losses of all actions, of all ranks or of one, as if they were seen at the end."""
+    return {"losses": [_given(state, "losses") for state in states]}
 
 
 def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] | None:
@@ -45,7 +51,7 @@ def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] 
 
     None if none is due, or one lacks its shape.
     """
-    on_ranks = [(looks(each, [each["found"]]).get(look, {}) for each in both) for both in zip(gots, dues, strict=True)]
+    on_ranks = [(looks(got).get(look, {}), looks(due).get(look, {})) for got, due in zip(gots, dues, strict=True)]
     pairs = [(got.get(path), full) for got, due in on_ranks for path, full in due.items()]
     if not pairs or any(got is None or got.shape != full.shape for got, full in pairs):
         return None
@@ -53,11 +59,23 @@ def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] 
     return off, _norm(full for _, full in pairs)
 
 
-def looks(seen: State, founds: list[State]) -> dict[str, dict[str, Tensor]]:
-    """The floating tensors of each look, by the way to them; ``founds`` are what an action gives on ranks."""
-    trees = {look: seen.get(look) for look in SEEN} | {look: [each.get(look) for each in founds] for look in GIVEN}
+def looks(seen: State) -> dict[str, dict[str, Tensor]]:
+    """The floating tensors of each look, by the way to them."""
+    kept = seen.get("optimizer") or {}
+    keys = dict.fromkeys(key for each in kept.values() for key in each or ())
+    trees = {
+        **{look: seen.get(look) for look in SEEN},
+        "outputs": _given(seen, "outputs"),
+        **{f"optimizer's {key}": {name: each.get(key) for name, each in kept.items() if each} for key in keys},
+    }
     found = {look: dict(_leaves(tree)) for look, tree in trees.items()}
     return {look: tensors for look, tensors in found.items() if tensors}
+
+
+def _given(seen: State, what: str) -> list[Any]:
+    """What an action has given, on all ranks or on one."""
+    found = seen.get("found", [])
+    return [each.get(what) for each in (found if isinstance(found, list) else [found])]
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -10,6 +10,7 @@ import torch
 
 from suites.oracle.expected import Expected
 from suites.oracle.judging import agree_together
+from suites.oracle.together import losses
 from suites.oracle.unsharded import State, Unsharded, played
 from suites.scenarios.scenario import Scenario, with_values
 
@@ -31,8 +32,8 @@ def found(case: Scenario, change: Callable[[State], State]) -> list[str]:
     """What is said where the gradients of both ranks are as rounded, and changed."""
     want = Expected(case)
     place = next(place for place, seen in enumerate(want.wide) if seen.get("gradients"))
-    gots: list[Any] = [{"gradients": change(want.rounded[place]["gradients"]), "found": {}} for _ in range(2)]
-    dues: list[Any] = [{"gradients": want.wide[place]["gradients"], "found": {}} for _ in range(2)]
+    gots: list[Any] = [{"gradients": change(want.rounded[place]["gradients"])} for _ in range(2)]
+    dues: list[Any] = [{"gradients": want.wide[place]["gradients"]} for _ in range(2)]
     return said(gots, dues, want)
 
 
@@ -60,16 +61,18 @@ class NeverStepped(Unsharded):
         """Learn of no step."""
 
 
-@pytest.mark.parametrize(("action", "look"), [("forward", "losses"), ("evaluate", "outputs")])
 @pytest.mark.parametrize("dtype", COARSE)
-def test_what_a_forward_gives_is_told_from_what_it_gives_without_the_steps(dtype: str, action: str, look: str) -> None:
-    """As rounded it is right; with the weights that a net began with it is not."""
+def test_what_forwards_give_is_told_from_what_they_give_without_the_steps(dtype: str) -> None:
+    """As rounded it is right; with the weights that a net began with it is not: outputs of the last, and all losses."""
     want = Expected(with_values({"dtype": dtype, "runs": "eval"}))
-    *_, last = [place for place, each in enumerate(want.case.actions) if each == action]
-    for states, fails in ((want.rounded, 0), (played(want.case, working=True, model=NeverStepped), 1)):
-        gots = [{"found": states[last]["found"][rank]} for rank in range(2)]
-        sentences = said(gots, [want.on_rank(last, rank) for rank in range(2)], want)
-        assert [sentence.startswith(f"{look} of all ranks") for sentence in sentences] == [True] * fails
+    *_, last = [place for place, each in enumerate(want.case.actions) if each == "evaluate"]
+    stale = played(want.case, working=True, model=NeverStepped)
+    for states, told in ((want.rounded, []), (stale, ["outputs", "losses"])):
+        gots = [[{"found": state["found"][rank]} for state in states] for rank in range(2)]
+        dues = [[want.on_rank(place, rank) for place in range(len(states))] for rank in range(2)]
+        sentences = said([got[last] for got in gots], [due[last] for due in dues], want)
+        sentences += said([*map(losses, gots)], [*map(losses, dues)], want)
+        assert [sentence.partition(" of all ranks")[0] for sentence in sentences] == told
 
 
 def test_a_gradient_that_is_left_out_shows() -> None:
