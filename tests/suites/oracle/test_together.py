@@ -85,6 +85,21 @@ def test_a_gradient_that_is_left_out_shows() -> None:
     assert len(found(with_values({"dtype": "bfloat16"}), without_the_largest)) == 1
 
 
+def test_moments_that_were_forgotten_show() -> None:
+    """What AdamW keeps of gradients, as it would be if it had forgotten the first step, in bfloat16."""
+    want = Expected(with_values({"dtype": "bfloat16", "optimizer": "AdamW"}))
+    first, second, *_ = [state["optimizer"] for state in want.rounded if "optimizer" in state]
+    due = [state["optimizer"] for state in want.wide if "optimizer" in state][1]
+    decay = {"exp_avg": 0.9, "exp_avg_sq": 0.999}
+    forgotten = {
+        name: {key: each[key] - decay[key] * first[name][key] for key in decay} for name, each in second.items()
+    }
+    wanted = {name: {key: each[key] for key in decay} for name, each in due.items()}
+    for state, told in ((second, 0), (forgotten, 2)):
+        sentences = said([{"optimizer": state}] * 2, [{"optimizer": wanted}] * 2, want)
+        assert [sentence.startswith("optimizer's exp_avg") for sentence in sentences] == [True] * told
+
+
 def test_what_is_not_there_is_told_elsewhere() -> None:
     """None, or a part of another shape, in place of a gradient is no error of ours."""
     case = with_values({"dtype": "bfloat16"})
