@@ -33,7 +33,7 @@ def where(
     return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
 
 
-def beforehand(change: Callable[[nn.Module, Options], object]) -> Implementation:
+def beforehand(requirement: str, change: Callable[[nn.Module, Options], object]) -> Implementation:
     """The reference, which first does something to the module, or to the options, that it is given."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
@@ -42,11 +42,10 @@ def beforehand(change: Callable[[nn.Module, Options], object]) -> Implementation
             change(each, options)
         return reference.fully_shard(module, **options)
 
-    return replace(reference, name=name_of("interactions/two-ranks"), fully_shard=fully_shard)
+    return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
 
 
-@beforehand
-def shards_no_lists(module: nn.Module, options: Options) -> None:
+def ignores_lists(module: nn.Module, options: Options) -> None:
     """Parameters in lists and dicts of parameters are taken for none of the module's."""
     held = [each for each in module.modules() if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
     if held:
@@ -54,8 +53,7 @@ def shards_no_lists(module: nn.Module, options: Options) -> None:
         options["ignored_params"] = ignored | set(options.get("ignored_params") or ())
 
 
-@beforehand
-def loads_no_extra_state(module: nn.Module, options: Options) -> None:
+def ignores_extra_state(module: nn.Module, options: Options) -> None:
     """What modules have said of themselves in a state, besides parameters and buffers, is not given back."""
     for each in module.modules():
         vars(each)["set_extra_state"] = lambda state: None
@@ -71,6 +69,8 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
     return lambda options: tuple(options["mesh"].mesh.shape) == shape and "offload_policy" in options
 
 
+shards_no_lists = beforehand("interactions/two-ranks", ignores_lists)
+loads_no_extra_state = beforehand("interactions/thin-meshes", ignores_extra_state)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))
 three_ranks = where("interactions/three-ranks", on_mesh(3))
