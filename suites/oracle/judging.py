@@ -14,7 +14,7 @@ from suites.oracle.expected import Expected, expected
 from suites.oracle.layout import put_end_to_end
 from suites.oracle.sharded import Sharded
 from suites.oracle.situation import UNDER_WAY
-from suites.oracle.together import apart, losses
+from suites.oracle.together import apart, looks, losses
 from suites.oracle.unsharded import State
 
 
@@ -41,8 +41,11 @@ def agrees(trial: Trial, traces: list[list[State]], want: Expected) -> None:
 
 def agree_together(trial: Trial, gots: list[Any], dues: list[State], shares: Mapping[str, float], when: str) -> None:
     """Require that what ranks have shown is off by these shares at most; other shapes than are due are told already."""
+    if not shares:
+        return
+    seen, wanted = [*map(looks, gots)], [*map(looks, dues)]
     for look, share in shares.items():
-        found = apart(gots, dues, look)
+        found = apart(seen, wanted, look)
         if found is not None:
             off, size = found
             words = f"{look} of all ranks{when}, are together off by {off:.3g}, of {size:.3g}"

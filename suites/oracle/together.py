@@ -25,6 +25,8 @@ from suites.oracle.unsharded import State
 TIMES = 8.0
 #: From this unit roundoff on, which is that of neither float32 nor float64.
 COARSE = 2.0**-12
+#: By look, tensors by the way to them.
+Looks = dict[str, dict[str, Tensor]]
 #: What is judged together of what is seen.
 SEEN = ("gradients", "parameters", "losses")
 
@@ -46,12 +48,12 @@ def losses(states: list[State]) -> State:
     return {"losses": [_given(state, "losses") for state in states]}
 
 
-def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] | None:
+def apart(gots: list[Looks], dues: list[Looks], look: str) -> tuple[float, float] | None:
     """How far off the tensors of all ranks are together, and how large they should be.
 
     None if none is due, or one lacks its shape.
     """
-    on_ranks = [(looks(got).get(look, {}), looks(due).get(look, {})) for got, due in zip(gots, dues, strict=True)]
+    on_ranks = [(got.get(look, {}), due.get(look, {})) for got, due in zip(gots, dues, strict=True)]
     pairs = [(got.get(path), full) for got, due in on_ranks for path, full in due.items()]
     if not pairs or any(got is None or got.shape != full.shape for got, full in pairs):
         return None
@@ -59,7 +61,7 @@ def apart(gots: list[Any], dues: list[State], look: str) -> tuple[float, float] 
     return off, _norm(full for _, full in pairs)
 
 
-def looks(seen: State) -> dict[str, dict[str, Tensor]]:
+def looks(seen: State) -> Looks:
     """The floating tensors of each look, by the way to them."""
     kept = seen.get("optimizer") or {}
     keys = dict.fromkeys(key for each in kept.values() for key in each or ())
