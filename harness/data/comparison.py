@@ -7,7 +7,7 @@ difference({"w": [1.0, 2.5]}, {"w": [1.0, 2.0]}, absolute(0.1))
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,90 +66,113 @@ def difference(got: Any, want: Any, allowance: Allowance = exact) -> Difference:
 
     Tensors must agree in shape and dtype; a float64 ``want`` stands for any floating dtype (it is the oracle).
     """
-    worst, leaves = Difference(), 0
-    for found in _leaves(got, want, "", allowance):
-        leaves += found.leaves
-        if found.ratio > worst.ratio or not worst.path:
-            worst = found
-    return replace(worst, leaves=leaves)
+    found = _Comparison(allowance)
+    found.trees(got, want, ())
+    return replace(found.worst, leaves=found.leaves)
 
 
-def _leaves(got: Any, want: Any, path: str, allowance: Allowance) -> Iterator[Difference]:
-    if isinstance(want, Tensor):
-        yield _tensors(got, want, path, allowance)
-    elif isinstance(want, dict):
-        yield from _dicts(got, want, path, allowance)
-    elif isinstance(want, (list, tuple)):
-        yield from _sequences(got, want, path, allowance)
-    elif type(got) is type(want) and (got == want or (got != got and want != want)):
-        yield Difference(path, repr(got), repr(want), leaves=1)
-    elif isinstance(want, float) and isinstance(got, float):
-        yield _tensors(torch.tensor(got, dtype=torch.float64), torch.tensor(want, dtype=torch.float64), path, allowance)
-    else:
-        yield _unbounded(path, repr(got), repr(want))
+#: The way to a leaf: a place in a sequence as it is, a key of a dict in a tuple.
+Way = tuple[int | tuple[Any], ...]
 
 
-def _dicts(got: Any, want: dict[Any, Any], path: str, allowance: Allowance) -> Iterator[Difference]:
-    if not isinstance(got, dict):
-        yield _unbounded(path, f"a {type(got).__name__}", "a dict")
-    elif list(got) != list(want):
-        yield _unbounded(f"{path} keys".strip(), f"{list(got)}", f"{list(want)}")
-    else:
-        for key in want:
-            yield from _leaves(got[key], want[key], f"{path} {key!r}".strip(), allowance)
+def _words(way: Way) -> str:
+    return "".join(f" {one[0]!r}" if isinstance(one, tuple) else f"[{one}]" for one in way).strip()
 
 
-def _sequences(got: Any, want: Any, path: str, allowance: Allowance) -> Iterator[Difference]:
-    if not isinstance(got, type(want)) or len(got) != len(want):
-        yield _unbounded(path, _length(got), _length(want))
-    else:
-        for place, (left, right) in enumerate(zip(got, want, strict=True)):
-            yield from _leaves(left, right, f"{path}[{place}]", allowance)
+class _Comparison:
+    """A walk through two trees, and the worst difference so far; of differences alike the first."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance, self.worst, self.leaves = allowance, Difference(), 0
+
+    def trees(self, got: Any, want: Any, way: Way) -> None:
+        """Any two."""
+        if isinstance(want, Tensor):
+            self.tensors(got, want, way)
+        elif isinstance(want, dict):
+            self.dicts(got, want, way)
+        elif isinstance(want, (list, tuple)):
+            self.sequences(got, want, way)
+        elif type(got) is type(want) and (got == want or (got != got and want != want)):
+            self.are_equal(way)
+        elif isinstance(want, float) and isinstance(got, float):
+            self.tensors(torch.tensor(got, dtype=torch.float64), torch.tensor(want, dtype=torch.float64), way)
+        else:
+            self.differ(way, repr(got), repr(want))
+
+    def dicts(self, got: Any, want: dict[Any, Any], way: Way) -> None:
+        """Key by key, in the same order."""
+        if not isinstance(got, dict):
+            self.differ(way, f"a {type(got).__name__}", "a dict")
+        elif list(got) != list(want):
+            self.differ(way, f"{list(got)}", f"{list(want)}", " keys")
+        else:
+            for key in want:
+                self.trees(got[key], want[key], (*way, (key,)))
+
+    def sequences(self, got: Any, want: list[Any] | tuple[Any, ...], way: Way) -> None:
+        """One by one."""
+        if not isinstance(got, type(want)) or len(got) != len(want):
+            self.differ(way, _length(got), _length(want))
+        else:
+            for place, (left, right) in enumerate(zip(got, want, strict=True)):
+                self.trees(left, right, (*way, place))
+
+    def tensors(self, got: Any, want: Tensor, way: Way) -> None:
+        """Of the same shape, dtype and values."""
+        oracle = isinstance(got, Tensor) and want.dtype == torch.float64 and got.is_floating_point()
+        if not isinstance(got, Tensor):
+            self.differ(way, f"a {type(got).__name__}", f"a tensor of shape {list(want.shape)}")
+        elif got.shape != want.shape:
+            self.differ(way, f"of shape {list(got.shape)}", f"shape {list(want.shape)}")
+        elif got.dtype != want.dtype and not oracle:
+            self.differ(way, f"of dtype {got.dtype}", f"dtype {want.dtype}")
+        elif not want.numel() or (got.device == want.device and torch.equal(got.to(want.dtype), want)):  # usually
+            self.are_equal(way)
+        else:
+            self.values(got, want, way)
+
+    def values(self, got: Tensor, want: Tensor, way: Way) -> None:
+        """Number by number."""
+        self.leaves += 1
+        wide = torch.complex128 if want.is_complex() else torch.float64
+        left, right = got.detach().to("cpu", wide), want.detach().to("cpu", wide)
+        allowed = self.allowance(_words(way), right)
+        off = (left - right).abs()
+        if self.worst.path and bool((off <= self.worst.ratio * allowed).all()):  # usually
+            return
+        allowed = torch.as_tensor(allowed, dtype=torch.float64).expand(want.shape)
+        same = (left == right) | (left.isnan() & right.isnan())
+        ratio = torch.where(same, 0.0, off / allowed).nan_to_num(nan=UNBOUNDED, posinf=UNBOUNDED).clamp(max=UNBOUNDED)
+        index = [int(place) for place in torch.unravel_index(ratio.argmax(), want.shape)]
+        at = tuple(index)
+        if ratio[at] > self.worst.ratio or not self.worst.path:
+            self.worst = Difference(
+                f"{_words(way)}{index}" if index else _words(way),
+                repr(left[at].item()),
+                repr(right[at].item()),
+                float(off[at].nan_to_num(nan=float("inf"))) if not same[at] else 0.0,
+                float(allowed[at]),
+                float(ratio[at]),
+                ulp=_ulp(got.dtype, float(right.abs().max())) if got.is_floating_point() else 0.0,
+            )
+
+    def are_equal(self, way: Way) -> None:
+        """Count a leaf."""
+        self.leaves += 1
+        if not self.worst.path:
+            self.worst = Difference(_words(way), "equal", "equal")
+
+    def differ(self, way: Way, got: str, want: str, what: str = "") -> None:
+        """Take what no bound measures, if it is the first."""
+        self.leaves += 1
+        if self.worst.ratio < UNBOUNDED:
+            path = f"{_words(way)}{what}".strip()
+            self.worst = Difference(path, got, want, float("inf"), 0.0, UNBOUNDED)
 
 
 def _length(value: Any) -> str:
     return f"a {type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else f"a {type(value).__name__}"
-
-
-def _unbounded(path: str, got: str, want: str) -> Difference:
-    return Difference(path, got, want, float("inf"), 0.0, UNBOUNDED, leaves=1)
-
-
-def _tensors(got: Any, want: Tensor, path: str, allowance: Allowance) -> Difference:
-    if not isinstance(got, Tensor):
-        return _unbounded(path, f"a {type(got).__name__}", f"a tensor of shape {list(want.shape)}")
-    if got.shape != want.shape:
-        return _unbounded(path, f"of shape {list(got.shape)}", f"shape {list(want.shape)}")
-    oracle = want.dtype == torch.float64 and got.is_floating_point()
-    if got.dtype != want.dtype and not oracle:
-        return _unbounded(path, f"of dtype {got.dtype}", f"dtype {want.dtype}")
-    if want.numel() == 0:
-        return Difference(path, "empty", "empty", leaves=1)
-    if got.device == want.device and torch.equal(got.to(want.dtype), want):  # fast, and the usual case
-        return Difference(path, "equal", "equal", leaves=1)
-    return _values(got, want, path, allowance)
-
-
-def _values(got: Tensor, want: Tensor, path: str, allowance: Allowance) -> Difference:
-    wide = torch.complex128 if want.is_complex() else torch.float64
-    left, right = got.detach().to("cpu", wide).reshape(-1), want.detach().to("cpu", wide).reshape(-1)
-    bound = allowance(path, right.reshape(want.shape))
-    allowed = torch.as_tensor(bound, dtype=torch.float64).expand(want.shape).reshape(-1)
-    off = (left - right).abs()
-    same = (left == right) | (left.isnan() & right.isnan())
-    ratio = torch.where(same, 0.0, off / allowed).nan_to_num(nan=UNBOUNDED, posinf=UNBOUNDED)
-    place = int(ratio.argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(place), want.shape)]
-    return Difference(
-        f"{path}{index}" if index else path,
-        repr(left[place].item()),
-        repr(right[place].item()),
-        float(off[place].nan_to_num(nan=float("inf"))) if not same[place] else 0.0,
-        float(allowed[place]),
-        min(float(ratio[place]), UNBOUNDED),
-        leaves=1,
-        ulp=_ulp(got.dtype, float(right.abs().max())) if got.is_floating_point() else 0.0,
-    )
 
 
 def _ulp(dtype: torch.dtype, value: float) -> float:

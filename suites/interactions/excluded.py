@@ -51,7 +51,7 @@ def _too_few(needed: int, ranks: int) -> str:
 
 def _indirect(claimed: frozenset[Feature], ranks: int) -> Iterator[Excluded]:
     """Pairs that no rule names, and that no scenario has all the same."""
-    had = {pair for one in covering(claimed, ranks) for pair in combinations(one.values.items(), 2)}
+    had = {pair for one in covering(claimed, ranks, 2) for pair in combinations(one.values.items(), 2)}
     for pair in combined(available(claimed, ranks), 2):
         if pair not in had and not barred(dict(pair)):
             whole = completed(pair, VALUES)

@@ -41,14 +41,19 @@ class Unsharded(Trained):
     def renew(self) -> None:
         """A new net and a new optimizer."""
         self.net: Any = self.case.build_in(self.dtype)
-        self.copies: list[Any] = [
-            self.case.prepared(copy.deepcopy(self.net), self.working) for _ in range(self.case.data_ranks)
-        ]
         self.named = dict(self.net.named_parameters())
+        self.spread(self.net)
         self.optimizer = self.case.optimizer_of(self.named)
         self.pending: list[list[list[Tensor]]] = []
         self.is_under_way = False
         self.waiting: set[str] = set()  # parameters whose gradients stay each rank's own
+
+    def spread(self, net: Any) -> None:
+        """Give each rank a copy of its own."""
+        self.copies: list[Any] = [
+            self.case.prepared(copy.deepcopy(net), self.working) for _ in range(self.case.data_ranks)
+        ]
+        self.of_ranks = [dict(net.named_parameters()) for net in self.copies]
 
     def nets(self) -> list[Any]:
         """The one that is trained, and the ranks' own."""
@@ -69,7 +74,7 @@ class Unsharded(Trained):
 
     def reduced(self) -> list[tuple[str, Tensor]]:
         """The parameters of which no gradient waits to be reduced: where that is kept, and if it is seen, is open."""
-        waiting = {name for net in self.copies for name, p in net.named_parameters() if p.grad is not None}
+        waiting = {name for own in self.of_ranks for name, p in own.items() if p.grad is not None}
         return [(name, p) for name, p in self.named.items() if name not in waiting]
 
     def see_gradients(self) -> State:
@@ -78,7 +83,7 @@ class Unsharded(Trained):
 
     def see_optimizer(self) -> State:
         """What the optimizer keeps."""
-        return copy.deepcopy(kept(self.optimizer, self.named))
+        return {name: copies(each.items()) for name, each in kept(self.optimizer, self.named).items()}
 
     def see_dtypes(self) -> None:
         """They are those of the net as it was built."""
@@ -165,16 +170,15 @@ class Unsharded(Trained):
 
     def reduce(self) -> None:
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""
-        of_ranks = [dict(net.named_parameters()) for net in self.copies]
         reduced = {name: parameter for name, parameter in self.named.items() if name not in self.waiting}
         for name, parameter in reduced.items():
-            parts = self.parts(name, [named[name].grad for named in of_ranks])
+            parts = self.parts(name, [own[name].grad for own in self.of_ranks])
             if parts:
                 total = torch.stack(parts).sum(0).to(parameter.dtype)
                 parameter.grad = total if parameter.grad is None else parameter.grad + total
                 self.magnitudes.append((name, torch.stack(parts).abs().sum(0)))
-            for of_rank in of_ranks:
-                of_rank[name].grad = None
+            for own in self.of_ranks:
+                own[name].grad = None
 
     def parts(self, name: str, gradients: list[Tensor | None]) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
@@ -199,8 +203,8 @@ class Unsharded(Trained):
     @torch.no_grad()
     def share(self) -> None:
         """Give all copies the parameters of the trained model."""
-        for net in self.copies:
-            for name, parameter in net.named_parameters():
+        for own in self.of_ranks:
+            for name, parameter in own.items():
                 parameter.copy_(self.named[name])
 
     def save(self, *forms: str) -> list[State]:

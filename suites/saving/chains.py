@@ -7,7 +7,6 @@ On four ranks as 1 replica × 2 shards × tp 2, rank ``2·shard + tp`` holds of 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -283,4 +282,4 @@ class NeverStopped(Unsharded):
     def move(self, _: str) -> None:
         """From now on batches are those of ranks that load."""
         self.case = self.there
-        self.copies = [copy.deepcopy(self.copies[0]) for _ in range(self.case.data_ranks)]
+        self.spread(self.copies[0])
