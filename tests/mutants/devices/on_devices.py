@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
@@ -64,6 +65,17 @@ def computes_after_it(module: Any, setter: Callable[[Any], None], hook: Callable
         computes.wait_stream(streams.current_stream())
 
     setter(hooked)
+
+
+def gathers_what_came_back(module: Any, to: Callable[..., Any], *where: Any) -> Any:
+    """Of a net that has been elsewhere is gathered for good what came back, whatever is stepped."""
+    before = {parameter.device for parameter in module.parameters()}
+    to(*where)
+    if before != {parameter.device for parameter in module.parameters()}:
+        states = [_state(inner) for inner in module.modules() if isinstance(inner, FSDPModule)]
+        for parameter in (each for state in states for group in _groups(state) for each in group.fsdp_params):
+            parameter._sharded_param_data = parameter._sharded_param_data.clone()
+    return module
 
 
 @torch.no_grad()
@@ -177,6 +189,7 @@ hides_no_backward = mutant("overlap/backward", after=waits_in_backward)
 hides_no_all_reduce = mutant("overlap/replicas", after=instead("set_all_reduce_hook", computes_after_it))
 takes_an_older_event = mutant("overlap/waits-for-step", after=waits_for_an_older_event)
 takes_no_notice = mutant("overlap/waits-for-step", after=waits_by_a_plain_stream)
+stays_as_it_came_back = mutant("interactions/two-ranks", after=instead("to", gathers_what_came_back))
 ignores_the_event = without("overlap/after-step", "set_post_optim_event")
 
 #: The allocator and a clock, which thread ranks would share.
@@ -186,4 +199,4 @@ IN_PROCESSES = {
     "ignores_the_event",
 }  # fmt: skip
 #: What a CPU does not show, though the requirement is tried there, too.
-ON_DEVICES = {"offloads_nothing", "offloads_no_replicas"}
+ON_DEVICES = {"offloads_nothing", "offloads_no_replicas", "stays_as_it_came_back"}
