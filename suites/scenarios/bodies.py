@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import linear
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -165,7 +166,7 @@ class Bag(dict[str, Any]):
 class ScenarioNet(nn.Module):
     """Blocks in a row; the root's own ``scale`` before and ``shift`` after them, unless it is a mere ``wrapper``.
 
-    ``around`` is how whole blocks are recomputed: not, all of them or all but products, or by re-entering autograd.
+    ``around`` is how whole blocks keep less for backward, if they do: see ``AROUND``.
     """
 
     def __init__(self, net: str, runs: str, wrapping: str, dim: int) -> None:
@@ -188,16 +189,15 @@ class ScenarioNet(nn.Module):
         return x + self.shift if hasattr(self, "shift") else x
 
     def recompute(self, how: str) -> None:
-        """Run parts, or whole blocks, again in backward."""
-        self.around = how if how in RECOMPUTED else ""
+        """Run parts, or whole blocks, again in backward, or keep elsewhere what it needs."""
+        self.around = how if how in AROUND else ""
         for block in self.blocks:
             vars(block)["recomputes"] = how == "part"
 
     def run(self, block: Any, x: Tensor, tokens: Tensor) -> Tensor:
         """One block."""
         run: Any = block.halved if self.runs == "method" and block is self.blocks[1] else block
-        recomputes = self.around and torch.is_grad_enabled()
-        y: Tensor = checkpoint(run, x, tokens, **RECOMPUTED[self.around]) if recomputes else run(x, tokens)
+        y: Tensor = AROUND[self.around](run, x, tokens) if self.around and torch.is_grad_enabled() else run(x, tokens)
         return y
 
 
@@ -207,11 +207,20 @@ def keeps(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in products else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-#: The options of torch's ``checkpoint``, by how whole blocks are recomputed.
-RECOMPUTED: dict[str, dict[str, Any]] = {
-    "around": {"use_reentrant": False},
-    "selective": {"use_reentrant": False, "context_fn": partial(create_selective_checkpoint_contexts, keeps)},
-    "reentrant": {"use_reentrant": True},
+def saved_elsewhere(run: Callable[..., Any], *args: Any) -> Any:
+    """Run with all that backward needs in other memory, as ``save_on_cpu`` has it: on CPUs that would copy nothing."""
+    with saved_tensors_hooks(lambda one: (one.device, one.to("cpu", copy=True)), lambda kept: kept[1].to(kept[0])):
+        return run(*args)
+
+
+#: What runs whole blocks: recomputed but for what is kept, or by re-entering autograd; or with what is saved elsewhere.
+AROUND: dict[str, Callable[..., Any]] = {
+    "around": partial(checkpoint, use_reentrant=False),
+    "selective": partial(
+        checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, keeps)
+    ),
+    "reentrant": partial(checkpoint, use_reentrant=True),
+    "saved elsewhere": saved_elsewhere,
 }
 
 

@@ -83,7 +83,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("pairs", (Feature.RESHARD_TO_GROUP,), 4),
     ),
     "recompute": (
-        *_values("none", "around", "selective", "reentrant"),
+        *_values("none", "around", "selective", "reentrant", "saved elsewhere"),
         *(Value(name, (Feature.CHECKPOINT,)) for name in ("block", "part")),
     ),
     "prefetch": (
@@ -248,7 +248,7 @@ APART = (
         "interactions/gathers-what-stepped",
         gradients="hooks",
         prefetch=("forward", "backward", "both"),
-        recompute=_all_but("recompute", "none"),
+        recompute=_all_but("recompute", "none", "saved elsewhere"),
     ),
     _no("interactions/columns-in-pairs", rows="columns", reshard="pairs"),
 )
