@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -174,7 +174,7 @@ class Unsharded(Trained):
         for name, parameter in reduced.items():
             parts = self.parts(name, [own[name].grad for own in self.of_ranks])
             if parts:
-                total = torch.stack(parts).sum(0).to(parameter.dtype)
+                total = reduce(torch.add, parts).to(parameter.dtype)  # which rounds each sum, as ranks do
                 parameter.grad = total if parameter.grad is None else parameter.grad + total
                 self.magnitudes.append((name, torch.stack(parts).abs().sum(0)))
             for own in self.of_ranks:
