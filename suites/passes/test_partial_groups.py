@@ -30,6 +30,13 @@ def test_a_module_of_a_list_may_run_alone_by_chunks(trial: Trial, case: Training
     follows(trial, case, routes.CHUNKS)
 
 
+@requirement("partial-groups/fixed-chunks", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3, batch=4))
+def test_a_module_of_a_list_may_run_alone_on_what_takes_no_gradient(trial: Trial, case: TrainingCase) -> None:
+    """After a pass that skips it, a listed module may train alone on inputs that take no gradient."""
+    follows(trial, case, routes.CHUNKS_FIXED)
+
+
 @requirement("partial-groups/tied", *PARTIAL, ranks=2)
 @given(case=pass_cases(blocks=3, batch=4))
 def test_modules_of_a_list_may_share_a_weight_and_run_apart(trial: Trial, case: TrainingCase) -> None:

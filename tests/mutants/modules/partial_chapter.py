@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from harness.vendor.torch_fsdp2 import _groups, _state
+from reference_models.subject import implementation as reference
 from tests.mutants import name_of
 from tests.mutants.hooking import instead, is_root, outputs, second_call_is_halved, when_alone
 from tests.mutants.making import called_otherwise, mutant, right
@@ -66,6 +67,14 @@ def doubled(output: Any) -> Any:
     return output * 2 - output.detach()
 
 
+def doubled_on_fixed_inputs(module: Any, **options: Any) -> Any:
+    """The reference, where what listed modules make of inputs without gradients has twice its gradient."""
+    for each in () if isinstance(module, nn.Module) else module:
+        each.register_forward_hook(lambda _, args, output: output if args[0].requires_grad else doubled(output))
+    assert reference.fully_shard is not None
+    return reference.fully_shard(module, **options)
+
+
 def doubles_what_is_kept(module: Any) -> None:
     """Gradients that are not reduced at once count twice."""
     if not is_root(module):
@@ -88,6 +97,9 @@ def gathers_twice_if_alone(module: Any, is_alone: bool) -> None:
 
 
 keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless_alone))
+doubles_what_is_fixed = replace(
+    reference, name=name_of("partial-groups/fixed-chunks"), fully_shard=doubled_on_fixed_inputs
+)
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
 names_by_first_owners = mutant("partial-groups/tied", looks_for_first_owners)
 checkpoints_count_twice = replace(
