@@ -89,7 +89,7 @@ def test_weights_that_are_sent_in_parts_train_on_replicas_of_shards(trial: Trial
 
 
 @requirement("extensions/patched", *OWN, Feature.META_DEVICE, ranks=2)
-@given(case=even_cases())
+@given(case=coded_cases())
 def test_hooks_given_to_a_local_tensor_after_to_empty_are_called(trial: Trial, case: CodedCase) -> None:
     """Hooks that a local tensor itself is given after to_empty, without a class of its own, are found and called."""
     follows(trial, Patched.play, Expected(case, UnshardedCoded))
