@@ -128,29 +128,35 @@ def assign(rank: Rank, case: PrecisionCase) -> None:
 
 def transformed(rank: Rank, case: PrecisionCase) -> dict[str, Any]:
     """A sharded net's value and directional derivative, its values over a batch one by one, and gradients of each."""
-    net: Any = sharded(rank, case)
+    net: Any = sharded(rank, case, counting(case.build()))
     batch, direction = case.inputs(0, rank.number).to(rank.device), case.inputs(1, rank.number).to(rank.device)
-    value, derivative = derive(net, batch, direction)
+    found, value = derived(net, batch, direction)
     case.loss(value, 0, rank.number).backward()
-    found = {"value": value.detach(), "derivative": derivative.detach(), "gradients of jvp": gradients(net)}
+    found |= {"gradients of jvp": gradients(net)}
     net.zero_grad()
-    mapped = torch.func.vmap(net)(batch)
+    mapped, counts = torch.func.vmap(net)(batch)
     case.loss(mapped, 0, rank.number).backward()
-    return {**found, "mapped": mapped.detach(), "gradients of vmap": gradients(net)}
+    return {**found, "mapped": mapped.detach(), "counts mapped": counts, "gradients of vmap": gradients(net)}
 
 
-def derive(net: nn.Module, batch: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """A net's value, and its derivative in a direction."""
-    found: Any = torch.func.jvp(net, (batch,), (direction,))
-    value, derivative = found
-    return value, derivative
+def counting(net: nn.Module) -> nn.Module:
+    """A net that also gives the number of dims of its inputs, an integer, which no transform differentiates."""
+    net.register_forward_hook(lambda _, args, output: (output, torch.tensor(args[0].dim())))
+    return net
+
+
+def derived(net: nn.Module, batch: Tensor, direction: Tensor) -> tuple[dict[str, Any], Tensor]:
+    """What a net's value is, its derivative in a direction, and its count; and the value, which takes gradients."""
+    derive: Any = torch.func.jvp
+    value, derivative, count = derive(net, (batch,), (direction,), has_aux=True)
+    return {"value": value.detach(), "derivative": derivative.detach(), "count": count}, value
 
 
 def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Any]:
     """What the unsharded net has of this on one rank, in what is computed in; gradients are those of training."""
-    net = case.build().to(case.compute)
+    net = counting(case.build().to(case.compute))
     batch, direction = (case.inputs(step, number).to(case.compute) for step in (0, 1))
-    value, derivative = derive(net, batch, direction)
+    found, value = derived(net, batch, direction)
     trained = expected(case).trace(number)[0]["gradients"]
-    found = {"value": value.detach(), "derivative": derivative.detach(), "gradients of jvp": trained}
-    return {**found, "mapped": value.detach(), "gradients of vmap": trained}
+    mapped = {"mapped": value.detach(), "counts mapped": torch.full((len(batch),), batch.dim() - 1)}
+    return {**found, "gradients of jvp": trained, **mapped, "gradients of vmap": trained}
