@@ -204,6 +204,16 @@ def detached_chunks(p: Pass) -> Found:
     yield {}
 
 
+def fixed_chunks(p: Pass) -> Found:
+    """The trunk trains, and then the head alone, by chunks of inputs that take no gradient."""
+    p.loss(p.net(p.inputs())).backward()
+    yield {}
+    for salt, chunk in enumerate(p.inputs().chunk(2)):
+        loss = p.loss(p.net.blocks[-1](chunk), salt)
+        loss.backward()
+        yield {"loss": loss.detach()}
+
+
 def backward_hooks(p: Pass) -> Found:
     """Full backward hooks on all blocks: how often each is called, and the sizes of parameters it finds registered."""
     calls: dict[str, int] = {}
@@ -257,6 +267,7 @@ WATCHED = Route(actions=watched, run=in_mode)
 LOOKS = replace(WATCHED, actions=("look", "look", "reshard"))
 LOOKS_AT_COLUMNS = replace(LOOKS, dim=-1)
 DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
+FIXED = replace(DETACHED, body=fixed_chunks)
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
 RESET_BLOCKS = Route(reset_blocks, actions=ALONE)

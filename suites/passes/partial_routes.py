@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
-from suites.passes.autograd_routes import ALONE, DETACHED, ON, Cut, detached_chunks
+from suites.passes.autograd_routes import ALONE, DETACHED, FIXED, Cut, detached_chunks
 from suites.passes.pass_routes import TWO
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -62,16 +62,6 @@ def shard_in_list(implementation: Claimed, case: TrainingCase, net: Any, **optio
     fully_shard(net, **options)
 
 
-def fixed_chunks(p: Pass) -> Found:
-    """The trunk trains, and then the head alone, by chunks of inputs that take no gradient."""
-    p.loss(p.net(p.inputs())).backward()
-    yield {}
-    for salt, chunk in enumerate(p.inputs().chunk(2)):
-        loss = p.loss(p.net.blocks[-1](chunk), salt)
-        loss.backward()
-        yield {"loss": loss.detach()}
-
-
 def accumulated(p: Pass) -> Found:
     """Two such passes, of which the first keeps its gradients to itself."""
     for last in (False, True):
@@ -99,7 +89,7 @@ def kept_full(p: Pass) -> Found:
 
 
 CHUNKS = replace(DETACHED, spread=shard_in_list)
-CHUNKS_FIXED = replace(CHUNKS, body=fixed_chunks, actions=(*ALONE, ON, ON))
+CHUNKS_FIXED = replace(FIXED, spread=shard_in_list)
 CHUNKS_TIED = replace(CHUNKS, net=Tied)
 BESIDE_TIED = Route(net=Beside, spread=shard_beside)
 CHUNKS_CHECKPOINTED = replace(CHUNKS, recomputed=1)

@@ -112,9 +112,10 @@ def test_a_net_that_never_trains_runs_in_inference_mode(trial: Trial, case: HowC
 
 @requirement("autograd/detached-chunks", SHARDED, ranks=2)
 @given(case=pass_cases(blocks=3, plan=(0, 2), batch=4))
-def test_a_detached_output_may_go_backward_later(trial: Trial, case: TrainingCase) -> None:
-    """Where chunks of a detached output go backward first, and then the output by their gradients, they all add up."""
+def test_a_head_may_train_apart_by_chunks(trial: Trial, case: TrainingCase) -> None:
+    """Chunks of a detached output may go backward before the output, and chunks of what takes no gradient after it."""
     follows(trial, case, routes.DETACHED)
+    follows(trial, case, routes.FIXED)
 
 
 @requirement("autograd/retained-graph", SHARDED, ranks=2)
