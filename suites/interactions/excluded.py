@@ -23,7 +23,7 @@ def excluded(claimed: frozenset[Feature], ranks: int, strength: int = 2) -> list
     """Every value and pair that no scenario has: not claimed, beyond the ranks, judged apart, or impossible."""
     rules = [Excluded("impossible", rule.reason, rule.values) for rule in IMPOSSIBLE if len(rule.values) == 2]
     apart = [Excluded("apart", rule.reason, rule.values) for rule in APART if len(rule.values) == 2]
-    indirect = _indirect(claimed, ranks) if strength > 1 else ()
+    indirect = _indirect(claimed, ranks, strength) if strength > 1 else ()
     return [*_unavailable(claimed, ranks), *rules, *apart, *indirect]
 
 
@@ -49,9 +49,9 @@ def _too_few(needed: int, ranks: int) -> str:
     return f"needs {needed} ranks, and there are {ranks}"
 
 
-def _indirect(claimed: frozenset[Feature], ranks: int) -> Iterator[Excluded]:
+def _indirect(claimed: frozenset[Feature], ranks: int, strength: int) -> Iterator[Excluded]:
     """Pairs that no rule names, and that no scenario has all the same."""
-    had = {pair for one in covering(claimed, ranks, 2) for pair in combinations(one.values.items(), 2)}
+    had = {pair for one in covering(claimed, ranks, strength) for pair in combinations(one.values.items(), 2)}
     for pair in combined(available(claimed, ranks), 2):
         if pair not in had and not barred(dict(pair)):
             whole = completed(pair, VALUES)

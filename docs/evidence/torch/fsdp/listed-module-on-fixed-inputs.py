@@ -3,7 +3,7 @@
 Run: python docs/evidence/torch/fsdp/listed-module-on-fixed-inputs.py
 Expected: after a pass that skips it, the second module of a list trains alone; rank 0 has half of the rows of each
 weight again, and the mean of the gradients 1 and 2: "[1, 2] 1.5". Got: "[2, 2] None": it stays gathered, and its
-gradient stays each rank's own, out of sight. With inputs that need gradients, or sharded by itself, it is right.
+gradient stays each rank's own, out of sight. With inputs that need gradients, or sharded alone, it is right.
 """
 
 import tempfile
