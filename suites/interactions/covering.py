@@ -5,8 +5,8 @@ Three dimensions that are off or on take 8 scenarios for all combinations and 4 
     off off off      off on on      on off on      on on off
 
 A greedy search, one scenario after the other: each starts from a combination that is still wanted, and takes of every
-other dimension the value that adds most. Values that cannot go together are left by backtracking, so a combination is
-left out only if no scenario has it. Imports no ``torch.distributed``.
+other dimension, those with most values first, the value that adds most. Values that cannot go together are left by
+backtracking, so a combination is left out only if no scenario has it. Imports no ``torch.distributed``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ def available(claims: Collection[Feature], ranks: int) -> dict[str, tuple[str, .
 def covering(claims: frozenset[Feature], ranks: int, strength: int = 2) -> list[Scenario]:
     """Scenarios that have every possible value, or pair of values, or besides all triples of the close dimensions."""
     values = available(claims, ranks)
-    every = list(combined(values, min(strength, 2)))
+    largest_first = {name: values[name] for name in sorted(values, key=lambda name: -len(values[name]))}
+    every = list(combined(largest_first, min(strength, 2)))
     if strength > 2:
-        every += combined({name: values[name] for name in CLOSE}, strength)
+        every += combined({name: some for name, some in largest_first.items() if name in CLOSE}, strength)
     wanted = {one for one in every if completed(one, values) is not None}
     found = []
     for one in every:
         if one in wanted:
-            chosen = completed(one, values, wanted)
+            chosen = completed(one, largest_first, wanted)
             assert chosen is not None
             wanted -= set(combinations_of(chosen, strength))
             found.append(with_values(chosen))
@@ -60,7 +61,7 @@ def combinations_of(chosen: Mapping[str, str], strength: int) -> Iterator[Combin
     """The combinations that a scenario has."""
     yield from combinations(chosen.items(), min(strength, 2))
     if strength > 2:
-        yield from combinations([(name, chosen[name]) for name in CLOSE], strength)
+        yield from combinations([one for one in chosen.items() if one[0] in CLOSE], strength)
 
 
 def combined(values: Values, strength: int) -> Iterator[Combination]:

@@ -22,6 +22,8 @@ from suites.kit.registered import unshard_all
 from suites.kit.strategies import given, training_cases
 from suites.oracle.expected import expected as unsharded
 from suites.oracle.judging import finds, follows, sees
+from suites.scenarios import sharding
+from suites.scenarios.scenario import Scenario
 from suites.state import state_dicts
 from suites.state.state_dicts import Asked, OddCase, expected, odd_cases, other, placed_cases, plain_cases
 
@@ -32,6 +34,8 @@ ANY_CASE = training_cases()
 #: Two ranks each way, which do not divide rows.
 TWO_WAYS = ParallelCase(4, Stack(3, ("mlp",), multiplier=1), mesh=(2, 2))
 LOAD = ("allocate", "give")
+ASKED = {"asked": st.sampled_from(("before", "after step")), "form": st.sampled_from(("sharded", "full"))}
+EXTRA_STATE = st.builds(Scenario, st.just("held"), dtype=st.just("float32"), life=st.just("loaded"), **ASKED)
 TRANSFORMER = GeneratedCase(2, Named("transformer"), (Group(("layers.0",)), Group()))
 
 
@@ -55,6 +59,13 @@ def test_values_are_dtensors_of_this_ranks_rows(trial: Trial, case: TrainingCase
 def test_asking_for_a_state_dict_leaves_the_model_sharded(trial: Trial, case: TrainingCase) -> None:
     """After state_dict() the module has its sharded parameters and buffers registered, and gives the same again."""
     enters(trial, case, "ask", looks=("tensors", "entries"))
+
+
+@requirement("state-dict/extra-state", *SHARDED)
+@given(case=EXTRA_STATE)
+def test_what_modules_say_of_themselves_is_saved_and_loaded(trial: Trial, case: Scenario) -> None:
+    """What a module adds to its state (``get_extra_state``) is in sharded and full states, and comes back."""
+    follows(trial, sharding.play, unsharded(case))
 
 
 @requirement("state-dict/shares-memory", *SHARDED, source="A1")

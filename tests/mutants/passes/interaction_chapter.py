@@ -70,7 +70,7 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
 
 
 shards_no_lists = beforehand("interactions/two-ranks", ignores_lists)
-loads_no_extra_state = beforehand("interactions/one-rank", ignores_extra_state)
+loads_no_extra_state = beforehand("state-dict/extra-state", ignores_extra_state)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))
 three_ranks = where("interactions/three-ranks", on_mesh(3))
