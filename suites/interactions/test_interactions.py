@@ -114,6 +114,8 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
 @requirement("interactions/gathers-in-vain", SHARDED, ranks=2, limits=("streams",))
 @example(case=Scenario(runs="skipped", reshard="changed", prefetch="backward", gradients="two losses"))
 @example(case=Scenario(prefetch="finished", gradients="two losses"))
+@example(case=Scenario(wrapping="parts", reshard="never", prefetch="backward", gradients="two losses"))
+@example(case=Scenario(wrapping="parts", reshard="changed", prefetch="both", gradients="hooks"))
 @given(case=Scenario(wrapping="wrapper", runs="eval", gradients="two losses"))
 def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Trial, case: Scenario) -> None:
     """Memory into which backward gathers what nothing needs is not used again before that gather is done."""

@@ -44,11 +44,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *_values("once", "twice", skipped=Feature.NONE_FOR_UNUSED),
         *_values("no grad", "eval", method=Feature.FORWARD_METHOD),
     ),
-    "wrapping": (
-        *_values("blocks", "parts", "root", "wrapper"),
-        Value("list", (Feature.MODULE_LISTS,)),
-        Value("shared"),
-    ),
+    "wrapping": (*_values("blocks", "parts", "root", "wrapper", list=Feature.MODULE_LISTS), Value("shared")),
     "mesh": (
         Value("2", ranks=2),
         Value("1"),
@@ -116,10 +112,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "form": _values("sharded", "full", "rank zero"),
     "optimizer": _values("SGD", "momentum", "Adam", "AdamW", "groups", "reversed", "left out"),
-    "groups": (
-        *_values("default", "from group", "after others"),
-        Value("separate", (Feature.SEPARATE_GROUP,)),
-    ),
+    "groups": _values("default", "from group", "after others", separate=Feature.SEPARATE_GROUP),
 }
 
 #: The value of every dimension that is nothing special.
@@ -242,6 +235,13 @@ APART = (
     _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
     _no("interactions/gathers-in-vain", prefetch="finished", gradients="two losses"),
     _no("interactions/gathers-in-vain", runs="skipped", prefetch=("backward", "both"), gradients="two losses"),
+    _no(
+        "interactions/gathers-in-vain",
+        wrapping="parts",
+        reshard=("never", "changed"),
+        prefetch=("backward", "both"),
+        gradients=IN_TURN,
+    ),
     _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
     _no("interactions/gathers-what-stepped", gradients="hooks", wrapping="list", recompute="reentrant"),
     _no(
