@@ -168,16 +168,19 @@ class Branches(nn.Sequential):
 class BranchedMicroBatches(PrecisionCase):
     """One group of two blocks; ``runs`` has the places of those that each micro-batch goes through.
 
-    On replicas all-reduces wait for the last one, and in low precision all reductions do.
+    On replicas all-reduces wait for the last one, and in low precision all reductions do. With ``zeros_for_unused``
+    what no micro-batch goes through has gradients, too.
     """
 
     runs: tuple[str, ...] = ("0", "1")
+    zeros_for_unused: bool = False
 
     @property
     def actions(self) -> tuple[str, ...]:
         """Micro-batches, of which the last is reduced."""
-        what = "all_reduce" if self.mesh else "gradient_sync"
-        return (f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS)
+        what, zeros = "all_reduce" if self.mesh else "gradient_sync", ["set reduce_scatter_unused_params True"]
+        quiet = PASS * (len(self.runs) - 1)
+        return (*zeros[: self.zeros_for_unused], f"defer {what}", *quiet, f"resume {what}", *PASS)
 
     def build(self) -> nn.Sequential:
         """The blocks side by side."""
@@ -190,18 +193,19 @@ class BranchedMicroBatches(PrecisionCase):
 
 #: On replicas of shards.
 REPLICAS: dict[str, Any] = {"mesh": hsdp_meshes(2, power_of_two=True)}
+#: In low precision, where gradients that wait are in reduce_dtype and those that come are not.
+LOW: dict[str, Any] = {"dtype": "float32", "pairs": [("bfloat16", "float32")]}
 
 
-def branched_micro_batches(low: bool = False) -> st.SearchStrategy[BranchedMicroBatches]:
-    """Two or three micro-batches, of which two use different blocks; on replicas, or in low precision on one axis."""
+def branched_micro_batches(zeros: bool = False, **fixed: Any) -> st.SearchStrategy[BranchedMicroBatches]:
+    """Two or three micro-batches, of which two use different blocks, unless there are ``zeros`` for unused ones."""
     blocks = st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)
     return precision_cases(
         BranchedMicroBatches,
         steps=1,
         sharded=(),
-        dtype="float32" if low else "float64",
         net=st.builds(Stack, st.integers(1, 3), blocks, bias=st.booleans()),
-        pairs=[("bfloat16", "float32") if low else (None, None)],
-        runs=st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=True).map(tuple),
-        **({} if low else REPLICAS),
+        runs=st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=not zeros).map(tuple),
+        zeros_for_unused=zeros,
+        **{"dtype": "float64", "pairs": [(None, None)], **fixed},
     )

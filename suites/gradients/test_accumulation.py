@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import example
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from suites.communication.played import ActionsCase, doing, play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
+    LOW,
     REPLICAS,
     AccumulationCase,
     BranchedMicroBatches,
@@ -41,6 +43,8 @@ RICH = AccumulationCase(
 LINE = Stack(1, ("linear",), 1, bias=False)
 BEFORE_LAST = ActionsCase(2, LINE, dtype="float64", steps=1, batch=1)
 BRANCHES = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
+#: No micro-batch uses the second block.
+UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
 
 
 @requirement("accumulation/quiet", *ADDING, ranks=2)
@@ -98,7 +102,7 @@ def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, ca
 @requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
 @example(case=replace(BRANCHES, dtype="float64", mesh=(2, 1)))
 @example(case=replace(BRANCHES, dtype="float64", mesh=(2, 2), world_size=4, runs=("0", "01", "1")))
-@given(case=branched_micro_batches())
+@given(case=branched_micro_batches(**REPLICAS))
 def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: BranchedMicroBatches) -> None:
     """Micro-batches that use different parameters of a group may be all-reduced with the last one alone."""
     follows(trial, play, expected(case))
@@ -148,9 +152,33 @@ def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> N
 
 @requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
 @example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32"))
-@given(case=branched_micro_batches(low=True))
+@given(case=branched_micro_batches(**LOW))
 def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case: BranchedMicroBatches) -> None:
     """Where gradients that wait are in reduce_dtype, micro-batches may use different parameters of a group."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/zeros", *ADDING, Feature.UNUSED_PARAMETERS, ranks=2)
+@example(case=replace(BRANCHES, dtype="float64", **UNUSED))
+@given(case=branched_micro_batches(zeros=True))
+def test_what_no_micro_batch_uses_may_count_as_zero(trial: Trial, case: BranchedMicroBatches) -> None:
+    """With set_reduce_scatter_unused_params micro-batches may use some parameters alone; others have zeros at last."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/hsdp-zeros", *ADDING, Feature.UNUSED_PARAMETERS, Feature.HSDP, ranks=2)
+@example(case=replace(BRANCHES, dtype="float64", mesh=(2, 1), **UNUSED))
+@given(case=branched_micro_batches(zeros=True, **REPLICAS))
+def test_zeros_are_all_reduced_with_partial_sums(trial: Trial, case: BranchedMicroBatches) -> None:
+    """The same on replicas of shards, of which the last micro-batch alone is all-reduced."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/low-zeros", *ADDING, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
+@example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32", **UNUSED))
+@given(case=branched_micro_batches(zeros=True, **LOW))
+def test_zeros_go_with_gradients_that_wait_in_reduce_dtype(trial: Trial, case: BranchedMicroBatches) -> None:
+    """The same where gradients that wait are in reduce_dtype, and those that come are not."""
     follows(trial, play, expected(case))
 
 

@@ -77,6 +77,14 @@ class MemoryCase(CaseOnMesh, Situation):
         return self.whole // self.shards
 
     @property
+    def kept(self) -> int:
+        """The bytes that stay after forward besides: all, none, by default the head, or a part of a smaller group."""
+        setting = self.reshard_after_forward
+        if isinstance(setting, bool):
+            return 0 if setting else self.whole
+        return self.head if setting is None else self.whole // setting
+
+    @property
     def room(self) -> int:
         """What batches, activations, losses and alignment may take besides: half a block."""
         return self.block // 2
@@ -150,16 +158,14 @@ def quiet(case: MemoryCase) -> int:
 def bounds(case: MemoryCase, *moments: str) -> dict[str, int]:
     """The bounds of these moments of a second step, or, where forward reshards, of all."""
     built, rest, trained = case.rest + case.room, at_rest(case), at_rest(case, gradients=True)
-    reshards = case.reshard_after_forward
     every = {
         "built": built,
         "registered": built,
         # The head, a block that runs, another or its buffer that is gathered ahead, and a buffer that is done with.
-        "in forward 2": rest + case.head + 3 * case.block,
-        # What is not resharded: nothing, all, or by default the head.
-        "after forward 2": rest + (case.head if reshards is None else 0 if reshards else case.whole),
+        "in forward 2": rest + max(case.head, case.kept) + 3 * case.block,
+        "after forward 2": rest + case.kept,
         # The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced.
-        "in backward 2": trained + 2 * case.head + 4 * case.block,
+        "in backward 2": max(trained, rest + case.kept) + 2 * case.head + 4 * case.block,
         "after backward 2": trained,
         "after step 2": trained,
         "after drop 2": rest,

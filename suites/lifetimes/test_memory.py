@@ -33,11 +33,13 @@ TWO = MemoryCase(2)
 #: Where nothing at all may be left, few bytes are enough.
 SMALL = MemoryCase(2, blocks=2, dim=6)
 REPLICATED = MemoryCase(4, mesh=(2, 2))
+IN_PAIRS = MemoryCase(4, reshard_after_forward=2)
 EXPERTS = ExpertMemoryCase(4)
 #: Blocks of which one is far more than what an allocator rounds.
 LARGE = MemoryCase(2, dim=1024)
 #: Several forwards, a backward through all, and a forward without gradients.
 MANY = ("forward", "forward", "backward all", "step", "drop", "evaluate")
+FORWARD = ("in forward 2", "after forward 2")
 #: How many early and late rounds are looked at.
 LOOKED_AT = 3
 
@@ -120,6 +122,14 @@ def test_sums_of_one_replica_are_held_in_parts(trial: Trial) -> None:
     bound = memory.at_rest(REPLICATED, gradients=True)
     bounds = {f"after backward {micro}": bound for micro in (1, 2, 3)}
     at_most(trial, REPLICATED, bounds, programs.counted, micro_batches("all_reduce"))
+
+
+@requirement("memory/groups", SHARDED, Feature.RESHARD_TO_GROUP, ranks=4)
+def test_smaller_groups_hold_their_parts_and_no_more(trial: Trial) -> None:
+    """With reshard_after_forward=2 a rank holds a half of everything after forward, also after another, and no more."""
+    at_most(trial, IN_PAIRS, memory.bounds(IN_PAIRS))
+    looks = {when.replace("forward", "look"): bound for when, bound in memory.bounds(IN_PAIRS, *FORWARD).items()}
+    at_most(trial, IN_PAIRS, looks, programs.counted, ("look", "look"))
 
 
 @requirement("memory/parameter-meshes", *OWN_MESHES, ranks=2)

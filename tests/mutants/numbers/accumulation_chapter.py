@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tests.mutants import name_of
-from tests.mutants.hooking import each_gradient_once
+from tests.mutants.hooking import each_gradient_once, instead
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
@@ -80,6 +81,12 @@ def keeps_for_the_last(module: Any) -> None:
     module.set_is_last_backward = lambda last: (is_last.__setitem__(0, last), setter(last))[1]
 
 
+def forgets_zeros(module: Any, switch: Callable[[bool], None], on: bool) -> None:
+    """Once it is switched what is reduced, unused parameters have no gradients."""
+    switch(on)
+    module.set_reduce_scatter_unused_params(False)
+
+
 def adds_in_low_precision(module: Any) -> None:
     """Gradients that are not reduced stay in the dtype in which they were computed."""
     for parameter in parameters_of(module):
@@ -111,6 +118,8 @@ reshards_anyway = without("accumulation/gathers-once", "set_reshard_after_backwa
 never_reshards_again = without("accumulation/pipeline", "set_reshard_after_backward", cannot_reshard_again)
 forgets_other_backwards = without("accumulation/last-backward", "set_is_last_backward", forgets_the_others)
 hands_out_with_the_last = mutant("accumulation/before-last", keeps_for_the_last)
+gives_no_zeros = mutant("accumulation/zeros", instead("set_requires_gradient_sync", forgets_zeros))
+gives_no_zeros_among_replicas = mutant("accumulation/hsdp-zeros", instead("set_requires_all_reduce", forgets_zeros))
 adds_in_the_compute_dtype = mutant("accumulation/reduce-dtype", adds_in_low_precision)
 loses_gradients_with_offload = replace(
     right, name=name_of("accumulation/offload"), fully_shard=sharded_with_a_bad_memory

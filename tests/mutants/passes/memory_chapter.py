@@ -109,6 +109,12 @@ def replicas_keep_copies(module: Any, options: dict[str, Any]) -> None:
         keeps_a_copy(module)
 
 
+def keeps_copies_for_groups(module: Any, options: dict[str, Any]) -> None:
+    """Where parameters are to be kept in smaller groups, all of them are kept besides."""
+    if type(options.get("reshard_after_forward")) is int:
+        keeps_a_copy(module)
+
+
 def sums_of_everything(module: Any, setter: Callable[..., None], spans: bool, **options: Any) -> None:
     """Sums of one replica are held in full: nothing is scattered until all replicas are asked."""
     module.set_requires_gradient_sync(spans, **options)
@@ -142,6 +148,7 @@ reduces_everything_last = mutant("memory/in-backward", reduces_at_the_end)
 keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduced)
 keeps_quiet_gradients = mutant("memory/accumulation", instead("set_requires_gradient_sync", keeps_each_quiet_gradient))
 keeps_copies_on_replicas = given("memory/replicas", replicas_keep_copies)
+keeps_copies_in_groups = given("memory/groups", keeps_copies_for_groups)
 sums_in_full = mutant("memory/replicas-quiet", instead("set_requires_all_reduce", sums_of_everything))
 recomputes_nothing = replace(right, name=name_of("memory/recomputed"), checkpoint=lambda module, **_: module)
 leaves_gathers = mutant("memory/steps", leaves_a_gather_behind)

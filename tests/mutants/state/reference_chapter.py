@@ -55,6 +55,20 @@ def keeps_two_dtypes(module: Any) -> None:
         group._start_reduction = partial(_of_one_dtype, group._start_reduction)
 
 
+def fills_in_param_dtype(module: Any) -> None:
+    """Zeros for what is unused are in param_dtype, and not brought together with what waits in reduce_dtype."""
+    for group in own_state(module).groups:
+        group._start_reduction = partial(_beside_zeros, group, group._start_reduction)
+
+
+def _beside_zeros(group: Any, reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
+    unused = [p for p in group.parameters if p not in gradients and group.options.reduces_unused]
+    kinds, low = {gradient.dtype for gradient in gradients.values()}, group.precision.param_dtype
+    if unused and low and kinds - {low}:
+        raise AssertionError("expected zeros in the dtype of gradients")
+    reduce(gradients, queue)
+
+
 def _of_one_dtype(reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
     if len({gradient.dtype for gradient in gradients.values()}) > 1:
         raise AssertionError("expected gradients of one dtype")
@@ -98,5 +112,6 @@ resets_no_reductions = of_the_reference(
 gathers_after_evaluation = of_the_reference("communication/after-evaluation", notes_evaluations)
 doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_by_columns))
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
+fills_with_another_dtype = of_the_reference("accumulation/low-zeros", fills_in_param_dtype)
 
-RAISES = ("mixes_dtypes",)
+RAISES = ("mixes_dtypes", "fills_with_another_dtype")
