@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from harness.trial import most_ranks
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.scenarios.dimensions import DIMENSIONS, barred
+from suites.scenarios.dimensions import DIMENSIONS
+from suites.scenarios.rules import barred
 from suites.scenarios.scenario import Scenario, with_values
 
 #: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in the order of the dimensions.

@@ -11,7 +11,8 @@ from harness.data.text import unique
 from harness.trial import Excluded
 from harness.vendor import Feature
 from suites.interactions.covering import Combination, available, combined, completed, covering
-from suites.scenarios.dimensions import APART, DIMENSIONS, IMPOSSIBLE, barred, values_of
+from suites.scenarios.dimensions import DIMENSIONS, values_of
+from suites.scenarios.rules import APART, IMPOSSIBLE, barred
 from suites.scenarios.scenario import Scenario, with_values
 
 #: The values of each dimension.

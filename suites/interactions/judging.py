@@ -23,7 +23,7 @@ from suites.interactions.excluded import VALUES, excluded
 from suites.kit.strategies import is_thorough
 from suites.oracle import judging
 from suites.oracle.expected import expected
-from suites.scenarios.dimensions import barred
+from suites.scenarios.rules import barred
 from suites.scenarios.scenario import Scenario, with_values
 from suites.scenarios.sharding import play
 

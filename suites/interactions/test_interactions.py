@@ -1,6 +1,6 @@
 """Features together: every pair of values of all dimensions, in scenarios of about ten special values each.
 
-``suites/scenarios/dimensions.py`` has the dimensions, their values, and what cannot go together. After every action
+``suites/scenarios/dimensions.py`` has the dimensions and values, ``rules.py`` what cannot go together. After every action
 of a scenario what it changes is compared with the unsharded model: losses, gradients, parameters, buffers, what the
 optimizer keeps, and what sharded parameters say of themselves. If a scenario fails, all that is not needed for that is
 left out, and the smallest combination of values that fails is reported. What some implementation is known to fail has
@@ -108,7 +108,7 @@ def test_state_may_be_asked_for_between_passes_of_smaller_groups(trial: Trial, c
 @requirement("interactions/unused-and-frozen", SHARDED, Feature.UNUSED_PARAMETERS)
 def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
     """A frozen module that does not run has no gradient, also where unused parameters that train are given zeros."""
-    follows(trial, Scenario(mesh="1", runs="skipped", gradients="unused reduced", life="frozen and thawed"))
+    follows(trial, Scenario(mesh="1", runs="skipped", reduction="unused too", life="frozen and thawed"))
 
 
 @requirement("interactions/gathers-in-vain", SHARDED, ranks=2, limits=("streams",))

@@ -23,8 +23,9 @@ from suites.oracle.layout import shard
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
 from suites.scenarios.bodies import BATCH, INPUTS, Held, ScenarioNet, Table, plan
-from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, conflict, value
+from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, value
 from suites.scenarios.optimizers import optimizer
+from suites.scenarios.rules import conflict
 from suites.scenarios.script import FACTOR, MIDDLE, script, shown
 
 #: The dtypes of parameters, of computing, of reducing, and of outputs; None is left to the implementation.
@@ -61,6 +62,7 @@ class Scenario(Situation):
     recompute: str = DEFAULTS["recompute"]
     prefetch: str = DEFAULTS["prefetch"]
     gradients: str = DEFAULTS["gradients"]
+    reduction: str = DEFAULTS["reduction"]
     offload: str = DEFAULTS["offload"]
     life: str = DEFAULTS["life"]
     asked: str = DEFAULTS["asked"]
@@ -172,12 +174,12 @@ class Scenario(Situation):
     @property
     def divisor(self) -> float:
         """What ranks' gradients are divided by."""
-        return FACTOR if self.gradients == "factor" else self.data_ranks
+        return FACTOR if self.reduction == "factor" else self.data_ranks
 
     @property
     def zeros_for_unused(self) -> bool:
         """Whether what trains and is not used has gradients of zero."""
-        return self.gradients == "unused reduced"
+        return self.reduction == "unused too"
 
     @property
     def steps_in_backward(self) -> bool:

@@ -112,13 +112,13 @@ def settings(scenario: Scenario, net: Any) -> None:
             other.set_modules_to_backward_prefetch([one])
         if scenario.prefetch == "finished":
             one.set_modules_to_backward_prefetch([other])
-    for module in (*wrapped, net) if scenario.gradients == "factor" else ():
+    for module in (*wrapped, net) if scenario.reduction == "factor" else ():
         module.set_gradient_divide_factor(FACTOR)
         if scenario.dtype != "float64" and Feature.FORCE_SUM in claims():
             module.set_force_sum_reduction_for_comms(True)  # for backends without PREMUL_SUM
-    if scenario.gradients == "sums":
+    if scenario.reduction == "sums":
         net.set_force_sum_reduction_for_comms(True)
-    if scenario.gradients == "unused reduced":
+    if scenario.reduction == "unused too":
         net.set_reduce_scatter_unused_params(True)
     if scenario.groups == "separate":
         net.set_separate_reduce_scatter_group(True)

@@ -22,7 +22,8 @@ from suites.interactions.excluded import VALUES, excluded
 from suites.interactions.judging import Cause, isolated, search
 from suites.oracle.expected import expected
 from suites.oracle.unsharded import played
-from suites.scenarios.dimensions import APART, DEFAULTS, DIMENSIONS, IMPOSSIBLE, Rule, barred, conflict
+from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS
+from suites.scenarios.rules import APART, IMPOSSIBLE, Rule, barred, conflict
 from suites.scenarios.scenario import Scenario, with_values
 
 ALL = frozenset(Feature)

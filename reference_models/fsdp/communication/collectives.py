@@ -136,7 +136,7 @@ class Reduction:
     mesh: DataMesh
     divide: Division
     comm: ReduceScatter
-    all_reduces: bool
+    is_whole: bool  # whether it goes on to the mean over all ranks, or leaves the sum of one replica
     earlier: Reduction | None  # passes of these parameters, or some, that were not all-reduced: their sum is added
     at_once: bool  # whether nothing is left to wait for when it has been started
     part: Tensor = field(init=False)
@@ -166,7 +166,7 @@ class Reduction:
         if self.earlier is not None:
             self.part.add_(self._row_of(self.earlier))
             self.earlier = None
-        if self.all_reduces and self.mesh.replicate.size > 1:
+        if self.is_whole and self.mesh.replicate.size > 1:
             group, early = self.mesh.replicate.group, not self.at_once
             self._work = dist.all_reduce(self.part, op=self.divide.op, group=group, async_op=early)
 
@@ -187,7 +187,7 @@ class Reduction:
         """Wait for all of it; this rank's part of the mean."""
         self.advance()
         self._wait()
-        if self.all_reduces and self.divide.after != 1.0:
+        if self.is_whole and self.divide.after != 1.0:
             self.part.div_(self.divide.after)
         return self.part
 

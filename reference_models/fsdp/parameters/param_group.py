@@ -190,16 +190,16 @@ class ParameterGroup:
         rows = rows_of(reduced, gradients, self.mesh, self.precision, self.options.reduce_scatter)
         options = self.options
         divide = division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum)
+        is_whole = options.all_reduces or self.mesh.replicate.group is None
         reduction = Reduction(
             sizes={parameter: parameter.cut.padded_numel for parameter in reduced},
             mesh=options.reduce_mesh or self.mesh,
             divide=divide,
             comm=options.reduce_scatter,
-            all_reduces=options.all_reduces,
+            is_whole=is_whole,
             earlier=earlier,
             at_once=any(parameter.has_hooks for parameter in reduced),
         )
-        is_whole = options.all_reduces or self.mesh.replicate.group is None
         queue.start(reduction, rows, self if is_whole else None)
         if not is_whole:
             self._partial = reduction
