@@ -1,7 +1,7 @@
 """Features together: every pair of values of all dimensions, in scenarios of about ten special values each.
 
-``suites/scenarios/dimensions.py`` has the dimensions and values, ``rules.py`` what cannot go together. After every action
-of a scenario what it changes is compared with the unsharded model: losses, gradients, parameters, buffers, what the
+``suites/scenarios/dimensions.py`` has the dimensions, ``rules.py`` what cannot go together. After every action of a
+scenario what it changes is compared with the unsharded model: losses, gradients, parameters, buffers, what the
 optimizer keeps, and what sharded parameters say of themselves. If a scenario fails, all that is not needed for that is
 left out, and the smallest combination of values that fails is reported. What some implementation is known to fail has
 a requirement of its own.
@@ -115,7 +115,7 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
 @example(case=Scenario(runs="skipped", reshard="changed", prefetch="backward", gradients="two losses"))
 @example(case=Scenario(prefetch="finished", gradients="two losses"))
 @example(case=Scenario(wrapping="parts", reshard="never", prefetch="backward", gradients="two losses"))
-@example(case=Scenario(wrapping="parts", reshard="changed", prefetch="both", gradients="hooks"))
+@example(case=Scenario(wrapping="parts", reshard="changed", prefetch="both", update="hooks"))
 @given(case=Scenario(wrapping="wrapper", runs="eval", gradients="two losses"))
 def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Trial, case: Scenario) -> None:
     """Memory into which backward gathers what nothing needs is not used again before that gather is done."""
@@ -123,8 +123,8 @@ def test_what_is_gathered_in_vain_keeps_its_memory_until_it_is_there(trial: Tria
 
 
 @requirement("interactions/gathers-what-stepped", SHARDED, Feature.PREFETCH, ranks=2, limits=("streams",))
-@example(case=Scenario(wrapping="list", recompute="reentrant", gradients="hooks"))
-@given(case=Scenario(prefetch="finished", gradients="hooks"))
+@example(case=Scenario(wrapping="list", recompute="reentrant", update="hooks"))
+@given(case=Scenario(prefetch="finished", update="hooks"))
 def test_what_has_stepped_in_backward_is_gathered_after_its_step(trial: Trial, case: Scenario) -> None:
     """What takes its optimizer step in backward, and is gathered after that, is read once it has."""
     follows(trial, case)

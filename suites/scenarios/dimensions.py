@@ -1,7 +1,8 @@
 """The dimensions of a training situation, and the values of each.
 
 The first value of a dimension is its default: nothing special. A new feature is a new entry here, and what it does in
-``bodies.py``, ``script.py`` or ``sharded.py``. Imports no ``torch.distributed``.
+``bodies.py``, ``script.py`` or ``sharding.py``; what cannot go with it is in ``rules.py``. Imports no
+``torch.distributed``.
 """
 
 from __future__ import annotations
@@ -84,14 +85,14 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *(Value(name, (Feature.PREFETCH,)) for name in ("forward", "backward", "both", "finished")),
     ),
     "gradients": (
-        *_values("plain", "two losses", clipped=Feature.DTENSORS),
-        *_values("hooks", unsynchronised=Feature.ACCUMULATION),
+        *_values("plain", "two losses", unsynchronised=Feature.ACCUMULATION),
         Value("last backward", (Feature.ACCUMULATION, Feature.LAST_BACKWARD)),
         Value("no all-reduce", (Feature.ACCUMULATION, Feature.HSDP)),
     ),
     "reduction": _values(
         "mean", factor=Feature.DIVIDE_FACTOR, sums=Feature.FORCE_SUM, unused_too=Feature.UNUSED_PARAMETERS
     ),
+    "update": _values("plain", "hooks", clipped=Feature.DTENSORS),
     "offload": _values("none", cpu=Feature.CPU_OFFLOAD),
     "life": (
         *_values("plain", "frozen and thawed", moved=Feature.CONVERSION),

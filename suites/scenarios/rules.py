@@ -28,8 +28,8 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
     return Rule({name: (one,) if isinstance(one, str) else one for name, one in values.items()}, reason)
 
 
-#: Gradients with which something else follows the first backward through a module at once.
-IN_TURN = ("hooks", "two losses")
+#: With which something else follows the first backward through a module at once: another, or a step.
+IN_TURN: tuple[dict[str, str], ...] = ({"gradients": "two losses"}, {"update": "hooks"})
 
 
 #: What no correct implementation has to accept together.
@@ -52,7 +52,7 @@ IMPOSSIBLE = (
         life=("loaded", "meta"),
     ),
     _no("tensor parallelism cuts into equal parts", mesh=OF_TWO, rows=("uneven", "fewer")),
-    _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, gradients="clipped"),
+    _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, update="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
     _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
     _no("what is offloaded stays on the CPU", offload="cpu", life="moved"),
@@ -75,14 +75,16 @@ IMPOSSIBLE = (
     ),
     _no("what autocast has cast for one run is not cast for the next", recompute="selective", dtype="autocast"),
     _no("selective recomputation lets one backward through", recompute="selective", gradients="two losses"),
-    _no("what has taken its step in backward keeps it", gradients="hooks", life="exception in backward"),
+    _no("what has taken its step in backward is not what the next one needs", update="hooks", gradients="two losses"),
+    _no("a backward that is not the last leaves steps that are under way", update="hooks", gradients="last backward"),
+    _no("what has taken its step in backward keeps it", update="hooks", life="exception in backward"),
     _no(
         "an optimizer that steps in backward leaves no gradients",
-        gradients="hooks",
+        update="hooks",
         optimizer=_all_but("optimizer", "SGD"),
     ),
-    _no("what runs twice may be reduced twice, and step each time", gradients="hooks", runs="twice"),
-    _no("what runs twice may be reduced twice, and step each time", gradients="hooks", wrapping="shared"),
+    _no("what runs twice may be reduced twice, and step each time", update="hooks", runs="twice"),
+    _no("what runs twice may be reduced twice, and step each time", update="hooks", wrapping="shared"),
 )
 
 
@@ -120,22 +122,25 @@ APART = (
     _no("interactions/unused-and-frozen", reduction="unused too", runs="skipped", life="frozen and thawed"),
     _no("interactions/recomputed-for-two-losses", gradients="two losses", recompute="block"),
     _no("autograd/reset-after-backward", life="exception in backward", wrapping=_all_but("wrapping", "wrapper")),
-    _no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", gradients=IN_TURN),
-    _no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", gradients=IN_TURN),
+    *(_no("interactions/gathers-in-vain", runs=("no grad", "eval"), wrapping="wrapper", **each) for each in IN_TURN),
+    *(_no("interactions/gathers-in-vain", asked="after forward", wrapping="wrapper", **each) for each in IN_TURN),
     _no("interactions/gathers-in-vain", prefetch="finished", gradients="two losses"),
     _no("interactions/gathers-in-vain", runs="skipped", prefetch=("backward", "both"), gradients="two losses"),
-    _no(
-        "interactions/gathers-in-vain",
-        wrapping="parts",
-        reshard=("never", "changed"),
-        prefetch=("backward", "both"),
-        gradients=IN_TURN,
+    *(
+        _no(
+            "interactions/gathers-in-vain",
+            wrapping="parts",
+            reshard=("never", "changed"),
+            prefetch=("backward", "both"),
+            **each,
+        )
+        for each in IN_TURN
     ),
-    _no("interactions/gathers-what-stepped", gradients="hooks", prefetch="finished"),
-    _no("interactions/gathers-what-stepped", gradients="hooks", wrapping="list", recompute="reentrant"),
+    _no("interactions/gathers-what-stepped", update="hooks", prefetch="finished"),
+    _no("interactions/gathers-what-stepped", update="hooks", wrapping="list", recompute="reentrant"),
     _no(
         "interactions/gathers-what-stepped",
-        gradients="hooks",
+        update="hooks",
         prefetch=("forward", "backward", "both"),
         recompute=_all_but("recompute", "none", "saved elsewhere"),
     ),

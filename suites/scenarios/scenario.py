@@ -63,6 +63,7 @@ class Scenario(Situation):
     prefetch: str = DEFAULTS["prefetch"]
     gradients: str = DEFAULTS["gradients"]
     reduction: str = DEFAULTS["reduction"]
+    update: str = DEFAULTS["update"]
     offload: str = DEFAULTS["offload"]
     life: str = DEFAULTS["life"]
     asked: str = DEFAULTS["asked"]
@@ -184,7 +185,7 @@ class Scenario(Situation):
     @property
     def steps_in_backward(self) -> bool:
         """Whether each parameter takes its step in backward."""
-        return self.gradients == "hooks"
+        return self.update == "hooks"
 
     @property
     def state_of_rank_zero(self) -> bool:

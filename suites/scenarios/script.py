@@ -69,9 +69,9 @@ def _iteration(values: Mapping[str, str], number: int) -> Iterator[str]:
         yield action
     if asked == "after backward" and middle:
         yield save
-    if values["gradients"] == "clipped":
+    if values["update"] == "clipped":
         yield f"clip {CLIP}"
-    yield from () if values["gradients"] == "hooks" else ("step", "drop")
+    yield from () if values["update"] == "hooks" else ("step", "drop")
     if middle:
         yield from {"after step": (save,), "twice": (save, save)}.get(asked, ())
 
@@ -79,7 +79,7 @@ def _iteration(values: Mapping[str, str], number: int) -> Iterator[str]:
 def _changes(values: Mapping[str, str], number: int) -> Iterator[str]:
     """What is changed between iterations, and changed back."""
     place = number - ITERATIONS // 2
-    if place > 0 and values["gradients"] != "hooks":
+    if place > 0 and values["update"] != "hooks":
         yield "vary"
     if values["life"] == "frozen and thawed" and place >= 0:
         yield f"freeze {MIDDLE}" if place == 0 else f"thaw {MIDDLE}"

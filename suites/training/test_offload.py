@@ -75,8 +75,8 @@ def test_a_net_from_the_meta_device_is_offloaded(trial: Trial, case: TrainingCas
 
 
 @requirement("offload/update-in-backward", *OFFLOAD, ranks=2)
-@example(case=Scenario(gradients="hooks", offload="cpu"))
-@given(case=st.builds(Scenario, gradients=st.just("hooks"), offload=st.just("cpu"), rows=ROWS, seed=st.integers(0, 99)))
+@example(case=Scenario(update="hooks", offload="cpu"))
+@given(case=st.builds(Scenario, update=st.just("hooks"), offload=st.just("cpu"), rows=ROWS, seed=st.integers(0, 99)))
 def test_hooks_see_finished_gradients(trial: Trial, case: Scenario) -> None:
     """Hooks that run when a parameter has its gradient find it complete, so that they can update the parameter."""
     follows(trial, sharding.play, expected(case))
