@@ -189,6 +189,7 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
+@example(case=replace(PLAIN, acts=(Act("FULL_SHARD", "1", "Linear"), Act("NO_SHARD", "2"))))
 @given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, full ones whole plain tensors only, and can be loaded."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_map_only
 
 from harness.trial.refusals import Raised, refused
@@ -20,7 +20,7 @@ from suites.kit.own_collectives import OwnGather
 from suites.kit.programs import apply, sharded, write
 from suites.kit.registered import when_run
 from suites.kit.strategies import cases_of, training_cases
-from suites.oracle.layout import shard
+from suites.oracle.layout import is_dtensor, shard
 from suites.oracle.sharded import Resting, State
 from suites.oracle.unsharded import Unsharded
 from suites.parameters import coded
@@ -79,6 +79,14 @@ class UnshardedCoded(Unsharded):
         return {"ran": any(parameter.dim() == 2 for parameter in self.named.values())}
 
 
+class UnshardedPlain(Unsharded):
+    """The unsharded net, whose weights have no hooks."""
+
+    def see_hooks(self) -> dict[str, bool]:
+        """None is called."""
+        return {"ran": False}
+
+
 class ShardedCoded(Resting):
     """The net of a case on one rank; what it holds is looked at without its code."""
 
@@ -119,6 +127,23 @@ class Patched(ShardedCoded):
                 hook = getattr(getattr(coded, self.case.kind), name)
                 setattr(parameter._local_tensor, name, MethodType(hook, parameter._local_tensor))  # type: ignore[attr-defined]
         return net
+
+
+class Dropped(ShardedCoded):
+    """The same, whose weights are replaced, before it runs, by plain ones of the same numbers."""
+
+    def made(self) -> Any:
+        """The net, into which plain weights were loaded."""
+        net = super().made()
+        loaded = {name: without_code(value) if is_dtensor(value) else value for name, value in net.state_dict().items()}
+        net.load_state_dict(loaded, assign=True)
+        return net
+
+
+def without_code(parameter: DTensor) -> DTensor:
+    """A parameter of the same numbers, with a local tensor that has no hooks."""
+    local, layout = coded.plain(parameter.to_local()).clone(), (parameter.device_mesh, parameter.placements)
+    return DTensor.from_local(local, *layout, run_check=False, shape=parameter.shape, stride=parameter.stride())
 
 
 def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:

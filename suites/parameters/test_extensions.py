@@ -20,9 +20,11 @@ from suites.oracle.judging import finds, follows, follows_or_refuses
 from suites.parameters.coded import NARROW
 from suites.parameters.extension_programs import (
     CodedCase,
+    Dropped,
     Patched,
     ShardedCoded,
     UnshardedCoded,
+    UnshardedPlain,
     coded_cases,
     even_cases,
     gathers,
@@ -93,6 +95,14 @@ def test_weights_that_are_sent_in_parts_train_on_replicas_of_shards(trial: Trial
 def test_hooks_given_to_a_local_tensor_after_to_empty_are_called(trial: Trial, case: CodedCase) -> None:
     """Hooks that a local tensor itself is given after to_empty, without a class of its own, are found and called."""
     follows(trial, Patched.play, Expected(case, UnshardedCoded))
+
+
+@requirement("extensions/dropped", *OWN, Feature.STATE_DICT, ranks=2)
+@example(case=RICH)
+@given(case=coded_cases())
+def test_weights_without_hooks_may_take_the_place_of_those_with(trial: Trial, case: CodedCase) -> None:
+    """Weights with hooks in whose place plain ones are loaded (``assign=True``) train as if there had been none."""
+    follows(trial, Dropped.play, Expected(case, UnshardedPlain))
 
 
 @requirement("extensions/one-rank", *OWN)

@@ -1,4 +1,4 @@
-"""Mutants of what torch itself gets wrong, made from the reference with one defect.
+"""Mutants made from the reference with one defect, most of them of what torch itself gets wrong.
 
 Right is: five rows in groups of two ranks are [1, 2, 3] and [4, 5], and a gradient of no elements is one all the same.
 """
@@ -53,6 +53,13 @@ def keeps_two_dtypes(module: Any) -> None:
     """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
     for group in own_state(module).groups:
         group._start_reduction = partial(_of_one_dtype, group._start_reduction)
+
+
+def asks_once_for_hooks(module: Any) -> None:
+    """What has hooks for gathering when it is sharded is taken to have them for good."""
+    for group in own_state(module).groups:
+        for parameter in group.parameters:
+            parameter.find_extension = lambda: None
 
 
 def fills_in_param_dtype(module: Any) -> None:
@@ -111,7 +118,8 @@ resets_no_reductions = of_the_reference(
 )
 gathers_after_evaluation = of_the_reference("communication/after-evaluation", notes_evaluations)
 doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_by_columns))
+has_hooks_for_good = of_the_reference("extensions/dropped", asks_once_for_hooks)
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 fills_with_another_dtype = of_the_reference("accumulation/low-zeros", fills_in_param_dtype)
 
-RAISES = ("mixes_dtypes", "fills_with_another_dtype")
+RAISES = ("has_hooks_for_good", "mixes_dtypes", "fills_with_another_dtype")
