@@ -27,6 +27,16 @@ from suites.kit.strategies import drawn, world_sizes
 from suites.oracle.situation import Situation
 
 
+class ByName(nn.Sequential):
+    """Gives each module its input by name, as layers of transformers are given masks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One after the other."""
+        for module in self:
+            x = module(input=x)
+        return x
+
+
 @dataclass(frozen=True)
 class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``."""
@@ -39,10 +49,12 @@ class MemoryCase(CaseOnMesh, Situation):
     rows: int = 1
     dtype: str = "float32"
     seed: int = 0
+    by_name: bool = False
 
     def build(self) -> nn.Sequential:
         """The net; what its numbers are does not matter."""
-        return nn.Sequential(*(nn.Linear(self.dim, self.dim) for _ in range(self.blocks)), nn.Linear(self.dim, 1))
+        kind = ByName if self.by_name else nn.Sequential
+        return kind(*(nn.Linear(self.dim, self.dim) for _ in range(self.blocks)), nn.Linear(self.dim, 1))
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for one rank's batch."""
@@ -181,6 +193,7 @@ def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
         "blocks": draw(st.integers(16, 17)),
         "dim": draw(st.integers(56, 72)),
         "reshard_after_forward": draw(st.sampled_from([True, None])),
+        "by_name": draw(st.booleans()),
         **drawn(draw, fixed),
     })  # fmt: skip
 

@@ -15,7 +15,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit.strategies import examples_first, given
+from suites.kit.strategies import each, examples_first, given
 from suites.lifetimes import memory
 from suites.lifetimes import memory_programs as programs
 from suites.lifetimes.memory import (
@@ -83,7 +83,7 @@ def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase
 
 @requirement("memory/in-backward", SHARDED, ranks=2)
 @examples_first()
-@example(case=TWO)
+@each(TWO, by_name=(False, True))
 @given(case=memory_cases())
 def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: MemoryCase) -> None:
     """With resharding, backward never holds more than the root and some blocks and gradients beyond a rank's rows."""
