@@ -168,8 +168,8 @@ class Branches(nn.Sequential):
 class BranchedMicroBatches(PrecisionCase):
     """One group of two blocks; ``runs`` has the places of those that each micro-batch goes through.
 
-    On replicas all-reduces wait for the last one, and in low precision all reductions do. With ``zeros_for_unused``
-    what no micro-batch goes through has gradients, too.
+    On replicas all-reduces wait for the last one, elsewhere all reductions do. With ``zeros_for_unused`` what no
+    micro-batch goes through has gradients, too.
     """
 
     runs: tuple[str, ...] = ("0", "1")
@@ -178,9 +178,9 @@ class BranchedMicroBatches(PrecisionCase):
     @property
     def actions(self) -> tuple[str, ...]:
         """Micro-batches, of which the last is reduced."""
-        what, zeros = "all_reduce" if self.mesh else "gradient_sync", ["set reduce_scatter_unused_params True"]
+        what, zeros = "all_reduce" if self.mesh else "gradient_sync", ("set reduce_scatter_unused_params True",)
         quiet = PASS * (len(self.runs) - 1)
-        return (*zeros[: self.zeros_for_unused], f"defer {what}", *quiet, f"resume {what}", *PASS)
+        return (*zeros * self.zeros_for_unused, f"defer {what}", *quiet, f"resume {what}", *PASS)
 
     def build(self) -> nn.Sequential:
         """The blocks side by side."""

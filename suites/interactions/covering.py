@@ -24,7 +24,7 @@ from suites.scenarios.dimensions import DIMENSIONS
 from suites.scenarios.rules import barred
 from suites.scenarios.scenario import Scenario, with_values
 
-#: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in the order of the dimensions.
+#: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in one order of the dimensions.
 Combination = tuple[tuple[str, str], ...]
 Values = Mapping[str, Sequence[str]]
 #: The dimensions of which a thorough run tries any three values together: when a group is gathered, freed and reduced.

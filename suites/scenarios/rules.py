@@ -28,6 +28,9 @@ def _no(reason: str, **values: str | tuple[str, ...]) -> Rule:
     return Rule({name: (one,) if isinstance(one, str) else one for name, one in values.items()}, reason)
 
 
+#: With which a full state is loaded.
+LOADS_FULL: tuple[dict[str, tuple[str, ...]], ...] = ({"life": ("loaded", "meta")}, {"form": ("full", "rank zero")})
+NO_FULL = "torch's tools load no full state"
 #: With which something else follows the first backward through a module at once: another, or a step.
 IN_TURN: tuple[dict[str, str], ...] = ({"gradients": "two losses"}, {"update": "hooks"})
 
@@ -36,20 +39,11 @@ IN_TURN: tuple[dict[str, str], ...] = ({"gradients": "two losses"}, {"update": "
 IMPOSSIBLE = (
     _no("replicas are needed for an all-reduce", gradients="no all-reduce", mesh=_all_but("mesh", *REPLICATED)),
     _no("groups of two divide four ranks that shard", reshard="pairs", mesh=_all_but("mesh", "4")),
-    _no("torch's tools load no full state into a module that is shared", wrapping="shared", life=("loaded", "meta")),
-    _no("torch's tools load no full state into a module that is shared", wrapping="shared", form=("full", "rank zero")),
+    *(_no(f"{NO_FULL} into a module that is shared", wrapping="shared", **each) for each in LOADS_FULL),
     _no("a group has one axis", groups="from group", mesh=(*REPLICATED, *OF_TWO)),
-    _no(
-        "torch's tools load no full state into parameters on the CPU beside buffers on a device",
-        net="norms",
-        offload="cpu",
-        form=("full", "rank zero"),
-    ),
-    _no(
-        "torch's tools load no full state into parameters on the CPU beside buffers on a device",
-        net="norms",
-        offload="cpu",
-        life=("loaded", "meta"),
+    *(
+        _no(f"{NO_FULL} into parameters on the CPU beside buffers on a device", net="norms", offload="cpu", **each)
+        for each in LOADS_FULL
     ),
     _no("tensor parallelism cuts into equal parts", mesh=OF_TWO, rows=("uneven", "fewer")),
     _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, update="clipped"),

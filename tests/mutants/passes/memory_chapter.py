@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from tests.mutants import name_of
 from tests.mutants.hooking import instead
 from tests.mutants.making import Reduction, adopt, given, mutant, right
+from tests.mutants.modules.reshard_chapter import is_int
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
 
 #: What keeps nets alive.
@@ -111,7 +112,7 @@ def replicas_keep_copies(module: Any, options: dict[str, Any]) -> None:
 
 def keeps_copies_for_groups(module: Any, options: dict[str, Any]) -> None:
     """Where parameters are to be kept in smaller groups, all of them are kept besides."""
-    if type(options.get("reshard_after_forward")) is int:
+    if is_int(options.get("reshard_after_forward")):
         keeps_a_copy(module)
 
 
