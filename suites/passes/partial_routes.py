@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
 from suites.oracle.layout import local
-from suites.passes.autograd_routes import ALONE, DETACHED, FIXED, Cut, detached_chunks
+from suites.passes.autograd_routes import ALONE, DETACHED, FIXED, Cut, detached_chunks, one_output
 from suites.passes.pass_routes import TWO
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -44,6 +44,36 @@ class Beside(Blocks):
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""
         return self.trunk(x)
+
+
+class Around(nn.Module):
+    """Runs a module, and has another run on what that gives, whose result it keeps."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, head: nn.Module) -> Any:
+        """``(batch, dim)`` to the same."""
+        x = self.module(x)
+        self.kept = head(x)
+        return x
+
+
+class Within(Blocks):
+    """The last block runs within the one before it."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks[-2] = Around(self.blocks[-2])
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same, twice: what is kept, and what the block before the last gives."""
+        *first, around, head = self.blocks
+        for block in first:
+            x = block(x)
+        x = around(x, head)
+        return [around.kept, x]
 
 
 def shard_beside(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
@@ -96,3 +126,4 @@ CHUNKS_CHECKPOINTED = replace(CHUNKS, recomputed=1)
 ACCUMULATED = replace(CHUNKS, body=accumulated, actions=ALONE)
 KEPT_FULL = replace(CHUNKS, body=kept_full, actions=ALONE)
 TWO_FORWARDS = Route(net=Cut, actions=TWO, spread=shard_in_list)
+WITHIN = Route(net=Within, losses=one_output, spread=shard_in_list)

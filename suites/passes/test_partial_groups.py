@@ -73,6 +73,13 @@ def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: Tr
     follows(trial, case, routes.TWO_FORWARDS)
 
 
+@requirement("partial-groups/within", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_a_module_of_a_list_may_run_within_another(trial: Trial, case: TrainingCase) -> None:
+    """A listed module may run within another of its list, which keeps the result; a loss may be of that alone."""
+    follows(trial, case, routes.WITHIN)
+
+
 def gathers_of_chunks(rank: Rank, case: TrainingCase) -> dict[str, int]:
     """How often a second pass gathers for two chunks of its head, and then for backward through the rest."""
     net: Any = Cut(case.net).to(rank.device)

@@ -75,6 +75,22 @@ def doubled_on_fixed_inputs(module: Any, **options: Any) -> Any:
     return reference.fully_shard(module, **options)
 
 
+def doubled_within(module: Any, **options: Any) -> Any:
+    """The reference, where what listed modules give while another of the list runs has twice its gradient."""
+    running = [0]
+
+    def leave(module: Any, _: Any, output: Any) -> Any:
+        running[0] -= 1
+        return doubled(output) if running[0] and output is not None else output
+
+    assert reference.fully_shard is not None
+    sharded = reference.fully_shard(module, **options)
+    for each in () if isinstance(module, nn.Module) else module:
+        each.register_forward_pre_hook(lambda *_: running.__setitem__(0, running[0] + 1))
+        each.register_forward_hook(leave, always_call=True)
+    return sharded
+
+
 def doubles_what_is_kept(module: Any) -> None:
     """Gradients that are not reduced at once count twice."""
     if not is_root(module):
@@ -100,6 +116,7 @@ keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless
 doubles_what_is_fixed = replace(
     reference, name=name_of("partial-groups/fixed-chunks"), fully_shard=doubled_on_fixed_inputs
 )
+doubles_what_is_within = replace(reference, name=name_of("partial-groups/within"), fully_shard=doubled_within)
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
 names_by_first_owners = mutant("partial-groups/tied", looks_for_first_owners)
 checkpoints_count_twice = replace(
