@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.doctor.checks import NotTried, probe, probes_in, require
 
@@ -101,12 +102,16 @@ def accelerator(here: Here) -> str:
     on_cpu=False,
 )
 def current_device(here: Here) -> None:
-    """`torch.<device>.current_device()` gives the index that was set."""
+    """`torch.<device>.current_device()` gives the index that was set, and tensors are made there."""
     last = here.module.device_count() - 1
     for index in dict.fromkeys((last, 0)):
         here.module.set_device(index)
         got = here.module.current_device()
         require(type(got) is int and got == index, f"current_device() is {got!r} after set_device({index})")
+        with FakeTensorMode():  # as DTensor works out sizes
+            where = torch.empty(index + 1, device=here.device_type).device
+        words = f"a tensor without memory made after set_device({index}) is on {where}"
+        require(where.index == index, f"{words}: is_initialized() must be True by then")
         where = torch.empty(1, device=here.device_type).device
         require(where.index == index, f"a tensor made after set_device({index}) is on {where}")
 

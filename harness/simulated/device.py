@@ -74,10 +74,14 @@ def is_available() -> bool:
     return device_count() > 0
 
 
+#: Whether a device was chosen in this process.
+_is_chosen = False
+
+
 def is_initialized() -> bool:
-    """Whether memory of a device was asked for in this process. torch chooses a device for processes that did not."""
+    """Whether this process has chosen a device or asked for memory; if not, torch chooses one for it."""
     is_used: bool = torch.ops.simulated.is_used()
-    return is_used
+    return _is_chosen or is_used
 
 
 def _lazy_init() -> None:
@@ -104,7 +108,9 @@ def current_device() -> int:
 
 def set_device(device: Any) -> None:
     """Have the calling thread use another device."""
+    global _is_chosen
     torch.accelerator.set_device_index(_index(device))
+    _is_chosen = True
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from harness.vendor.load import Subject
 from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.make import open_world
+from tests import ROOT
 from tests.patience import GUARD
 from tests.simulated import programs
 
@@ -86,6 +89,20 @@ def test_streams_work_side_by_side_in_virtual_time() -> None:
     """A copy of a megabyte takes a millisecond and a microsecond; two take twice as long, unless on two streams."""
     [times] = values_of(programs.takes, size=1)
     assert times == {"one": pytest.approx(1.001), "two": pytest.approx(2.002), "beside": pytest.approx(1.001)}
+
+
+def test_a_device_that_was_chosen_is_that_of_tensors_without_memory() -> None:
+    """DTensor works out sizes on fake tensors, and torch keeps their devices: they are on the chosen device at once."""
+    lines = (
+        "import torch",
+        "from harness.simulated import device",
+        "from torch._subclasses.fake_tensor import FakeTensorMode",
+        "device.set_device(1)",
+        "with FakeTensorMode():",
+        "    print(torch.empty(2, device=device.NAME).device)",
+    )
+    ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=ROOT)
+    assert ended.stdout == "simulated:1\n", ended.stderr
 
 
 def test_tensors_of_two_devices_are_refused_in_a_sentence() -> None:
