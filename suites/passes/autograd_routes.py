@@ -214,6 +214,17 @@ def fixed_chunks(p: Pass) -> Found:
         yield {"loss": loss.detach()}
 
 
+def of_inputs(p: Pass) -> Found:
+    """The gradient of inputs alone, before a pass and after it."""
+    for salt in range(3):
+        inputs = p.inputs(salt).requires_grad_()
+        loss = p.loss(p.net(inputs), salt)
+        if salt == 1:
+            loss.backward()
+        gradient = inputs.grad if salt == 1 else torch.autograd.grad(loss, inputs)[0]
+        yield {"loss": loss.detach(), "gradient of inputs": gradient}
+
+
 def backward_hooks(p: Pass) -> Found:
     """Full backward hooks on all blocks: how often each is called, and the sizes of parameters it finds registered."""
     calls: dict[str, int] = {}
@@ -268,6 +279,7 @@ LOOKS = replace(WATCHED, actions=("look", "look", "reshard"))
 LOOKS_AT_COLUMNS = replace(LOOKS, dim=-1)
 DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
 FIXED = replace(DETACHED, body=fixed_chunks)
+OF_INPUTS = Route(of_inputs, actions=(*ALONE, ON, ON))
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
 RESET_BLOCKS = Route(reset_blocks, actions=ALONE)

@@ -125,6 +125,13 @@ def test_several_backwards_may_go_through_one_trunk(trial: Trial, case: Training
     follows(trial, case, routes.HEADS)
 
 
+@requirement("autograd/inputs-alone", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_gradients_of_inputs_alone_leave_those_of_parameters(trial: Trial, case: TrainingCase) -> None:
+    """Before and after a pass of training, torch.autograd.grad of inputs gives theirs, and no parameter another."""
+    follows(trial, case, routes.OF_INPUTS)
+
+
 # Hooks.
 
 

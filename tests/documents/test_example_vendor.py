@@ -91,9 +91,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def shown(installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """Every block that is to be run, in the order of the page, as one script."""
+    """Every block that is to be run, in the order of the page, as one script; the doctor has all the time it needs."""
     folder = tmp_path_factory.mktemp("out")
-    script = "set -eux\n" + "\n".join(blocks("run")).replace(FOLDER, f"{folder}/")
+    lines = "\n".join(blocks("run")).replace(FOLDER, f"{folder}/")
+    script = "set -eux\n" + lines.replace("-conformance doctor", f"-conformance doctor --patience {GUARD:.0f}")
     ended = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, env=installed, capture_output=True, text=True, timeout=GUARD, check=False
     )

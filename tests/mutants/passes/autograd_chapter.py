@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from suites.oracle.layout import own
 from tests.mutants.hooking import each_gradient, instead, is_root, outputs, sharded, when_alone
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
@@ -185,6 +186,24 @@ def makes_a_root(module: Any, right_method: Any) -> None:
     right_method()
 
 
+def reduces_what_is_there(module: Any, output: Any) -> Any:
+    """At the end of each backward gradients are reduced, also those that it did not change."""
+    before: list[tuple[Any, Tensor]] = []
+
+    def end() -> None:
+        for parameter, gradient in before:
+            if parameter.grad is not None and torch.equal(own(parameter.grad), gradient):
+                own(parameter.grad).div_(2)
+
+    def hook(gradient: Tensor) -> None:
+        before[:] = [(p, own(p.grad).clone()) for p in module.parameters() if p.grad is not None]
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+
+    if isinstance(output, Tensor) and output.requires_grad:
+        output.register_hook(hook)
+    return output
+
+
 ties_outputs = mutant("autograd/unused-output", tied(list))
 ties_inner_outputs = mutant("autograd/unused-output-inside", tied(tuple))
 #: Parameters without gradients get zeros.
@@ -198,6 +217,7 @@ gives_views = mutant("autograd/outputs-in-place", outputs(through_a_function))
 evaluation_drops_gradients = mutant("autograd/without-gradients", drops_gradients(lambda: not torch.is_grad_enabled()))
 inference_drops_gradients = mutant("autograd/inference-mode", drops_gradients(torch.is_inference_mode_enabled))
 needs_training_first = mutant("autograd/inference-alone", outputs(doubled_before_training, is_root))
+reduces_again = mutant("autograd/inputs-alone", outputs(reduces_what_is_there, is_root))
 keeps_chunks = mutant("autograd/detached-chunks", when_alone(reduces_unless_alone))
 last_backward_only = mutant("autograd/retained-graph", keeps_last_only)
 hooks_twice = mutant("autograd/post-accumulate-hooks", hooks(twice))
