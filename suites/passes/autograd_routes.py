@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from suites.kit.cases import TrainingCase
-from suites.oracle.layout import local, own
 from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -155,27 +153,6 @@ def of_all(p: Pass, outputs: Any) -> list[Tensor]:
     return [torch.stack(each_output(p, outputs)).sum()]
 
 
-def hooked(p: Pass) -> Found:
-    """Hooks after gradients: how often each is called in this step's backward, and whether it sees the gradient."""
-    seen: dict[str, list[Tensor]] = {}
-
-    def note(name: str, parameter: Tensor) -> None:
-        if parameter.grad is None:
-            raise ValueError(f"expected the hook of {name} to see a gradient, got none")
-        seen.setdefault(name, []).append(own(parameter.grad).clone())
-
-    named = list(p.net.named_parameters())
-    handles = [q.register_post_accumulate_grad_hook(lambda q, name=n: note(name, q)) for n, q in named]
-    p.loss(p.net(p.inputs())).backward()
-    for handle in handles:
-        handle.remove()
-    grads = {name: own(q.grad).clone() for name, q in p.net.named_parameters() if q.grad is not None}
-    yield {
-        "calls": {name: len(seen.get(name, [])) for name, _ in named},
-        "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},
-    }
-
-
 def watched(case: HowCase, step: int) -> tuple[str, ...]:
     """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
 
@@ -225,42 +202,19 @@ def of_inputs(p: Pass) -> Found:
         yield {"loss": loss.detach(), "gradient of inputs": gradient}
 
 
-def backward_hooks(p: Pass) -> Found:
-    """Full backward hooks on all blocks: how often each is called, and the sizes of parameters it finds registered."""
-    calls: dict[str, int] = {}
-    sizes: dict[str, list[list[int]]] = {}
-
-    def note(name: str, module: nn.Module) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        sizes[name] = [list(local(parameter).shape) for parameter in module.parameters()]
-
-    blocks = list(p.net.blocks.named_children())
-    handles = [block.register_full_backward_hook(lambda m, *_, name=n: note(name, m)) for n, block in blocks]
-    loss = p.loss(p.net(p.inputs().requires_grad_()))
-    loss.backward()
-    for handle in handles:
-        handle.remove()
-    yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
-
-
-def reset_blocks(p: Pass) -> Found:
-    """A pass after blocks were reset, which may have been refused."""
-    for block in p.net.blocks:
-        with suppress(Exception):
-            p.tell(block, "reset_iter_state")
-    loss = p.loss(p.net(p.inputs()))
+def penalised(p: Pass) -> Found:
+    """A loss that also takes the squares of all parameters, as the net has them before forward or after it."""
+    before = p.batch % 2 == 0
+    penalty = squares(p.net) if before else None
+    outputs = p.net(p.inputs())
+    loss = p.loss(outputs) + (squares(p.net) if penalty is None else penalty)
     loss.backward()
     yield {"loss": loss.detach()}
 
 
-def broken(case: HowCase, step: int) -> tuple[str, ...]:
-    """A pass that fails and is reset, and then one that does not."""
-    return (f"fail blocks.{case.how}", "drop", "forward", "backward")
-
-
-def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
-    """Adam that goes over parameters one by one."""
-    return torch.optim.Adam(parameters, lr=case.learning_rate, foreach=False)
+def squares(net: nn.Module) -> Tensor:
+    """The sum of the squares of all parameters, put together from what ranks have."""
+    return torch.stack([getattr(q, "full_tensor", q.clone)().square().sum() for q in net.parameters()]).sum()
 
 
 ALONE, ON = ("walk first",), "walk on"
@@ -273,17 +227,11 @@ FORK_INSIDE = Route(net=ForkInside, losses=one_output)
 KEEPS = Route(net=Keeping, run=with_kept, losses=of_all)
 UNUSED = Route(net=Unused)
 SKIPS = Route(net=Cut)
-HOOKED = Route(hooked, actions=ALONE)
 WATCHED = Route(actions=watched, run=in_mode)
 LOOKS = replace(WATCHED, actions=("look", "look", "reshard"))
 LOOKS_AT_COLUMNS = replace(LOOKS, dim=-1)
 DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
 FIXED = replace(DETACHED, body=fixed_chunks)
 OF_INPUTS = Route(of_inputs, actions=(*ALONE, ON, ON))
+PENALISED = Route(penalised, actions=ALONE)
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
-BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
-RESET_BLOCKS = Route(reset_blocks, actions=ALONE)
-BROKEN = Route(actions=broken)
-#: Every step is at half the rate of the one before.
-ADAM = Route(actions=("vary", "forward", "backward"), optimizer=adam)
-ADAM_IN_BACKWARD = replace(ADAM, in_backward=True)

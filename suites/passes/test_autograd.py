@@ -12,7 +12,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given
 from suites.passes import autograd_routes as routes
-from suites.passes import containers
+from suites.passes import containers, hook_routes
 from suites.passes.containers import PACK
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
@@ -132,6 +132,13 @@ def test_gradients_of_inputs_alone_leave_those_of_parameters(trial: Trial, case:
     follows(trial, case, routes.OF_INPUTS)
 
 
+@requirement("autograd/penalty", SHARDED, Feature.DTENSORS, ranks=2)
+@given(case=pass_cases())
+def test_a_loss_may_take_the_parameters_too(trial: Trial, case: TrainingCase) -> None:
+    """Where the loss adds squares of the parameters, looked at before or after forward, gradients are of both."""
+    follows(trial, case, routes.PENALISED)
+
+
 # Hooks.
 
 
@@ -139,14 +146,14 @@ def test_gradients_of_inputs_alone_leave_those_of_parameters(trial: Trial, case:
 @given(case=pass_cases())
 def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, case: TrainingCase) -> None:
     """A post-accumulate-grad hook of a sharded parameter is called once a backward, with the reduced gradient there."""
-    follows(trial, case, routes.HOOKED)
+    follows(trial, case, hook_routes.HOOKED)
 
 
 @requirement("autograd/backward-hooks", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
 @given(case=pass_cases())
 def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """Full backward hooks on modules, sharded or not, are called once each while full parameters are registered."""
-    follows(trial, case, routes.BACKWARD_HOOKS)
+    follows(trial, case, hook_routes.BACKWARD_HOOKS)
 
 
 @requirement("autograd/optimizer-in-backward", SHARDED, ranks=2)
@@ -155,7 +162,7 @@ def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> No
     """Optimizers that step in post-accumulate-grad hooks give bit for bit what they give when they step afterwards."""
     after, inside = (
         [[seen["parameters"] for seen in trace if "parameters" in seen] for trace in trial.run(walk, case, route)]
-        for route in (routes.ADAM, routes.ADAM_IN_BACKWARD)
+        for route in (hook_routes.ADAM, hook_routes.ADAM_IN_BACKWARD)
     )
     for number, (want, got) in enumerate(zip(after, inside, strict=True)):
         trial.agree(f"rank {number}", got, want)
@@ -168,14 +175,14 @@ def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> No
 @in_each_way(*EARLY, blocks=3)
 def test_a_forward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
     """After an exception in forward and reset_iter_state() on the root, all is cut again and trains as unsharded."""
-    follows(trial, case, routes.BROKEN)
+    follows(trial, case, hook_routes.BROKEN)
 
 
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
 @in_each_way(*LATE, blocks=3)
 def test_a_backward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
     """After an exception in backward, reset_iter_state() on the root and zero_grad(), all is cut and trains again."""
-    follows(trial, case, routes.BROKEN)
+    follows(trial, case, hook_routes.BROKEN)
 
 
 def reset_a_child(rank: Rank, case: TrainingCase) -> None:
@@ -196,4 +203,4 @@ def test_only_the_root_can_be_reset(trial: Trial) -> None:
 @given(case=pass_cases(blocks=2, plan=(0,)))
 def test_a_reset_before_forward_changes_nothing(trial: Trial, case: TrainingCase) -> None:
     """reset_iter_state() of modules below the root before its forward, refused or not, changes nothing in training."""
-    follows(trial, case, routes.RESET_BLOCKS)
+    follows(trial, case, hook_routes.RESET_BLOCKS)

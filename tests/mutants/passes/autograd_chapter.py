@@ -204,6 +204,13 @@ def reduces_what_is_there(module: Any, output: Any) -> Any:
     return output
 
 
+def drops_direct_gradients(module: Any) -> None:
+    """Gradients that autograd gives sharded parameters by itself are zero: such hooks are called for no others."""
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(torch.zeros_like)
+
+
 ties_outputs = mutant("autograd/unused-output", tied(list))
 ties_inner_outputs = mutant("autograd/unused-output-inside", tied(tuple))
 #: Parameters without gradients get zeros.
@@ -218,6 +225,7 @@ evaluation_drops_gradients = mutant("autograd/without-gradients", drops_gradient
 inference_drops_gradients = mutant("autograd/inference-mode", drops_gradients(torch.is_inference_mode_enabled))
 needs_training_first = mutant("autograd/inference-alone", outputs(doubled_before_training, is_root))
 reduces_again = mutant("autograd/inputs-alone", outputs(reduces_what_is_there, is_root))
+knows_its_own_gradients = mutant("autograd/penalty", drops_direct_gradients)
 keeps_chunks = mutant("autograd/detached-chunks", when_alone(reduces_unless_alone))
 last_backward_only = mutant("autograd/retained-graph", keeps_last_only)
 hooks_twice = mutant("autograd/post-accumulate-hooks", hooks(twice))

@@ -1,0 +1,84 @@
+"""Routes with hooks of autograd's, with optimizers that step in them, and with resets after exceptions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suites.kit.cases import TrainingCase
+from suites.oracle.layout import local, own
+from suites.passes.autograd_routes import ALONE
+from suites.passes.pass_strategies import HowCase
+from suites.passes.passes import Found, Pass, Route
+
+
+def hooked(p: Pass) -> Found:
+    """Hooks after gradients: how often each is called in this step's backward, and whether it sees the gradient."""
+    seen: dict[str, list[Tensor]] = {}
+
+    def note(name: str, parameter: Tensor) -> None:
+        if parameter.grad is None:
+            raise ValueError(f"expected the hook of {name} to see a gradient, got none")
+        seen.setdefault(name, []).append(own(parameter.grad).clone())
+
+    named = list(p.net.named_parameters())
+    handles = [q.register_post_accumulate_grad_hook(lambda q, name=n: note(name, q)) for n, q in named]
+    p.loss(p.net(p.inputs())).backward()
+    for handle in handles:
+        handle.remove()
+    grads = {name: own(q.grad).clone() for name, q in p.net.named_parameters() if q.grad is not None}
+    yield {
+        "calls": {name: len(seen.get(name, [])) for name, _ in named},
+        "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},
+    }
+
+
+def backward_hooks(p: Pass) -> Found:
+    """Full backward hooks on all blocks: how often each is called, and the sizes of parameters it finds registered."""
+    calls: dict[str, int] = {}
+    sizes: dict[str, list[list[int]]] = {}
+
+    def note(name: str, module: nn.Module) -> None:
+        calls[name] = calls.get(name, 0) + 1
+        sizes[name] = [list(local(parameter).shape) for parameter in module.parameters()]
+
+    blocks = list(p.net.blocks.named_children())
+    handles = [block.register_full_backward_hook(lambda m, *_, name=n: note(name, m)) for n, block in blocks]
+    loss = p.loss(p.net(p.inputs().requires_grad_()))
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
+
+
+def reset_blocks(p: Pass) -> Found:
+    """A pass after blocks were reset, which may have been refused."""
+    for block in p.net.blocks:
+        with suppress(Exception):
+            p.tell(block, "reset_iter_state")
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
+def broken(case: HowCase, step: int) -> tuple[str, ...]:
+    """A pass that fails and is reset, and then one that does not."""
+    return (f"fail blocks.{case.how}", "drop", "forward", "backward")
+
+
+def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
+    """Adam that goes over parameters one by one."""
+    return torch.optim.Adam(parameters, lr=case.learning_rate, foreach=False)
+
+
+HOOKED = Route(hooked, actions=ALONE)
+BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
+RESET_BLOCKS = Route(reset_blocks, actions=ALONE)
+BROKEN = Route(actions=broken)
+#: Every step is at half the rate of the one before.
+ADAM = Route(actions=("vary", "forward", "backward"), optimizer=adam)
+ADAM_IN_BACKWARD = replace(ADAM, in_backward=True)
