@@ -85,6 +85,12 @@ def test_two_losses_go_back_through_recomputed_blocks(trial: Trial) -> None:
     follows(trial, Scenario(recompute="block", gradients="two losses"))
 
 
+@requirement("interactions/recomputed-with-hooks", SHARDED, Feature.CHECKPOINT, ranks=2)
+def test_modules_with_hooks_are_recomputed(trial: Trial) -> None:
+    """Blocks that are recomputed may have had hooks before that change their inputs and outputs."""
+    follows(trial, Scenario(modules="hooks before", recompute="block"))
+
+
 @requirement("interactions/columns-in-pairs", SHARDED, Feature.SHARD_PLACEMENT, Feature.RESHARD_TO_GROUP, ranks=4)
 def test_columns_are_kept_in_groups_of_two(trial: Trial) -> None:
     """Parameters sharded by columns may be kept in smaller groups after forward."""

@@ -43,6 +43,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "runs": _values("once", "twice", "no grad", "eval", skipped=Feature.NONE_FOR_UNUSED, method=Feature.FORWARD_METHOD),
     "wrapping": (*_values("blocks", "parts", "root", "wrapper", list=Feature.MODULE_LISTS), Value("shared")),
+    "modules": _values("plain", "hooks before", "hooks after", "backward hooks", "other forward"),
     "mesh": (
         Value("2", ranks=2),
         Value("1"),

@@ -23,6 +23,7 @@ from suites.oracle.layout import shard
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
 from suites.scenarios.bodies import BATCH, INPUTS, Held, ScenarioNet, Table, plan
+from suites.scenarios.changes import change
 from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, value
 from suites.scenarios.optimizers import optimizer
 from suites.scenarios.rules import conflict
@@ -54,6 +55,7 @@ class Scenario(Situation):
     net: str = DEFAULTS["net"]
     runs: str = DEFAULTS["runs"]
     wrapping: str = DEFAULTS["wrapping"]
+    modules: str = DEFAULTS["modules"]
     mesh: str = DEFAULTS["mesh"]
     rows: str = DEFAULTS["rows"]
     dtype: str = DEFAULTS["dtype"]
@@ -218,8 +220,9 @@ class Scenario(Situation):
         return net
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
-        """The unsharded net with its recomputation; in the policy's dtypes if ``working``."""
+        """The unsharded net with its hooks and its recomputation; in the policy's dtypes if ``working``."""
         assert isinstance(net, ScenarioNet)
+        change(net, self.modules)
         net.recompute({"block": "around"}.get(self.recompute, self.recompute))
         sharded = [name for names in plan(self.wrapping) for name in names]
         compute_in(self.policy if working else {}, net, sharded)

@@ -20,6 +20,7 @@ from harness.worlds.rank import Rank
 from suites.kit.programs import offload_policy
 from suites.oracle.sharded import FORMS, Sharded, State, played_on
 from suites.scenarios.bodies import ScenarioNet, plan
+from suites.scenarios.changes import AFTERWARDS, change
 from suites.scenarios.dimensions import ON_TWO
 from suites.scenarios.scenario import Scenario
 from suites.scenarios.script import FACTOR, MIDDLE
@@ -86,6 +87,8 @@ def placing(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Callable[[nn.Pa
 def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
     """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
     subject = rank.implementation
+    if scenario.modules not in AFTERWARDS:
+        change(net, scenario.modules)
     net.recompute(scenario.recompute)
     if scenario.tp > 1:
         layers = {"first": ColwiseParallel(), "second": RowwiseParallel()}
@@ -98,6 +101,8 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
         subject.fully_shard(modules if len(modules) > 1 else modules[0], **given)
     if scenario.runs == "method":
         subject.register_forward_method(net.get_submodule(MIDDLE), "halved")
+    if scenario.modules in AFTERWARDS:
+        change(net, scenario.modules)
     settings(scenario, net)
     return net
 

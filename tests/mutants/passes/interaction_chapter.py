@@ -59,6 +59,15 @@ def ignores_extra_state(module: nn.Module, options: Options) -> None:
         vars(each)["set_extra_state"] = lambda state: None
 
 
+def runs_forward_of_class(module: nn.Module, options: Options) -> None:
+    """A module has another forward for one call only, whatever a user has put in its place."""
+
+    def forget(module: nn.Module, _: Any) -> None:
+        vars(module).pop("forward", None)
+
+    module.register_forward_pre_hook(forget)
+
+
 def halve(module: Any, args: Any, output: Any) -> Any:
     """The same outputs, of which half the gradient comes back."""
     return (output + output.detach()) / 2 if isinstance(output, Tensor) and output.requires_grad else output
@@ -70,6 +79,7 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
 
 
 shards_no_lists = beforehand("interactions/two-ranks", ignores_lists)
+forgets_other_forwards = beforehand("interactions/two-ranks", runs_forward_of_class)
 loads_no_extra_state = beforehand("state-dict/extra-state", ignores_extra_state)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))
@@ -93,6 +103,7 @@ anything = where("interactions/any", lambda options: True)
 recomputes_once = replace(
     reference, name=name_of("interactions/recomputed-for-two-losses"), checkpoint=right.checkpoint
 )
+hooks_twice_again = replace(reference, name=name_of("interactions/recomputed-with-hooks"), checkpoint=right.checkpoint)
 
 #: What torch's own checkpoint does with a second backward.
 RAISES = ("recomputes_once",)
