@@ -21,14 +21,12 @@ def hooks(block: nn.Module) -> None:
 
 
 def backward_hooks(block: nn.Module) -> None:
-    """Gradients of outputs count twice, and that of the first input half."""
-    block.register_full_backward_pre_hook(lambda _, gradients: (gradients[0] * 2, *gradients[1:]))
-    block.register_full_backward_hook(lambda _, gradients, __: (half(gradients[0]), *gradients[1:]))
+    """Gradients of outputs count twice."""
 
+    def twice(_: nn.Module, gradients: Any) -> Any:
+        return tuple(gradient * 2 for gradient in gradients)
 
-def half(gradient: Tensor | None) -> Tensor | None:
-    """Half of a gradient; None where an input takes none."""
-    return None if gradient is None else gradient / 2
+    block.register_full_backward_pre_hook(twice)
 
 
 def other_forward(block: nn.Module) -> None:

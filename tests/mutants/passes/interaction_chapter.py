@@ -45,6 +45,19 @@ def beforehand(requirement: str, change: Callable[[nn.Module, Options], object])
     return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
 
 
+def runs_forward_of_class(module: Any, **options: Any) -> Any:
+    """The reference, whose modules have another forward for one call only, whatever a user has put in its place."""
+    assert reference.fully_shard is not None
+    sharded = reference.fully_shard(module, **options)
+
+    def forget(module: nn.Module, _: Any) -> None:
+        vars(module).pop("forward", None)
+
+    for each in module if isinstance(module, list) else [module]:
+        each.register_forward_pre_hook(forget)
+    return sharded
+
+
 def ignores_lists(module: nn.Module, options: Options) -> None:
     """Parameters in lists and dicts of parameters are taken for none of the module's."""
     held = [each for each in module.modules() if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
@@ -59,15 +72,6 @@ def ignores_extra_state(module: nn.Module, options: Options) -> None:
         vars(each)["set_extra_state"] = lambda state: None
 
 
-def runs_forward_of_class(module: nn.Module, options: Options) -> None:
-    """A module has another forward for one call only, whatever a user has put in its place."""
-
-    def forget(module: nn.Module, _: Any) -> None:
-        vars(module).pop("forward", None)
-
-    module.register_forward_pre_hook(forget)
-
-
 def halve(module: Any, args: Any, output: Any) -> Any:
     """The same outputs, of which half the gradient comes back."""
     return (output + output.detach()) / 2 if isinstance(output, Tensor) and output.requires_grad else output
@@ -79,7 +83,7 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
 
 
 shards_no_lists = beforehand("interactions/two-ranks", ignores_lists)
-forgets_other_forwards = beforehand("interactions/two-ranks", runs_forward_of_class)
+forgets_other_forwards = replace(reference, name=name_of("interactions/two-ranks"), fully_shard=runs_forward_of_class)
 loads_no_extra_state = beforehand("state-dict/extra-state", ignores_extra_state)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))

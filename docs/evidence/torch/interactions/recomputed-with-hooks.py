@@ -1,8 +1,8 @@
 """A module that is recomputed runs twice the forward pre-hooks it had before ``checkpoint`` (seen in torch 2.13.0).
 
 Run: python docs/evidence/torch/interactions/recomputed-with-hooks.py
-Expected: "[2.0] [2.0]", the gradient of a weight where a hook doubles the input of 1, without recomputation and with it.
-Got: "[2.0] [4.0]": what is kept for backward is the input as the hook left it, and the hook changes that again. It is
+Expected: "[2.0] [2.0]", the gradient of a weight where a hook doubles the input, without recomputation and with it.
+Got: "[2.0] [4.0]": what is kept for backward is the input as the hook left it, and the hook changes it once more. It is
 the same whether the module is sharded or not; a hook that is registered after ``checkpoint`` is right.
 """
 
