@@ -49,6 +49,7 @@ IMPOSSIBLE = (
     _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, update="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
     _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
+    _no("torch warns where no input takes a gradient", wrapping="wrapper", modules="backward hooks"),
     _no("no hooks run for a method", runs="method", modules=("hooks before", "hooks after", "backward hooks")),
     _no("what is offloaded stays on the CPU", offload="cpu", life="moved"),
     _no("one rank has all rows", rows=("uneven", "fewer"), mesh=UNCUT),
