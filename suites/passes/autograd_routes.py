@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.vendor.bounds import averages
 from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -203,18 +204,23 @@ def of_inputs(p: Pass) -> Found:
 
 
 def penalised(p: Pass) -> Found:
-    """A loss that also takes the squares of all parameters, as the net has them before forward or after it."""
-    before = p.batch % 2 == 0
-    penalty = squares(p.net) if before else None
-    outputs = p.net(p.inputs())
-    loss = p.loss(outputs) + (squares(p.net) if penalty is None else penalty)
-    loss.backward()
+    """A loss that also takes the squares of all parameters, as the net has them before forward or after it.
+
+    After it they may be whole, and are reduced then: with sums over ranks, that would not be the same.
+    """
+    before = p.batch % 2 == 0 or not averages()
+    penalty = squares(p) if before else None
+    loss = p.loss(p.net(p.inputs()))
+    (loss + (squares(p) if penalty is None else penalty)).backward()
     yield {"loss": loss.detach()}
 
 
-def squares(net: nn.Module) -> Tensor:
-    """The sum of the squares of all parameters, put together from what ranks have."""
-    return torch.stack([getattr(q, "full_tensor", q.clone)().square().sum() for q in net.parameters()]).sum()
+def squares(p: Pass) -> Tensor:
+    """The squares of all parameters, put together from parts on ranks; of what will be summed, a rank's share."""
+    share = 1.0 if averages() else 1 / p.case.world_size
+    own = p.net.parameters()
+    found = [q.full_tensor().square() if hasattr(q, "full_tensor") else q.square() * share for q in own]
+    return torch.stack([each.sum() for each in found]).sum()
 
 
 ALONE, ON = ("walk first",), "walk on"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -74,6 +75,7 @@ def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: Tr
 
 
 @requirement("partial-groups/within", *PARTIAL, ranks=2)
+@example(case=TrainingCase(2, Stack(2, ("linear",) * 3), dtype="float64", exact=True))
 @given(case=pass_cases(blocks=3))
 def test_a_module_of_a_list_may_run_within_another(trial: Trial, case: TrainingCase) -> None:
     """A listed module may run within another of its list, which keeps the result; a loss may be of that alone."""
