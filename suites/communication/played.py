@@ -8,38 +8,17 @@ The root alone is told to free its parameters after forward, block 0 twice its r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from harness.worlds.rank import Rank
-from suites.kit.cases import TrainingCase, as_case
+from suites.kit.cases import TrainingCase
 from suites.kit.programs import ShardedStack
 from suites.oracle.sharded import State, played_on
-from suites.oracle.training import at
-
-
-@dataclass(frozen=True)
-class ActionsCase(TrainingCase):
-    """Actions on a stack; without any, ``steps`` of training. What is ``frozen``, by name, does not train."""
-
-    acts: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """All that is done."""
-        return self.acts or super().actions
-
-    def build(self) -> nn.Sequential:
-        """The net with what is frozen."""
-        net = super().build()
-        for name in self.frozen:
-            at(net, name).requires_grad_(False)
-        return net
 
 
 @st.composite
@@ -47,15 +26,10 @@ def training_after(
     draw: st.DrawFn,
     cases: st.SearchStrategy[TrainingCase],
     acts: Callable[[TrainingCase], st.SearchStrategy[Iterable[str]]],
-) -> ActionsCase:
+) -> TrainingCase:
     """Any of the cases, with actions before its training that are drawn for it."""
     case = draw(cases)
-    return as_case(ActionsCase, case, acts=(*draw(acts(case)), *case.actions))
-
-
-def doing(cases: st.SearchStrategy[TrainingCase], *acts: str) -> st.SearchStrategy[ActionsCase]:
-    """Any of the cases, with these actions in place of its training."""
-    return cases.map(lambda case: as_case(ActionsCase, case, acts=acts))
+    return replace(case, acts=(*draw(acts(case)), *case.actions))
 
 
 def each_unit(case: TrainingCase) -> list[str]:

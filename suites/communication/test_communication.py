@@ -18,10 +18,10 @@ from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import own_collectives
-from suites.communication.played import ActionsCase, doing, each_unit, play, play_recomputed, training_after
+from suites.communication.played import each_unit, play, play_recomputed, training_after
 from suites.communication.talk import Kind, says
 from suites.kit import expected_collectives as wire
-from suites.kit.cases import Stack, TrainingCase, as_case
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
@@ -34,22 +34,25 @@ from suites.oracle.situation import PASS
 SHARDED, APART, OWN = Feature.FULLY_SHARD, Feature.SEPARATE_GROUP, Feature.CUSTOM_COLLECTIVES
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.
 RICH = TrainingCase(2, Stack(3, ("linear", "mlp", "nested"), 1), (0, 1), reshard_after_forward=True)
+#: Two passes, of which the second counts.
+TWICE = (*PASS, "drop", *PASS)
 #: A net whose first block is sharded by itself, and is linear: its gradient needs its input, and not its weight.
-linear_first = training_cases(exact=True, dtype="float64", reshard_after_forward=True).map(
+linear_first = training_cases(
+    exact=True, dtype="float64", reshard_after_forward=True, acts=("set unshard_in_backward False in 0", *TWICE)
+).map(
     lambda case: replace(
         case,
         net=replace(case.net, blocks=("linear", *case.net.blocks)),
         sharded=(0, *(place + 1 for place in case.sharded)),
     )
 )
-#: Two passes, of which the second counts.
-TWICE = (*PASS, "drop", *PASS)
 #: The same, but for a forward without gradients before the one that counts.
 AFTER_EVALUATION = (*PASS, "drop", "look", *PASS)
 TWO_FORWARDS = (*PASS, "drop", "forward", "forward", "backward all")
+BY_HAND = (*PASS, "drop", "forward", "reshard", "backward")
 WITH_UNUSED = ("set reduce_scatter_unused_params True", *TWICE)
 #: One weight in float32, whose average may be taken by the collective.
-TINY = ActionsCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
+TINY = TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
 NEXT = replace(TINY, dtype="float64", exact=False)
 
 
@@ -59,7 +62,7 @@ def frozen_cases(draw: st.DrawFn) -> Any:
     case = draw(training_cases(steps=2))
     names = [name for name, _ in case.build().named_parameters()][:-1]
     frozen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)) if names else []
-    return as_case(ActionsCase, case, frozen=tuple(frozen))
+    return replace(case, net=replace(case.net, frozen=tuple(frozen)))
 
 
 def set_on_all(setting: str) -> Any:
@@ -122,53 +125,53 @@ def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: Training
 @requirement("communication/set-later", SHARDED, ranks=2)
 @each(NEXT, acts=[(setting, *TWICE) for setting in RESHARDING])
 @given_half(case=set_later_cases)
-def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: ActionsCase) -> None:
+def test_resharding_set_later_changes_what_backward_gathers(trial: Trial, case: TrainingCase) -> None:
     """After set_reshard_after_forward backward gathers as if that had been asked for, of the root alone or of all."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/by-hand", SHARDED, ranks=2)
-@given_half(case=doing(training_cases(reshard_after_forward=False), *PASS, "drop", "forward", "reshard", "backward"))
-def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: ActionsCase) -> None:
+@given_half(case=training_cases(reshard_after_forward=False, acts=BY_HAND))
+def test_what_is_resharded_by_hand_is_gathered_in_backward(trial: Trial, case: TrainingCase) -> None:
     """A group that forward kept, and that is resharded explicitly, is gathered once in backward."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/not-in-backward", SHARDED, ranks=2)
-@given_half(case=doing(linear_first, "set unshard_in_backward False in 0", *TWICE))
-def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: ActionsCase) -> None:
+@given_half(case=linear_first)
+def test_what_backward_does_not_need_is_not_gathered(trial: Trial, case: TrainingCase) -> None:
     """After set_unshard_in_backward(False) backward does not gather that group, and its gradients are right."""
     agrees(trial, communicates(trial, case, "backward"), expected(case))
 
 
 @requirement("communication/forward-twice", SHARDED, ranks=2)
 @example(case=replace(NEXT, acts=TWO_FORWARDS))
-@given_half(case=doing(training_cases(), *TWO_FORWARDS))
-def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: ActionsCase) -> None:
+@given_half(case=training_cases(acts=TWO_FORWARDS))
+def test_a_second_forward_gathers_what_the_first_one_freed(trial: Trial, case: TrainingCase) -> None:
     """Of two forwards before one backward, the second gathers again only what the first one freed."""
     communicates(trial, case, "forward")
 
 
 @requirement("communication/after-evaluation", SHARDED, ranks=2)
 @example(case=replace(NEXT, net=Stack(2, ("linear", "linear")), sharded=(0, 1), acts=AFTER_EVALUATION))
-@given_half(case=doing(training_cases(), *AFTER_EVALUATION))
-def test_an_evaluation_leaves_nothing_to_gather_in_backward(trial: Trial, case: ActionsCase) -> None:
+@given_half(case=training_cases(acts=AFTER_EVALUATION))
+def test_an_evaluation_leaves_nothing_to_gather_in_backward(trial: Trial, case: TrainingCase) -> None:
     """After a forward without gradients, backward gathers and reduces each group once, as it does without."""
     communicates(trial, case, "backward")
 
 
 @requirement("communication/frozen", SHARDED, ranks=2)
-@example(case=replace(NEXT, net=Stack(1, ("linear", "linear"), 1, False), steps=2, frozen=("0.weight",)))
+@example(case=replace(NEXT, net=Stack(1, ("linear", "linear"), 1, False, ("0.weight",)), steps=2))
 @given_half(case=frozen_cases())
-def test_frozen_parameters_are_not_reduced(trial: Trial, case: ActionsCase) -> None:
+def test_frozen_parameters_are_not_reduced(trial: Trial, case: TrainingCase) -> None:
     """Reduce-scatters hold the gradients of trained parameters only, and a group without any has none."""
     communicates(trial, case, "backward", "reductions")
 
 
 @requirement("communication/unused", SHARDED, Feature.UNUSED_PARAMETERS, ranks=2)
-@example(case=as_case(ActionsCase, RICH, acts=WITH_UNUSED))
-@given_half(case=doing(training_cases(), *WITH_UNUSED))
-def test_reducing_what_is_not_used_takes_no_more_messages(trial: Trial, case: ActionsCase) -> None:
+@example(case=replace(RICH, acts=WITH_UNUSED))
+@given_half(case=training_cases(acts=WITH_UNUSED))
+def test_reducing_what_is_not_used_takes_no_more_messages(trial: Trial, case: TrainingCase) -> None:
     """Where gradients of unused parameters are reduced too, backward gathers and reduces each group no more often."""
     communicates(trial, case, "backward")
 
@@ -220,7 +223,7 @@ def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCa
 @requirement("communication/group-apart-trains", SHARDED, APART, ranks=2)
 @example(case=replace(TINY, acts=("set separate_reduce_scatter_group True", *TINY.actions)))
 @given_half(case=set_on_all("separate_reduce_scatter_group True"))
-def test_a_group_of_their_own_changes_no_result(trial: Trial, case: ActionsCase) -> None:
+def test_a_group_of_their_own_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With reductions in a group of their own training is the unsharded model's."""
     follows(trial, play, expected(case))
 
@@ -234,7 +237,7 @@ FLOATS = replace(TINY, acts=(f"set {WITH_MEMORY}", *TINY.actions))
 @example(case=FLOATS)
 @example(case=replace(FLOATS, dtype="float64"))
 @given_half(case=set_on_all(WITH_MEMORY))
-def test_memory_of_the_group_changes_no_result(trial: Trial, case: ActionsCase) -> None:
+def test_memory_of_the_group_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """With buffers of the process group, or ordinary ones where it has none, training is the unsharded model's."""
     follows(trial, play, expected(case))
 
@@ -248,7 +251,7 @@ def test_memory_of_the_group_is_refused_for_custom_collectives(trial: Trial) -> 
 @requirement("communication/input-buffers", SHARDED, Feature.INPUT_BUFFERS, ranks=2)
 @each(TINY, acts=[(f"set reduce_scatter_max_input_buffers {room}", *TINY.actions) for room in (1, 2, 3)])
 @given_half(case=room_cases)
-def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: ActionsCase) -> None:
+def test_room_for_inputs_of_reductions_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """However many inputs of reductions each module may keep in memory, training is the unsharded model's."""
     follows(trial, play, expected(case))
 

@@ -15,7 +15,7 @@ from suites.communication import ladder as steps
 from suites.communication import ladder_programs as programs
 from suites.communication.ladder import LadderCase, Rungs, ladders, only, precedes
 from suites.communication.ladder_programs import comes_in_order
-from suites.communication.played import ActionsCase, doing, play, training_after
+from suites.communication.played import play, training_after
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given_half, stacks, training_cases
@@ -120,16 +120,16 @@ SMALL = stacks(most_blocks=2, largest=4, buffers=False).flatmap(
 
 
 @requirement("prefetch/of-no-use", SHARDED, PREFETCH, ranks=2)
-@example(case=ActionsCase(2, NET, (0, 1), "float64", True, acts=(*FINISHED, *(*PASS, "step", "drop") * 2)))
+@example(case=TrainingCase(2, NET, (0, 1), "float64", True, acts=(*FINISHED, *(*PASS, "step", "drop") * 2)))
 @given_half(case=training_after(SMALL, programs.anything_ahead))
-def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: ActionsCase) -> None:
+def test_gathering_the_wrong_modules_ahead_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """Whatever modules are gathered ahead in backward, finished ones included, training is the unsharded model's."""
     follows(trial, play, expected(case))
 
 
 @requirement("prefetch/by-hand", SHARDED, Feature.UNSHARD, Feature.ONE_MESSAGE, ranks=2)
-@given_half(case=doing(training_cases(exact=True), *PASS))
-def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: ActionsCase) -> None:
+@given_half(case=training_cases(exact=True, acts=PASS))
+def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, case: TrainingCase) -> None:
     """unshard(async_op=True) of every module is used by forward, and disturbs no other collective under way."""
     total = float(sum(range(case.world_size)))
     found = trial.run(programs.unsharded_by_hand, case)
@@ -144,7 +144,7 @@ def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_modules_that_are_not_sharded_cannot_be_gathered_ahead(trial: Trial, direction: str) -> None:
     """Listing a module that is not sharded raises an error that asks for a sharded one."""
-    case = ActionsCase(2, NET, acts=(f"ahead {direction} root 0",))
+    case = TrainingCase(2, NET, acts=(f"ahead {direction} root 0",))
     trial.refuses(play, case, "FSDPModule", "fully_shard", "sharded", error=TYPE_ERRORS)
 
 

@@ -24,9 +24,9 @@ from suites.oracle.situation import PASS
 #: These cut parameters; the capital ones are called by their names in ``Strategies.shard``.
 CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
 
-Call = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
+Composable = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
-Function = Call | Strategy
+Function = Composable | Strategy
 Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated", "compiled"]
 
 
@@ -74,7 +74,7 @@ class Composite(Stack):
 
 
 @dataclass(frozen=True)
-class Act(Case):
+class Call(Case):
     """One call: ``function`` on the module called ``place``, after those inside it whose class is named ``chosen``.
 
     Where a policy chooses them, it chooses by class, or is a ``plain`` function of a module.
@@ -95,7 +95,7 @@ PASSES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ComposedCase(TrainingCase):
-    """Some steps of training a net to which ``acts`` are applied in order, by a route that changes no result.
+    """Some steps of training a net to which ``calls`` are applied in order, by a route that changes no result.
 
     Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight; ``cast``
     builds in float64 and casts what is composed; ``method`` runs forward by another method; ``prefetch`` tells each
@@ -104,7 +104,7 @@ class ComposedCase(TrainingCase):
     """
 
     net: Composite
-    acts: tuple[Act, ...] = ()
+    calls: tuple[Call, ...] = ()
     same_inputs: bool = False
     adam: bool = False
     set_to_none: bool = True
@@ -112,8 +112,8 @@ class ComposedCase(TrainingCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The passes of each step."""
-        return (*PASSES.get(self.route, PASS), "step", "drop" if self.set_to_none else "zero") * self.steps
+        """All that is done; if nothing is said, the passes of each step."""
+        return self.acts or (*PASSES.get(self.route, PASS), "step", "drop" if self.set_to_none else "zero") * self.steps
 
     def shown(self, place: int) -> Sequence[str]:
         """All as usual, but for the gradients of a batch that is not reduced: they are a rank's own, or not there."""
@@ -145,53 +145,53 @@ class ComposedCase(TrainingCase):
         return torch.optim.SGD(parameters, lr=self.learning_rate, foreach=False)
 
     def numbers(self, shape: tuple[int, ...], *salt: int) -> Tensor:
-        """Data of a rank, which ends ``salt``; where no act takes care of a parameter, all must have the same."""
+        """Data of a rank, which ends ``salt``; where no call takes care of a parameter, all must have the same."""
         *what, rank = salt
         return super().numbers(shape, *what, 0 if self.same_inputs or not all(spread_by(self).values()) else rank)
 
     def divisor_of_sum(self, name: str) -> float:
-        """One; where no act takes care of a parameter, ranks have the same gradient, and none is added."""
+        """One; where no call takes care of a parameter, ranks have the same gradient, and none is added."""
         return 1.0 if spread_by(self)[name] else self.world_size
 
 
 #: Bottom-up, a comma per level of the tree; f: fully_shard, r: replicate, m: explicit, a: what a policy chooses, too.
-NESTINGS: dict[str, tuple[Act, ...]] = {
-    "1fm,1r": (Act("fully_shard", "0"), Act("replicate")),
-    "1r,1fm": (Act("replicate", "1"), Act("fully_shard")),
-    "1r,1fa": (Act("replicate", "1"), Act("fully_shard", chosen="Unit")),
-    "1r1fm,1fm": (Act("replicate", "1"), Act("fully_shard", "2"), Act("fully_shard")),
-    "1r1fa,1fm": (Act("replicate", "1"), Act("fully_shard", "2", chosen="Linear"), Act("fully_shard")),
+NESTINGS: dict[str, tuple[Call, ...]] = {
+    "1fm,1r": (Call("fully_shard", "0"), Call("replicate")),
+    "1r,1fm": (Call("replicate", "1"), Call("fully_shard")),
+    "1r,1fa": (Call("replicate", "1"), Call("fully_shard", chosen="Unit")),
+    "1r1fm,1fm": (Call("replicate", "1"), Call("fully_shard", "2"), Call("fully_shard")),
+    "1r1fa,1fm": (Call("replicate", "1"), Call("fully_shard", "2", chosen="Linear"), Call("fully_shard")),
     "1fm1fm,1r1r,1fm": (
-        Act("fully_shard", "1.0"),
-        Act("fully_shard", "2.0"),
-        Act("replicate", "1"),
-        Act("replicate", "2"),
-        Act("fully_shard"),
+        Call("fully_shard", "1.0"),
+        Call("fully_shard", "2.0"),
+        Call("replicate", "1"),
+        Call("replicate", "2"),
+        Call("fully_shard"),
     ),
 }
 
 
-def nesting(name: str, by_policy: bool = False) -> tuple[Act, ...]:
+def nesting(name: str, by_policy: bool = False) -> tuple[Call, ...]:
     """The calls of a nesting; with ``by_policy``, policies do the choosing."""
-    acts = NESTINGS[name]
-    return tuple(replace(act, function="FULL_SHARD") if by_policy and act.chosen else act for act in acts)
+    calls = NESTINGS[name]
+    return tuple(replace(call, function="FULL_SHARD") if by_policy and call.chosen else call for call in calls)
 
 
-def chosen(net: nn.Module, act: Act, taken: Iterable[str]) -> list[str]:
-    """The modules that an act is meant for, children before parents and its own place last, but for those ``taken``."""
-    top = net.get_submodule(act.place)
-    inside = [name for name, module in top.named_modules() if name and type(module).__name__.endswith(act.chosen)]
-    below = [f"{act.place}.{name}".lstrip(".") for name in reversed(inside)] if act.chosen else []
-    return [*(name for name in below if name not in taken), act.place]
+def chosen(net: nn.Module, call: Call, taken: Iterable[str]) -> list[str]:
+    """The modules that a call is meant for, children before parents and its own place last, but for those ``taken``."""
+    top = net.get_submodule(call.place)
+    inside = [name for name, module in top.named_modules() if name and type(module).__name__.endswith(call.chosen)]
+    below = [f"{call.place}.{name}".lstrip(".") for name in reversed(inside)] if call.chosen else []
+    return [*(name for name in below if name not in taken), call.place]
 
 
 @lru_cache(maxsize=64)
 def spread_by(case: ComposedCase) -> dict[str, str]:
     """By the names of parameters, the function that spreads each: that of the innermost module; else ``""``."""
     net, functions = case.build(), dict[str, str]()
-    for act in case.acts:
-        if act.function != "checkpoint":
-            functions.update(dict.fromkeys(chosen(net, act, functions), act.function))
+    for call in case.calls:
+        if call.function != "checkpoint":
+            functions.update(dict.fromkeys(chosen(net, call, functions), call.function))
     names = [name for name, _ in net.named_parameters()]
     return {name: next((functions[up] for up in upwards(name) if up in functions), "") for name in names}
 
@@ -210,7 +210,7 @@ def forms(case: ComposedCase) -> dict[str, str]:
 
 def forms_after_forward(case: ComposedCase) -> dict[str, str]:
     """The form of each parameter between forward and backward, but for the root's where it may be either."""
-    [function] = {act.function for act in case.acts}
+    [function] = {call.function for call in case.calls}
     if function in ("SHARD_GRAD_OP", "NO_SHARD"):
         return dict.fromkeys(forms(case), "whole")
     units = tuple(f"{unit}." for unit in case.net.units)

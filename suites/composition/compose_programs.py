@@ -16,7 +16,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
-from suites.composition.compose import Act, ComposedCase, chosen
+from suites.composition.compose import Call, ComposedCase, chosen
 from suites.kit.cases import SPREAD
 from suites.kit.programs import data_mesh, gradients, introspection, layouts, loss_of
 from suites.kit.registered import fact
@@ -30,16 +30,16 @@ from suites.oracle.situation import PASS
 def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
     """Build the net and apply what the case says."""
     net = case.build().to(rank.device)
-    for place in sorted({act.place for act in case.acts if act.place}) if case.route == "compiled" else ():
+    for place in sorted({call.place for call in case.calls if call.place}) if case.route == "compiled" else ():
         compiled(net.get_submodule(place))
     taken: list[str] = []
-    for act in case.acts:
-        places = chosen(net, act, taken)
-        if act.function.isupper():
-            shard_by_strategy(rank, case, net, act)
-        for place in places if not act.function.isupper() else ():
-            call(rank, case, act.function, net.get_submodule(place))
-        taken += places if act.function != "checkpoint" else ()
+    for call in case.calls:
+        places = chosen(net, call, taken)
+        if call.function.isupper():
+            shard_by_strategy(rank, case, net, call)
+        for place in places if not call.function.isupper() else ():
+            called(rank, case, call.function, net.get_submodule(place))
+        taken += places if call.function != "checkpoint" else ()
     return net
 
 
@@ -51,7 +51,7 @@ def compiled(module: nn.Module) -> None:
     module.compile(backend="eager")  # what is traced is the same, and nothing is generated
 
 
-def call(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:
+def called(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:
     """What one function of the implementation returns for one module."""
     function: Callable[..., Any] = getattr(rank.implementation, name)
     options: dict[str, Any] = {}
@@ -62,14 +62,14 @@ def call(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:
     return function(module, **options)
 
 
-def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, act: Act) -> None:
+def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, call: Call) -> None:
     """Let the implementation's own policy choose, and its strategy spread; without a policy, over the default mesh."""
     strategies = rank.implementation.strategies
-    module, over = net.get_submodule(act.place), data_mesh(rank, case)
-    mesh = None if over.ndim == 1 and not act.chosen else over
-    classes = {type(each) for each in module.modules() if type(each).__name__ == act.chosen}
-    policy = (lambda each: isinstance(each, tuple(classes))) if act.plain else strategies.module_policy(classes)
-    strategies.shard(module, policy if act.chosen else None, act.function, mesh)
+    module, over = net.get_submodule(call.place), data_mesh(rank, case)
+    mesh = None if over.ndim == 1 and not call.chosen else over
+    classes = {type(each) for each in module.modules() if type(each).__name__ == call.chosen}
+    policy = (lambda each: isinstance(each, tuple(classes))) if call.plain else strategies.module_policy(classes)
+    strategies.shard(module, policy if call.chosen else None, call.function, mesh)
 
 
 class Composed(Resting):
@@ -82,7 +82,7 @@ class Composed(Resting):
             asks_for(Feature.CONVERSION)
         net: Any = applied(rank, replace(case, dtype="float64") if case.route == "cast" else case)
         if case.route == "prefetch":
-            below = sorted(act.place for act in case.acts if act.place)
+            below = sorted(call.place for call in case.calls if call.place)
             for one, following in pairwise([net, *(net.get_submodule(place) for place in below)]):
                 one.set_modules_to_forward_prefetch([following])
                 following.set_modules_to_backward_prefetch([one])
@@ -92,8 +92,8 @@ class Composed(Resting):
 
     def switch(self, _: str, value: bool) -> None:
         """Say of everything that is spread whether its gradients are synchronised."""
-        for act in self.case.acts:
-            spread = self.net.get_submodule(act.place)
+        for call in self.case.calls:
+            spread = self.net.get_submodule(call.place)
             if not hasattr(spread, "set_requires_gradient_sync"):
                 asks_for(Feature.ACCUMULATION)
             spread.set_requires_gradient_sync(value)
@@ -110,7 +110,7 @@ class Composed(Resting):
         """Whether the modules to which something was applied are of the class that they gain."""
         asks_for(Feature.MODULE_CLASS)
         kind = self.rank.implementation.module_class
-        return {act.place: isinstance(self.net.get_submodule(act.place), kind) for act in self.case.acts}
+        return {call.place: isinstance(self.net.get_submodule(call.place), kind) for call in self.case.calls}
 
     def see_managed(self) -> list[str]:
         """The names of the modules that ``fully_shard`` of the root would manage now."""
@@ -130,8 +130,8 @@ def trains(trial: Trial, case: ComposedCase) -> None:
 def returns(rank: Rank, case: ComposedCase) -> list[bool]:
     """Whether each call returns the very module that it is given."""
     net = case.build().to(rank.device)
-    modules = [(act, net.get_submodule(act.place)) for act in case.acts]
-    return [call(rank, case, act.function, module) is module for act, module in modules]
+    modules = [(call, net.get_submodule(call.place)) for call in case.calls]
+    return [called(rank, case, call.function, module) is module for call, module in modules]
 
 
 def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, Any]]:

@@ -57,7 +57,7 @@ def expected_managed(case: ComposedCase) -> list[str]:
     """The modules outside everything that was taken."""
     net = case.build()
     names = {module: name for name, module in net.named_modules()}
-    return sorted(names[module] for module in modules_outside(net, [act.place for act in case.acts]))
+    return sorted(names[module] for module in modules_outside(net, [call.place for call in case.calls]))
 
 
 def wrong(rank: Rank, case: ComposedCase, how: str) -> None:

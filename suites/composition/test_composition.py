@@ -14,7 +14,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
-from suites.composition.compose import NESTINGS, Act, ComposedCase, forms, forms_after_forward, nesting
+from suites.composition.compose import NESTINGS, Call, ComposedCase, forms, forms_after_forward, nesting
 from suites.composition.compose_programs import Composed, state_of_each_type, trains
 from suites.composition.compose_strategies import (
     PLACES,
@@ -47,12 +47,13 @@ MIXED = (Feature.FULLY_SHARD, Feature.REPLICATE)
 PLAIN = ComposedCase(world_size=2, net=SMALL, dtype="float64", steps=2)
 OWN = replace(PLAIN, net=replace(SMALL, own=True))
 #: The strategies that need one axis alone.
-BY_STRATEGY = tuple((Act(strategy, "", "Unit"),) for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))
-RECOMPUTE_INNER = tuple(Act("checkpoint", f"{unit}.0") for unit in UNITS)
+BY_STRATEGY = tuple((Call(strategy, "", "Unit"),) for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))
+BY_UNITS = (*(Call("fully_shard", unit) for unit in UNITS), Call("fully_shard"))
+RECOMPUTE_INNER = tuple(Call("checkpoint", f"{unit}.0") for unit in UNITS)
 
 
 @requirement("composition/checkpoint-same-module", *RECOMPUTED, ranks=2, source="B1")
-@example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("fully_shard", "1", "Linear"))))
+@example(case=replace(PLAIN, calls=(Call("checkpoint", "1"), Call("fully_shard", "1", "Linear"))))
 @given(case=composed(same_module()))
 def test_checkpoint_and_fully_shard_on_one_module_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Given to both checkpoint and fully_shard, in either order, a module trains as the plain one."""
@@ -60,7 +61,7 @@ def test_checkpoint_and_fully_shard_on_one_module_train_as_unsharded(trial: Tria
 
 
 @requirement("composition/checkpoint-inside", *RECOMPUTED, ranks=2, source="B2")
-@example(case=replace(PLAIN, acts=(*(Act("fully_shard", unit) for unit in UNITS), *RECOMPUTE_INNER)))
+@example(case=replace(PLAIN, calls=(*(Call("fully_shard", unit) for unit in UNITS), *RECOMPUTE_INNER)))
 @given(case=composed(inside_sharded()))
 def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Sharded modules of which a part is recomputed train as the plain ones, with or without a sharded root."""
@@ -68,7 +69,7 @@ def test_checkpoint_inside_sharded_modules_trains_as_unsharded(trial: Trial, cas
 
 
 @requirement("composition/checkpoint-under-root", *RECOMPUTED, ranks=2, source="B5")
-@example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("fully_shard"))))
+@example(case=replace(OWN, calls=(*RECOMPUTE_INNER, Call("fully_shard"))))
 @given(case=composed(under_root("fully_shard"), net=ROOTED))
 def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A sharded root with parameters of its own, and recomputed modules below, trains as the plain net."""
@@ -76,7 +77,7 @@ def test_checkpoint_under_a_sharded_root_trains_as_unsharded(trial: Trial, case:
 
 
 @requirement("composition/compiled", Feature.FULLY_SHARD, level="should", ranks=2)
-@example(case=replace(OWN, route="compiled", acts=(*(Act("fully_shard", unit) for unit in UNITS), Act("fully_shard"))))
+@example(case=replace(OWN, route="compiled", calls=BY_UNITS))
 @given(case=composed(some("fully_shard", UNITS), route="compiled", steps=1))
 def test_modules_that_are_compiled_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Modules that torch.compile has compiled in place before they are sharded train as the plain ones."""
@@ -84,8 +85,8 @@ def test_modules_that_are_compiled_train_as_unsharded(trial: Trial, case: Compos
 
 
 @requirement("composition/adam", *RECOMPUTED, ranks=2, source="B0")
-@example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("fully_shard")), adam=True, set_to_none=False))
-@example(case=replace(PLAIN, dtype="float32", acts=(Act("checkpoint", "1"), Act("fully_shard")), adam=True))
+@example(case=replace(OWN, calls=(*RECOMPUTE_INNER, Call("fully_shard")), adam=True, set_to_none=False))
+@example(case=replace(PLAIN, dtype="float32", calls=(Call("checkpoint", "1"), Call("fully_shard")), adam=True))
 @given(case=composed(under_root("fully_shard") | inside_sharded(), adam=True, set_to_none=st.booleans()))
 def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: ComposedCase) -> None:
     """Adam, with gradients set to None or to zero between steps, trains a composed net as the plain one."""
@@ -93,7 +94,7 @@ def test_adam_trains_composed_nets_as_unsharded_ones(trial: Trial, case: Compose
 
 
 @requirement("composition/nestings", *MIXED, ranks=2, source="B7")
-@each(PLAIN, acts=NESTINGS.values())
+@each(PLAIN, calls=NESTINGS.values())
 @given(case=nestings())
 def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """However replicate and fully_shard are nested, the loss, gradients and parameters are the plain net's."""
@@ -101,8 +102,8 @@ def test_nestings_of_replicate_and_fully_shard_train_as_unsharded(trial: Trial, 
 
 
 @requirement("composition/replicated-rest", *MIXED, ranks=2, source="B4")
-@example(case=replace(OWN, acts=(*(Act("fully_shard", unit, "Linear") for unit in UNITS), Act("replicate"))))
-@given(case=applying(Act("fully_shard", "1", "Linear"), Act("fully_shard", "2"), Act("replicate"), net=ROOTED))
+@example(case=replace(OWN, calls=(*(Call("fully_shard", unit, "Linear") for unit in UNITS), Call("replicate"))))
+@given(case=applying(Call("fully_shard", "1", "Linear"), Call("fully_shard", "2"), Call("replicate"), net=ROOTED))
 def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: ComposedCase) -> None:
     """Above sharded modules, replicate keeps all other parameters whole, and only them, with averaged gradients."""
     sees(trial, Composed, case, PASS, forms=forms(case))
@@ -110,7 +111,7 @@ def test_replicate_takes_what_is_outside_sharded_modules(trial: Trial, case: Com
 
 
 @requirement("composition/siblings", *MIXED, ranks=2, source="B6")
-@example(case=replace(PLAIN, acts=(Act("fully_shard", "0"), Act("replicate", "1"), Act("fully_shard", "2"))))
+@example(case=replace(PLAIN, calls=(Call("fully_shard", "0"), Call("replicate", "1"), Call("fully_shard", "2"))))
 @given(case=composed(siblings(), net=THREE))
 def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: ComposedCase) -> None:
     """Modules of one net given to fully_shard and to replicate, side by side, train as the plain ones."""
@@ -118,7 +119,7 @@ def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: Compos
 
 
 @requirement("composition/refuses-both", *MIXED, source="B6")
-@given(case=composed(st.sampled_from(["", *PLACES]).map(lambda at: (Act("fully_shard", at), Act("replicate", at)))))
+@given(case=composed(st.sampled_from(["", *PLACES]).map(lambda at: (Call("fully_shard", at), Call("replicate", at)))))
 def test_replicate_refuses_what_is_sharded(trial: Trial, case: ComposedCase) -> None:
     """Given a module that is fully sharded, replicate raises an error that says what is in its way."""
     trial.refuses(Composed.play, case, "replicate", "fully_shard", "sharded", "FSDPModule")
@@ -144,8 +145,8 @@ def test_state_dicts_of_mixed_nets_keep_the_forms_of_parameters(trial: Trial, ca
 
 
 @requirement("composition/policy-checkpoint", *RECOMPUTED, BY_POLICY, ranks=2, source="B1 B5")
-@example(case=replace(PLAIN, acts=(Act("checkpoint", "1"), Act("FULL_SHARD", "1", "Linear"))))
-@example(case=replace(OWN, acts=(*RECOMPUTE_INNER, Act("NO_SHARD"))))
+@example(case=replace(PLAIN, calls=(Call("checkpoint", "1"), Call("FULL_SHARD", "1", "Linear"))))
+@example(case=replace(OWN, calls=(*RECOMPUTE_INNER, Call("NO_SHARD"))))
 @given(case=composed(same_module("FULL_SHARD", ["Linear"]) | under_root("NO_SHARD"), net=ROOTED))
 def test_recomputed_modules_sharded_by_policy_train_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """A module given to checkpoint and, with a policy or under NO_SHARD, sharded by it or above trains as plain."""
@@ -153,7 +154,7 @@ def test_recomputed_modules_sharded_by_policy_train_as_unsharded(trial: Trial, c
 
 
 @requirement("composition/policy-replicated-rest", *MIXED, BY_POLICY, ranks=2, source="B4")
-@given(case=applying(*(Act("FULL_SHARD", unit, "Linear") for unit in UNITS), Act("replicate"), net=ROOTED))
+@given(case=applying(*(Call("FULL_SHARD", unit, "Linear") for unit in UNITS), Call("replicate"), net=ROOTED))
 def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial, case: ComposedCase) -> None:
     """Above modules sharded by policy, replicate keeps the other parameters whole, and averages their gradients."""
     sees(trial, Composed, case, PASS, forms=forms(case))
@@ -161,8 +162,8 @@ def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial,
 
 
 @requirement("composition/policy-nestings", *MIXED, BY_POLICY, ranks=2, source="B7")
-@example(case=replace(PLAIN, acts=nesting("1r,1fa", by_policy=True)))
-@example(case=replace(PLAIN, acts=nesting("1r1fa,1fm", by_policy=True)))
+@example(case=replace(PLAIN, calls=nesting("1r,1fa", by_policy=True)))
+@example(case=replace(PLAIN, calls=nesting("1r1fa,1fm", by_policy=True)))
 @given(case=nestings(by_policy=True))
 def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCase) -> None:
     """A policy leaves modules alone that replicate has taken, and the nested net trains as the plain one."""
@@ -170,8 +171,8 @@ def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCas
 
 
 @requirement("composition/strategies", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B1 B5")
-@example(case=replace(PLAIN, acts=(Act("HYBRID_SHARD", "", "Unit"),), mesh=(2, 1)))
-@each(PLAIN, acts=BY_STRATEGY)
+@example(case=replace(PLAIN, calls=(Call("HYBRID_SHARD", "", "Unit"),), mesh=(2, 1)))
+@each(PLAIN, calls=BY_STRATEGY)
 @given(case=strategy_cases())
 def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) -> None:
     """Under every strategy, with any policy, ranks hold the right parts of what the plain net's training gives."""
@@ -179,7 +180,7 @@ def test_every_strategy_trains_as_unsharded(trial: Trial, case: ComposedCase) ->
 
 
 @requirement("composition/strategies-after-forward", Feature.FULLY_SHARD, BY_POLICY, ranks=2, source="B5")
-@each(PLAIN, acts=BY_STRATEGY)
+@each(PLAIN, calls=BY_STRATEGY)
 @given(case=strategy_cases(policy="Unit"))
 def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: ComposedCase) -> None:
     """From forward to backward, SHARD_GRAD_OP and NO_SHARD keep all whole, the others have what a policy chose cut."""
@@ -189,7 +190,7 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
-@example(case=replace(PLAIN, acts=(Act("FULL_SHARD", "1", "Linear"), Act("NO_SHARD", "2"))))
+@example(case=replace(PLAIN, calls=(Call("FULL_SHARD", "1", "Linear"), Call("NO_SHARD", "2"))))
 @given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, full ones whole plain tensors only, and can be loaded."""

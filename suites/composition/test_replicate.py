@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.composition.compose import Act, ComposedCase
+from suites.composition.compose import Call, ComposedCase
 from suites.composition.compose_programs import Composed, communicated, returns, trains, waiting
 from suites.composition.compose_strategies import ALTERNATING, ROOTED, SMALL, composed, mixed, replicas, routes
 from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, wrong
@@ -29,7 +29,7 @@ DTENSORS = Feature.REPLICATE_FSDP
 PLAIN, OF_DTENSORS = replicas("replicate"), replicas("replicate_fsdp")
 #: Two ranks and two steps, two blocks replicated before the root.
 SOME = ComposedCase(world_size=2, net=replace(SMALL, own=True), dtype="float64")
-SOME_DTENSORS = replace(SOME, acts=(Act("replicate_fsdp", "0"), Act("replicate_fsdp", "2"), Act("replicate_fsdp")))
+SOME_DTENSORS = replace(SOME, calls=(Call("replicate_fsdp", "0"), Call("replicate_fsdp", "2"), Call("replicate_fsdp")))
 #: Two ranks on an axis that is named for shards, alone or beside one for replicas.
 SHARDS = SpmdCase(2, Stack(2, ("mlp",), 1), replicates=True)
 SHARDS_AND_REPLICAS = replace(
@@ -41,7 +41,7 @@ TP: list[Mesh] = [({"dp": dp, "tp": tp}, (), ("dp",)) for dp, tp in [(2, 2), (2,
 
 
 @requirement("replicate/parity", REPLICATE, ranks=2)
-@example(case=replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "2"), Act("replicate"))))
+@example(case=replace(SOME, calls=(Call("replicate", "0"), Call("replicate", "2"), Call("replicate"))))
 @given(case=PLAIN)
 def test_replicas_train_as_the_plain_net(trial: Trial, case: ComposedCase) -> None:
     """Replicas that see a batch each train as the plain net with the mean of their gradients, on every rank alike."""
@@ -56,7 +56,7 @@ def test_replicate_returns_the_module_and_keeps_its_state_dict(trial: Trial, cas
     for number, got in enumerate(trial.run(Composed.seen, case, (), "state")):
         trial.agree(f"rank {number}, names", list(got["state"]), list(state))
         trial.agree(f"rank {number}", {name: entry["local"] for name, entry in got["state"].items()}, dict(state))
-    finds(trial, returns, case, [True] * len(case.acts))
+    finds(trial, returns, case, [True] * len(case.calls))
 
 
 @requirement("replicate/gradient-sync", REPLICATE, ranks=2)
@@ -69,7 +69,7 @@ def test_gradients_stay_a_ranks_own_until_they_are_synchronised(trial: Trial, ca
 @requirement("replicate/once", REPLICATE, ranks=1)
 def test_one_module_is_not_replicated_twice(trial: Trial) -> None:
     """A second replicate of one module raises an error that says it can be applied once."""
-    case = replace(SOME, acts=(Act("replicate", "0"), Act("replicate", "0")))
+    case = replace(SOME, calls=(Call("replicate", "0"), Call("replicate", "0")))
     trial.refuses(Composed.play, case, "once", "twice", "already applied", "already been applied")
 
 
@@ -109,7 +109,7 @@ def test_replicated_and_sharded_layers_keep_their_own_placements(trial: Trial, c
 
 
 @requirement("replicate/nested", DTENSORS, Feature.FULLY_SHARD, level="should", ranks=2, source="B7")
-@each(SOME, acts=ALTERNATING)
+@each(SOME, calls=ALTERNATING)
 @given(case=composed(st.sampled_from(ALTERNATING), net=ROOTED))
 def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: ComposedCase) -> None:
     """Replicated within sharded within replicated, or the reverse: layouts are as requested, and all train as plain."""
@@ -118,7 +118,7 @@ def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: Compos
 
 
 @requirement("replicate/managed", DTENSORS, Feature.FULLY_SHARD, Feature.INTROSPECTION)
-@given(case=composed(mixed().map(lambda acts: acts[:-1]), net=ROOTED))
+@given(case=composed(mixed().map(lambda calls: calls[:-1]), net=ROOTED))
 def test_a_root_is_left_what_neither_function_has_taken(trial: Trial, case: ComposedCase) -> None:
     """Modules that were replicated or sharded are not among those that fully_shard of the root would manage."""
     sees(trial, Composed, case, (), managed=expected_managed(case))
@@ -134,7 +134,7 @@ def test_what_tensor_parallelism_has_cut_can_be_replicated(trial: Trial, case: P
 
 @requirement("replicate/routes", DTENSORS, ranks=2)
 @example(case=replace(SOME_DTENSORS, route="halves"))
-@example(case=replace(SOME_DTENSORS, route="tied", acts=SOME_DTENSORS.acts[-1:]))
+@example(case=replace(SOME_DTENSORS, route="tied", calls=SOME_DTENSORS.calls[-1:]))
 @example(case=replace(SOME_DTENSORS, route="cast", dtype="float32"))
 @given(case=routes("halves", "tied", "cast"))
 def test_replicas_train_alike_by_every_route(trial: Trial, case: ComposedCase) -> None:
@@ -175,7 +175,7 @@ def test_gradients_of_dtensors_stay_a_ranks_own_until_they_are_synchronised(tria
 def test_replicas_communicate_gradients_and_nothing_else(trial: Trial, case: ComposedCase) -> None:
     """A pass makes an all-reduce for each replicated module at most and nothing else, or nothing without sync."""
     for number, (synchronised, alone) in enumerate(trial.run(communicated, case)):
-        made, most = synchronised.pop("all_reduce", 0), len(case.acts)
+        made, most = synchronised.pop("all_reduce", 0), len(case.calls)
         trial.holds(0 < made <= most, f"rank {number}: expected 1 to {most} all-reduces, but {made} were made")
         trial.agree(f"rank {number}, others and without sync", [synchronised, alone], [{}, {}])
 
@@ -189,7 +189,7 @@ def test_meshes_of_two_axes_are_refused(trial: Trial) -> None:
 @requirement("replicate/refuses-sharded", DTENSORS, Feature.FULLY_SHARD)
 def test_sharded_modules_are_refused(trial: Trial) -> None:
     """Given a module that is fully sharded, replicate raises an error that says what is in its way."""
-    case = replace(SOME, acts=(Act("fully_shard", "0"), Act("replicate_fsdp", "0")))
+    case = replace(SOME, calls=(Call("fully_shard", "0"), Call("replicate_fsdp", "0")))
     trial.refuses(Composed.play, case, "replicate", "fully_shard", "sharded", "FSDPModule")
 
 
@@ -214,7 +214,7 @@ def test_mesh_dims_for_shards_and_replicas_are_refused(trial: Trial) -> None:
 
 def lie_as_told(trial: Trial, case: ComposedCase) -> None:
     """Compare how every parameter lies, before and after a pass, with what was applied closest to it."""
-    classes = dict.fromkeys((act.place for act in case.acts), True)
+    classes = dict.fromkeys((call.place for call in case.calls), True)
     for acts in ((), ("forward", "backward", "wait")):
         sees(trial, Composed, case, acts, layouts=expected_layouts(case), classes=classes)
 

@@ -37,7 +37,7 @@ class GeneratedCase(CaseOnMesh, Situation):
     ``mesh`` is empty when all ranks shard, or ``(replicas, shards)``. Parameters are cut along ``dim``, counted from
     the end if it is negative, where ranks divide it, else by rows. ``routes`` says for each step which branches run on
     each rank, the last for all steps that follow; one entry is for all ranks. ``ahead`` are pairs of a module and those
-    it prefetches. With ``zeros_for_unused`` ranks may take branches of their own.
+    it prefetches. ``acts`` are what is done, if not these steps.
     """
 
     world_size: int
@@ -53,7 +53,7 @@ class GeneratedCase(CaseOnMesh, Situation):
     checkpointed: tuple[str, ...] = ()
     ahead: tuple[tuple[str, tuple[str, ...]], ...] = ()
     seed: int = 0
-    zeros_for_unused: bool = False
+    acts: tuple[str, ...] = ()
 
     #: Losses are means, so gradients are small, and this moves weights by some hundredths.
     learning_rate = 0.5
@@ -82,13 +82,13 @@ class GeneratedCase(CaseOnMesh, Situation):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Steps of micro-batches, of which those that are not reduced stay on their ranks."""
+        """What is said; else steps of micro-batches, of which those that are not reduced stay on their ranks."""
         if all(self.reduced):
             passes = ("forward", "backward") * len(self.reduced)
         else:
             verbs = ("resume" if reduces else "defer" for reduces in self.reduced)
             passes = tuple(act for verb in verbs for act in (f"{verb} gradient_sync", "forward", "backward"))
-        return (*passes, "step", "drop") * self.steps
+        return self.acts or (*passes, "step", "drop") * self.steps
 
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
         """The net in a dtype."""

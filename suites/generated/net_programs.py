@@ -22,8 +22,6 @@ def spread_net(rank: Rank, case: GeneratedCase, net: Any, **options: Any) -> Any
         call(rank, case, net, group, **options)
     for name, ahead in case.ahead:
         net.get_submodule(name).set_modules_to_forward_prefetch([net.get_submodule(each) for each in ahead])
-    if case.zeros_for_unused:
-        net.set_reduce_scatter_unused_params(True)
     return net
 
 

@@ -124,7 +124,8 @@ def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: Generate
 @given(case=branched_cases(apart=True))
 def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase) -> None:
     """With set_reduce_scatter_unused_params, ranks that took another branch count as zero in a branch's gradients."""
-    follows(trial, ShardedNet.play, expected(replace(case, zeros_for_unused=True)))
+    acts = ("set reduce_scatter_unused_params True", *case.actions)
+    follows(trial, ShardedNet.play, expected(replace(case, acts=acts)))
 
 
 @requirement("generated/twice", SHARDED, ranks=2)

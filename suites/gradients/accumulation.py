@@ -94,22 +94,14 @@ class OffloadedRecorded(Offloaded, RecordedStack):
     """A stack that rests on the CPU, and notes where gradients lie."""
 
 
-@dataclass(frozen=True)
-class FineCase(PrecisionCase):
+def fine(case: PrecisionCase) -> PrecisionCase:
     """Micro-batches of very different sizes: each gradient is exact in bfloat16, their sum only in float32.
 
     See the notes of ``precision.py``: the first micro-batch is 2**11 times as large as the second, and its gradients
     are integers of at most 28 · 2**11; the sum of both over four ranks is below 2**18, which 24 bits hold.
     """
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """Two micro-batches, of which the second alone is reduced."""
-        return ("defer gradient_sync", *PASS, "resume gradient_sync", *PASS)
-
-    def inputs(self, step: int, rank: int) -> Tensor:
-        """A large micro-batch, then a small one."""
-        return super().inputs(step, rank) * (SCALE, 1.0)[step]
+    scales = tuple(scale for scale in (SCALE, 1.0) for _ in range(case.world_size))
+    return replace(case, scales=scales, acts=("defer gradient_sync", *PASS, "resume gradient_sync", *PASS))
 
 
 # What is done with gradients before the last backward.

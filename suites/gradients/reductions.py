@@ -9,6 +9,7 @@ Two ranks with gradients [1 2] and [3 6]; their mean is [2] on rank 0 and [4] on
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,41 +22,21 @@ from torch import Tensor
 from harness.vendor.bounds import averages
 from harness.worlds.rank import Rank
 from suites.communication.played import RecordedStack
-from suites.kit.cases import Stack, TrainingCase, as_case
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.sharded import State, played_on
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, SUMS
 
 #: Powers of two, so that exact cases stay exact.
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
-#: Has every reduction be a sum.
-SUMS = "set force_sum_reduction_for_comms True in each"
 
 
-@dataclass(frozen=True)
-class FactorCase(PrecisionCase):
-    """``factors`` are pairs of a sharded block, or -1 for the root, and what its sums of gradients are divided by."""
-
-    factors: tuple[tuple[int, float], ...] = ()
-    sums: bool = True
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """A pass after all that is set."""
-        wheres = [(factor, "" if place < 0 else f" in {place}") for place, factor in self.factors]
-        return (
-            *[SUMS] * self.sums,
-            *(f"set gradient_divide_factor {factor}{where}" for factor, where in wheres),
-            *PASS,
-        )
-
-    def divisor_of(self, name: str) -> float:
-        """The ranks, unless something else was asked for."""
-        chosen = {"root" if place < 0 else str(place): factor for place, factor in self.factors}
-        return chosen.get(self.unit_of(name), self.world_size)
+def dividing(factors: Mapping[str, float], sums: bool = True) -> tuple[str, ...]:
+    """A pass after all is set: what the sums of a sharded module are divided by, of the root if its name is ``""``."""
+    set_in = ((factor, f" in {place}" if place else "") for place, factor in factors.items())
+    return (*[SUMS] * sums, *(f"set gradient_divide_factor {factor}{where}" for factor, where in set_in), *PASS)
 
 
 @st.composite
@@ -66,9 +47,8 @@ def factor_cases(draw: st.DrawFn, /, low: bool = False, **fixed: Any) -> Any:
         case = draw(precision_cases(steps=1, pairs=[("bfloat16", "float32")], **fixed))
     else:
         case = draw(training_cases(exact=True, steps=1, **fixed))
-    places = [*case.sharded, -1]
-    factors = draw(st.dictionaries(st.sampled_from(places), st.sampled_from(FACTORS), min_size=1))
-    return as_case(FactorCase, case, factors=tuple(sorted(factors.items())), sums=sums)
+    factors = draw(st.dictionaries(st.sampled_from(places(case)), st.sampled_from(FACTORS), min_size=1))
+    return replace(case, acts=dividing(factors, sums))
 
 
 @st.composite
@@ -80,9 +60,14 @@ def replicated_factor_cases(draw: st.DrawFn, /, shards: int, **fixed: Any) -> An
     return draw(factor_cases(mesh=mesh, **fixed))
 
 
-def by_own_size(case: FactorCase) -> FactorCase:
+def by_own_size(case: TrainingCase) -> TrainingCase:
     """The case with the number of ranks that hold a replica together as the factor of every module."""
-    return replace(case, factors=tuple((place, float(case.shards)) for place in (*case.sharded, -1)))
+    return replace(case, acts=dividing(dict.fromkeys(places(case), float(case.shards)), sums=False))
+
+
+def places(case: TrainingCase) -> list[str]:
+    """The names of sharded modules."""
+    return [*map(str, case.sharded), ""]
 
 
 # What runs on ranks.
@@ -101,7 +86,7 @@ class ByOldName(RecordedStack):
         self.warned |= any(issubclass(each.category, (DeprecationWarning, FutureWarning)) for each in caught)
 
 
-def play_by_old_name(rank: Rank, case: FactorCase) -> dict[str, Any]:
+def play_by_old_name(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What could be seen after each action; whether setting factors warned."""
     stack = ByOldName(rank, case)
     return {"trace": played_on(stack), "warned": stack.warned}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.communication.played import ActionsCase, doing, play
+from suites.communication.played import play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
@@ -19,14 +19,15 @@ from suites.gradients.accumulation import (
     REPLICAS,
     AccumulationCase,
     BranchedMicroBatches,
-    FineCase,
     OffloadedRecorded,
     Settled,
     accumulation_cases,
     before_last,
     branched_micro_batches,
+    fine,
 )
 from suites.kit.cases import Stack, TrainingCase
+from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, given, given_half, training_cases
 from suites.oracle.expected import expected
@@ -41,7 +42,7 @@ RICH = AccumulationCase(
     2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=3, kept=(True, False)
 )
 LINE = Stack(1, ("linear",), 1, bias=False)
-BEFORE_LAST = ActionsCase(2, LINE, dtype="float64", steps=1, batch=1)
+BEFORE_LAST = TrainingCase(2, LINE, dtype="float64", steps=1, batch=1)
 BRANCHES = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
 #: No micro-batch uses the second block.
 UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
@@ -135,17 +136,17 @@ def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase)
 
 @requirement("accumulation/before-last", *ADDING, Feature.LAST_BACKWARD, level="should", ranks=2)
 @example(case=replace(BEFORE_LAST, acts=before_last("drop")))
-@given_half(case=st.sampled_from(("step", "drop")).flatmap(lambda act: doing(training_cases(), *before_last(act))))
-def test_a_backward_that_is_not_the_last_leaves_gradients(trial: Trial, case: ActionsCase) -> None:
+@given_half(case=training_cases(acts=st.sampled_from(("step", "drop")).map(before_last)))
+def test_a_backward_that_is_not_the_last_leaves_gradients(trial: Trial, case: TrainingCase) -> None:
     """After set_is_last_backward(False) gradients are there once the device is done, to take a step with or to drop."""
     follows(trial, Settled.play, expected(case))
 
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)
 @costly(2)
-@example(case=FineCase(2, LINE, exact=True, seed=1, batch=1, param_dtype="bfloat16", reduce_dtype="float32"))
-@given(case=precision_cases(FineCase, bias=False, steps=1, pairs=[("bfloat16", "float32")]))
-def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: FineCase) -> None:
+@example(case=fine(PrecisionCase(2, LINE, exact=True, seed=1, batch=1, param_dtype="bfloat16", reduce_dtype="float32")))
+@given(case=precision_cases(bias=False, steps=1, pairs=[("bfloat16", "float32")]).map(fine))
+def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
     follows(trial, play, expected(case))
 
@@ -198,7 +199,7 @@ def test_setters_reach_the_modules_below_unless_told_not_to(trial: Trial) -> Non
     """set_requires_gradient_sync reaches all sharded modules below, and with recurse=False the module alone."""
     settings = ("defer gradient_sync", "resume gradient_sync in root", "resume gradient_sync")
     acts = tuple(act for setting in settings for act in (setting, *PASS))
-    adds_up(trial, ActionsCase(2, RICH.net, RICH.sharded, "float64", True, acts=acts))
+    adds_up(trial, TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=acts))
 
 
 def adds_up(trial: Trial, case: TrainingCase, kind: Kind = "reductions") -> None:

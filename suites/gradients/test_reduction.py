@@ -11,12 +11,12 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.communication.played import ActionsCase, doing, play
+from suites.communication.played import play
 from suites.gradients import reductions
 from suites.gradients.reductions import (
-    FactorCase,
     LargeCase,
     by_own_size,
+    dividing,
     factor_cases,
     large_cases,
     replicated_factor_cases,
@@ -27,55 +27,55 @@ from suites.kit.hsdp import hsdp_cases
 from suites.kit.strategies import costly, given, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, compare, follows
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, SUMS
 
 SHARDED = Feature.FULLY_SHARD
 FACTOR = (SHARDED, Feature.DIVIDE_FACTOR)
-SUMS = (SHARDED, Feature.FORCE_SUM)
+FORCED = (SHARDED, Feature.FORCE_SUM)
 HOOK = (SHARDED, Feature.ALL_REDUCE_HOOK)
 NET = Stack(3, ("linear", "mlp"), 1)
 #: Two ranks that each hold everything.
-WHOLE = FactorCase(2, NET, (0,), "float32", True, mesh=(2, 1), steps=1, factors=((-1, 2.0), (0, 4.0)))
+WHOLE = TrainingCase(2, NET, (0,), "float32", True, mesh=(2, 1), acts=dividing({"": 2.0, "0": 4.0}))
 #: Two replicas of two shards.
-SQUARE = FactorCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), steps=1, batch=1)
-ROOT_ALONE = FactorCase(2, NET, (0,), "float32", True, steps=1, factors=((-1, 1.0),))
+SQUARE = TrainingCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), batch=1)
+ROOT_ALONE = TrainingCase(2, NET, (0,), "float32", True, acts=dividing({"": 1.0}))
 
 
 @requirement("reduction/divide-factor", *FACTOR, Feature.FORCE_SUM, ranks=2)
 @example(case=ROOT_ALONE)
 @given(case=factor_cases())
-def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: FactorCase) -> None:
+def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: TrainingCase) -> None:
     """set_gradient_divide_factor(f) makes the gradients of that group alone their sum over ranks, divided by f."""
     follows(trial, play, expected(case))
 
 
 @requirement("reduction/divide-factor-hsdp", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, ranks=2)
-@example(case=replace(SQUARE, factors=((-1, 0.5),)))
+@example(case=replace(SQUARE, acts=dividing({"": 0.5})))
 @given(case=replicated_factor_cases(2))
-def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: FactorCase) -> None:
+def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards the sum that a factor divides is that over all ranks."""
     follows(trial, play, expected(case))
 
 
 @requirement("reduction/divide-factor-low", *FACTOR, Feature.FORCE_SUM, Feature.MIXED_PRECISION, ranks=2)
 @given(case=factor_cases(low=True))
-def test_a_factor_divides_what_was_computed_in_low_precision(trial: Trial, case: FactorCase) -> None:
+def test_a_factor_divides_what_was_computed_in_low_precision(trial: Trial, case: TrainingCase) -> None:
     """A factor divides sums in reduce_dtype of gradients that were computed in bfloat16."""
     follows(trial, play, expected(case))
 
 
 @requirement("reduction/divide-factor-alone", *FACTOR, ranks=2, limits=("premul_sum",))
-@example(case=FactorCase(2, Stack(1, ("linear",), 1), exact=True, steps=1, factors=((-1, 4.0),), sums=False))
+@example(case=TrainingCase(2, Stack(1, ("linear",), 1), exact=True, acts=dividing({"": 4.0}, sums=False)))
 @given(case=factor_cases(sums=False))
-def test_a_factor_needs_no_forced_sums(trial: Trial, case: FactorCase) -> None:
+def test_a_factor_needs_no_forced_sums(trial: Trial, case: TrainingCase) -> None:
     """Where the backend can multiply before it sums, a factor divides as well without forced sums."""
     follows(trial, play, expected(case))
 
 
 @requirement("reduction/own-size", *FACTOR, Feature.HSDP, ranks=2)
-@example(case=replace(SQUARE, factors=((-1, 2.0),), sums=False))
+@example(case=replace(SQUARE, acts=dividing({"": 2.0}, sums=False)))
 @given(case=replicated_factor_cases(2, sums=False, dtype="float32").map(by_own_size))
-def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: FactorCase) -> None:
+def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: TrainingCase) -> None:
     """A factor that equals the number of ranks in a replica divides, without forced sums, the sum over all ranks."""
     follows(trial, play, expected(case))
 
@@ -83,7 +83,7 @@ def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: F
 @requirement("reduction/divides-once", *FACTOR, Feature.FORCE_SUM, Feature.HSDP)
 @example(case=WHOLE)
 @given(case=replicated_factor_cases(1))
-def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: FactorCase) -> None:
+def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: TrainingCase) -> None:
     """Where each rank holds everything, with sums forced, a factor divides the sum over ranks once."""
     follows(trial, play, expected(case))
 
@@ -91,7 +91,7 @@ def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: Fa
 @requirement("reduction/old-name", *FACTOR, Feature.FORCE_SUM, level="may", ranks=2)
 @costly(4)
 @given(case=factor_cases())
-def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: FactorCase) -> None:
+def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: TrainingCase) -> None:
     """set_reduce_scatter_divide_factor warns that it is deprecated, and does what set_gradient_divide_factor does."""
     found = trial.run(reductions.play_by_old_name, case)
     agrees(trial, [got["trace"] for got in found], expected(case))
@@ -99,17 +99,17 @@ def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: FactorCa
         trial.holds(got["warned"], f"rank {number}: expected a warning of deprecation, there was none")
 
 
-@requirement("reduction/sums", *SUMS, ranks=2)
-@example(case=ActionsCase(2, Stack(1, ("linear",), bias=False), exact=True, batch=1, acts=(reductions.SUMS, *PASS)))
-@given(case=doing(training_cases(exact=True), reductions.SUMS, *PASS))
-def test_forced_sums_give_the_mean(trial: Trial, case: ActionsCase) -> None:
+@requirement("reduction/sums", *FORCED, ranks=2)
+@example(case=TrainingCase(2, Stack(1, ("linear",), bias=False), exact=True, batch=1, acts=(SUMS, *PASS)))
+@given(case=training_cases(exact=True, acts=(SUMS, *PASS)))
+def test_forced_sums_give_the_mean(trial: Trial, case: TrainingCase) -> None:
     """After set_force_sum_reduction_for_comms every reduction is a SUM, and gradients are the mean all the same."""
     sums_only(trial, case)
 
 
-@requirement("reduction/sums-hsdp", *SUMS, Feature.HSDP, ranks=2)
-@given(case=doing(hsdp_cases(exact=True), reductions.SUMS, *PASS))
-def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: ActionsCase) -> None:
+@requirement("reduction/sums-hsdp", *FORCED, Feature.HSDP, ranks=2)
+@given(case=hsdp_cases(exact=True, acts=(SUMS, *PASS)))
+def test_forced_sums_give_the_mean_over_replicas(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards forced sums are SUMs over both axes, and gradients are the mean over all ranks."""
     sums_only(trial, case)
 
@@ -131,22 +131,22 @@ def test_the_mean_of_half_precision_does_not_overflow(trial: Trial, case: LargeC
 
 
 @requirement("reduction/hook", *HOOK, ranks=2)
-@given(case=doing(training_cases(exact=True), *PASS))
-def test_a_hook_is_given_each_reduced_part(trial: Trial, case: ActionsCase) -> None:
+@given(case=training_cases(exact=True, acts=PASS))
+def test_a_hook_is_given_each_reduced_part(trial: Trial, case: TrainingCase) -> None:
     """An all-reduce hook is called once with each group's reduced numbers, flat, and may change them in place."""
     hooks_change_gradients(trial, case)
 
 
 @requirement("reduction/hook-stream", *HOOK, ranks=2)
-@given(case=doing(training_cases(exact=True), *PASS))
-def test_a_hook_may_have_a_stream_of_its_own(trial: Trial, case: ActionsCase) -> None:
+@given(case=training_cases(exact=True, acts=PASS))
+def test_a_hook_may_have_a_stream_of_its_own(trial: Trial, case: TrainingCase) -> None:
     """An all-reduce hook that is given with a stream, on CPUs too, is called and changes gradients as any other."""
     hooks_change_gradients(trial, case, True)
 
 
 @requirement("reduction/hook-hsdp", *HOOK, Feature.HSDP, ranks=2)
-@given(case=doing(hsdp_cases(exact=True), *PASS))
-def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: ActionsCase) -> None:
+@given(case=hsdp_cases(exact=True, acts=PASS))
+def test_a_hook_comes_after_the_replicas_are_reduced(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards an all-reduce hook is given what has been all-reduced."""
     hooks_change_gradients(trial, case)
 
@@ -165,7 +165,7 @@ def test_a_stream_for_a_hook_is_refused_on_replicas(trial: Trial) -> None:
     trial.refuses(reductions.hook_in_a_stream, case, "stream")
 
 
-def sums_only(trial: Trial, case: ActionsCase) -> None:
+def sums_only(trial: Trial, case: TrainingCase) -> None:
     """Compare gradients with the mean; reductions in the trace must be SUM, and ranks may add explicitly."""
     traces = trial.run(play, case)
     agrees(trial, traces, expected(case))
@@ -175,7 +175,7 @@ def sums_only(trial: Trial, case: ActionsCase) -> None:
         trial.agree(f"rank {number}, reductions but sums", sorted(others), [])
 
 
-def hooks_change_gradients(trial: Trial, case: ActionsCase, in_stream: bool = False) -> None:
+def hooks_change_gradients(trial: Trial, case: TrainingCase, in_stream: bool = False) -> None:
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
     want = expected(case)
     seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in wire.units(case))

@@ -20,7 +20,7 @@ from harness.vendor.bounds import claims
 from reference_models.nets import MLP
 from suites.kit.stepping import OwnSGD
 from suites.oracle.layout import even
-from suites.oracle.situation import Situation
+from suites.oracle.situation import PASS, Situation
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,13 +37,15 @@ LAYOUT = (*SPREAD, "local", "full")
 class Stack(Case):
     """A ``Sequential`` of blocks that all map ``dim`` to ``dim``.
 
-    ``mlp`` is an MLP, ``linear`` a Linear, ``nested`` a Sequential of both, ``buffer`` an MLP with a buffer.
+    ``mlp`` is an MLP, ``linear`` a Linear, ``nested`` a Sequential of both, ``buffer`` an MLP with a buffer. What is
+    ``frozen``, by name, does not train.
     """
 
     dim: int
     blocks: tuple[Block, ...]
     multiplier: int = 2
     bias: bool = True
+    frozen: tuple[str, ...] = ()
 
     def fitted(self) -> Self:
         """With rows that ranks divide, where other rows are not claimed."""
@@ -51,7 +53,10 @@ class Stack(Case):
 
     def build(self) -> nn.Sequential:
         """The net, on the current default device, initialised as its modules please."""
-        return nn.Sequential(*(self._block(name) for name in self.blocks))
+        net = nn.Sequential(*(self._block(name) for name in self.blocks))
+        for name in self.frozen:
+            net.get_parameter(name).requires_grad_(False)
+        return net
 
     def _block(self, name: Block) -> nn.Module:
         if name == "linear":
@@ -161,11 +166,12 @@ class NetCase(CaseOnMesh):
 
 @dataclass(frozen=True)
 class TrainingCase(NetCase):
-    """Some steps of SGD; every rank has its own batch."""
+    """Some steps of SGD, or other ``acts``; every rank has its own batch."""
 
     reshard_after_forward: Reshard = None
     steps: int = 2
     batch: int = 3
+    acts: tuple[str, ...] = ()
 
     #: A power of two, so that exact cases stay exact.
     learning_rate = 0.125
@@ -174,8 +180,8 @@ class TrainingCase(NetCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """A forward and a backward a step."""
-        return ("forward", "backward", "step", "drop" if self.set_to_none else "zero") * self.steps
+        """All that is done; if nothing is said, a forward and a backward a step."""
+        return self.acts or (*PASS, "step", "drop" if self.set_to_none else "zero") * self.steps
 
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
         """The net in a dtype."""

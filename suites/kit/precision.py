@@ -39,12 +39,14 @@ SCALE = 2.0**11
 class PrecisionCase(TrainingCase):
     """Training that computes in ``param_dtype`` and reduces in ``reduce_dtype``; None leaves what there is.
 
-    The net is sharded in the dtype ``born``, and has its own when training starts; None is its own.
+    The net is sharded in the dtype ``born``, and has its own when training starts; None is its own. ``scales`` are what
+    inputs are multiplied by, of one rank after the other, and then of further batches; of more, all over again.
     """
 
     param_dtype: str | None = None
     reduce_dtype: str | None = None
     born: str | None = None
+    scales: tuple[float, ...] = ()
 
     @property
     def learning_rate(self) -> float:  # type: ignore[override]
@@ -77,6 +79,11 @@ class PrecisionCase(TrainingCase):
         """What gradients are summed in."""
         return dtype_of(self.reduce_dtype) or self.compute
 
+    def inputs(self, step: int, rank: int) -> Tensor:
+        """The batch of one rank in one step, scaled."""
+        given = super().inputs(step, rank)
+        return given * self.scales[(step * self.world_size + rank) % len(self.scales)] if self.scales else given
+
     def build(self) -> nn.Sequential:
         """The net; exact ones have weights of ±1, and what the param_dtype will not hold."""
         net = super().build()
@@ -86,18 +93,6 @@ class PrecisionCase(TrainingCase):
                 for parameter in net.parameters():
                     parameter.copy_(parameter.sign() + fraction)
         return net
-
-
-@dataclass(frozen=True)
-class RoundingCase(PrecisionCase):
-    """Only the sum over ranks is rounded: that of the ``large`` and the ``small`` rank."""
-
-    large: int = 0
-    small: int = 1
-
-    def inputs(self, step: int, rank: int) -> Tensor:
-        """Large on one rank, small on another, zero elsewhere."""
-        return super().inputs(step, rank) * {self.large: SCALE, self.small: 1.0}.get(rank, 0.0)
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

@@ -12,7 +12,7 @@ from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import Block, Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
-from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
+from suites.kit.precision import SCALE, PrecisionCase, dtype_of
 from suites.kit.programs import after_a_step, sharded, steps
 from suites.kit.strategies import drawn, training_cases
 from suites.oracle.situation import Trace
@@ -41,13 +41,13 @@ def precision_cases(
 
 
 @st.composite
-def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> RoundingCase:
+def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> PrecisionCase:
     """Sums that must be rounded as the reduce dtype rounds them; on replicas of shards, or on one axis."""
     ranks: dict[str, Any] = {"mesh": hsdp_meshes(power_of_two=True)} if replicas else {}
     born = st.sampled_from([None, *LOW])
-    case: RoundingCase = draw(precision_cases(RoundingCase, bias=False, steps=1, born=born, **ranks))
-    large, small = draw(st.permutations(range(case.world_size)))[:2]
-    return replace(case, large=large, small=small)
+    case: PrecisionCase = draw(precision_cases(bias=False, steps=1, born=born, **ranks))
+    scales = [SCALE, 1.0, *[0.0] * (case.world_size - 2)]
+    return replace(case, scales=tuple(draw(st.permutations(scales))))
 
 
 def train(rank: Rank, case: PrecisionCase) -> Trace:

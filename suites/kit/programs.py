@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -64,21 +63,8 @@ class ShardedStack(Sharded):
         return layouts(cls(rank, case).net, whole_mesh(rank, case))
 
     def places(self) -> list[str]:
-        """The names of all sharded modules, the root last."""
+        """Those of blocks, and the root's."""
         return [*map(str, self.case.sharded), ""]
-
-    def set(self, what: str) -> None:
-        """Call a setter with a value: of the net, ``in`` a module, in the root alone, or in each sharded module."""
-        setting, _, where = what.partition(" in ")
-        name, value = setting.split()
-        for place in self.places() if where == "each" else [where]:
-            self.tell(f"set_{name}", ast.literal_eval(value), place)
-
-    def ahead(self, what: str) -> None:
-        """Say what a module gathers ahead: after ``forward root 0 1`` the root has the first two blocks gathered."""
-        direction, *names = what.split()
-        first, *others = (self.net.get_submodule("" if name == "root" else name) for name in names)
-        getattr(first, f"set_modules_to_{direction}_prefetch")(others)
 
 
 def sharded(rank: Rank, case: TrainingCase, net: Any = None, **options: Any) -> Any:

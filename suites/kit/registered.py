@@ -32,19 +32,6 @@ LETTING_GO = 1.0
 
 
 @dataclass(frozen=True)
-class SetLaterCase(TrainingCase):
-    """Resharding is set to ``then`` after sharding, for the root alone unless ``recurse``."""
-
-    then: bool = True
-    recurse: bool = True
-
-    @property
-    def setting(self) -> str:
-        """The act that sets it."""
-        return f"set reshard_after_forward {self.then}{'' if self.recurse else ' in root'}"
-
-
-@dataclass(frozen=True)
 class RefusedCase(TrainingCase):
     """A net to be sharded with a ``reshard_after_forward`` that means nothing."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -204,6 +205,23 @@ class Sharded(Trained):
             asks_for(Feature.RECURSE)
             where, options = "", {**options, "recurse": False}
         getattr(self.net.get_submodule(where), setter)(value, **options)
+
+    def places(self) -> list[str]:
+        """The names of sharded modules, of several in one call that of the first; the root last."""
+        raise NotImplementedError
+
+    def set(self, what: str) -> None:
+        """Call a setter with a value: of the net, ``in`` a module, in the root alone, or in each sharded module."""
+        setting, _, where = what.partition(" in ")
+        name, value = setting.split()
+        for place in self.places() if where == "each" else [where]:
+            self.tell(f"set_{name}", ast.literal_eval(value), place)
+
+    def ahead(self, what: str) -> None:
+        """Say what a module gathers ahead: after ``forward root 0 1`` the root has the first two blocks gathered."""
+        direction, *names = what.split()
+        first, *others = (self.net.get_submodule("" if name == "root" else name) for name in names)
+        getattr(first, f"set_modules_to_{direction}_prefetch")(others)
 
     def vary(self, _: str) -> None:
         """Change the settings of all optimizers."""

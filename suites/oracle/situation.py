@@ -22,6 +22,8 @@ from suites.oracle.layout import lies_in_rows, shard
 #: A forward with its backward, and one training step.
 PASS = ("forward", "backward")
 STEP = (*PASS, "step", "drop")
+#: Has every reduction be a sum.
+SUMS = "set force_sum_reduction_for_comms True in each"
 #: What is not looked at while backwards are said not to be the last: reductions may be under way then.
 UNDER_WAY = ("gradients", "facts")
 #: What is compared after an action besides what it gives.
@@ -77,11 +79,6 @@ class Situation(Case):
 
     def is_flat(self, name: str) -> bool:
         """Whether a parameter is cut over all ranks where others have replicas, so that it needs no all-reduce."""
-        return False
-
-    @property
-    def zeros_for_unused(self) -> bool:
-        """Whether trained parameters that no rank has used have gradients of zero."""
         return False
 
     @property

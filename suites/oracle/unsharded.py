@@ -47,6 +47,8 @@ class Unsharded(Trained):
         self.pending: list[list[list[Tensor]]] = []
         self.is_under_way = False
         self.waiting: set[str] = set()  # parameters whose gradients stay each rank's own
+        self.divisors: dict[str, float] = {}  # of parameters whose sums of gradients are divided by something else
+        self.zeros = False  # whether parameters that train, and that no rank has used, have gradients of zero
 
     def spread(self, net: Any) -> None:
         """Give each rank a copy of its own."""
@@ -165,8 +167,20 @@ class Unsharded(Trained):
         if what == "last":
             return set()
         setting, _, unit = what.partition(" in ")
-        inside = (name for name in self.named if not unit or self.case.unit_of(name) == unit)
-        return {name for name in inside if setting != "all_reduce" or not self.case.is_flat(name)}
+        return {name for name in self.inside(unit) if setting != "all_reduce" or not self.case.is_flat(name)}
+
+    def inside(self, unit: str) -> list[str]:
+        """The parameters of one unit, or all."""
+        return [name for name in self.named if not unit or self.case.unit_of(name) == unit]
+
+    def set(self, what: str) -> None:
+        """What gradients are divided by, of one unit, the root's, or ``in each``; zeros for what is not used."""
+        setting, _, unit = what.partition(" in ")
+        name, value = setting.split()
+        if name == "gradient_divide_factor":
+            self.divisors |= dict.fromkeys(self.inside("" if unit == "each" else unit or "root"), float(value))
+        elif name == "reduce_scatter_unused_params":
+            self.zeros = value == "True"
 
     def reduce(self) -> None:
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""
@@ -183,9 +197,11 @@ class Unsharded(Trained):
     def parts(self, name: str, gradients: list[Tensor | None]) -> list[Tensor]:
         """What the ranks add to a parameter's gradient; nothing if none of them has any."""
         parameter = self.named[name]
-        divisor = self.case.divisor_of(name) if averages() else self.case.divisor_of_sum(name)
+        divisor = self.case.divisor_of_sum(name)
+        if averages():
+            divisor = self.divisors.get(name) or self.case.divisor_of(name)
         parts = [gradient.to(self.reduced_in) / divisor for gradient in gradients if gradient is not None]
-        wanted = self.case.zeros_for_unused and parameter.requires_grad
+        wanted = self.zeros and parameter.requires_grad
         return [torch.zeros_like(parameter)] if wanted and not parts else parts
 
     def clip(self, most: str) -> list[State]:

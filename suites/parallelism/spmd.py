@@ -64,11 +64,6 @@ class SpmdCase(ParallelCase):
         """Training, after what is set if a block is to spare."""
         return (*["set reduce_scatter_unused_params True"] * self.spare, *super().actions)
 
-    @property
-    def zeros_for_unused(self) -> bool:
-        """If a block is to spare."""
-        return self.spare
-
     def build(self) -> nn.Sequential:
         """The net; a block that is to spare does nothing."""
         net = super().build()

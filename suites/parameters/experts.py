@@ -62,14 +62,12 @@ class ExpertCase(ApartCase):
 
     ``cut`` is the dim along which weights of experts are cut; ``says`` is what the placement function answers for dense
     parameters: nothing, a placement, or a placement with a mesh. ``stacked`` makes an expert's weight one of a stack.
-    ``acts`` are done in place of steps, if there are any.
     """
 
     ep: int = 2
     cut: int = 0
     says: str = "nothing"
     stacked: bool = False
-    acts: tuple[str, ...] = ()
     replicated: bool = False
 
     @property
@@ -91,11 +89,6 @@ class ExpertCase(ApartCase):
         if not self.replicated:
             return super().part(rank, name, full)
         return shard(self.whole_of(rank, name, full), self.shards, rank % self.shards, self.cut_of(name))
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """Steps, or what is done instead."""
-        return self.acts or super().actions
 
     def build_value(self, value: int) -> nn.Sequential:
         """The net of the ranks that have this expert."""

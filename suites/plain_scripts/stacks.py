@@ -13,7 +13,7 @@ import torch
 from harness.reproduce.script import Code, code
 from suites.gradients.accumulation import AccumulationCase
 from suites.kit.cases import Reshard, Stack, TrainingCase
-from suites.kit.precision import FRACTION, SCALE, PrecisionCase, RoundingCase
+from suites.kit.precision import FRACTION, SCALE, PrecisionCase
 from suites.oracle.expected import expected
 from suites.parameters.empties import EmptyCase
 from suites.plain_scripts.filling import MOST, Family, Filling, check, check_sizes, dtype_of, modules, sequential, shown
@@ -43,7 +43,8 @@ def common(case: TrainingCase) -> dict[str, Any]:
 def check_stack(case: TrainingCase) -> None:
     """Raise ValueError if the net, the sharded blocks or the mesh are none that the suites draw."""
     check_sizes(case.world_size, case.net.dim, case.net.multiplier, case.batch, case.steps, len(case.net.blocks))
-    check(type(case.net) is Stack, "a Stack as its net")
+    check(type(case.net) is Stack and not case.net.frozen, "a Stack as its net, of which all trains")
+    check(not case.acts, "steps of training")
     check(all(0 <= place <= len(case.net.blocks) for place in case.sharded), "blocks that there are as sharded ones")
     two_axes = len(case.mesh) == 2 and min(case.mesh) > 0 and case.mesh[0] * case.mesh[1] == case.world_size
     check(two_axes or case.mesh == (), "a mesh of its ranks")
@@ -86,7 +87,7 @@ def training(case: TrainingCase, pin_memory: bool | None = None) -> Filling:
 
 def precision(case: PrecisionCase) -> dict[str, Any]:
     """The dtypes of mixed precision: the unsharded net computes and reduces in the same ones by explicit casts."""
-    scales = {case.large: SCALE, case.small: 1.0} if isinstance(case, RoundingCase) else {}
+    check(len(case.scales) in (0, case.world_size) and {*case.scales} <= {SCALE, 1.0, 0.0}, "the scales of its ranks")
     return {
         "standard": Code(f"copy, {IMPORTS}"),
         "param_dtype": case.param_dtype and dtype_of(case.param_dtype),
@@ -95,7 +96,7 @@ def precision(case: PrecisionCase) -> dict[str, Any]:
         "reduce": case.reduction,
         "fraction": FRACTION if case.is_low and not case.born else 0.0,
         **({"born": dtype_of(case.born)} if case.born else {}),
-        **({"scales": [scales.get(rank, 0.0) for rank in range(case.world_size)]} if scales else {}),
+        **({"scales": list(case.scales)} if case.scales else {}),
     }
 
 
@@ -174,8 +175,7 @@ FAMILIES = {
     **shown(Family(TrainingCase, partial(training, pin_memory=False)), "offload: exact hsdp"),
     **shown(Family(TrainingCase, partial(training, pin_memory=True)), "offload: pinned"),
     **shown(Family(PrecisionCase, partial(training, pin_memory=False)), "offload: mixed-precision"),
-    **shown(Family(PrecisionCase, training), "precision: exact"),
-    **shown(Family(RoundingCase, training), "precision: reduce-dtype hsdp"),
+    **shown(Family(PrecisionCase, training), "precision: exact reduce-dtype hsdp"),
     **shown(Family(EmptyCase, training), "sharding: zero-elements"),
     **shown(
         Family(AccumulationCase, partial(accumulation, switch=SYNC)), "accumulation: quiet quiet-root quiet-block hsdp"

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from suites.composition.compose import Act, ComposedCase
+from suites.composition.compose import Call, ComposedCase
 from suites.oracle.unsharded import Unsharded
 from suites.saving.chains import make_optimizer
 
 #: A net of a linear layer and two units, sharded in one of these ways.
-PLANS: dict[str, tuple[Act, ...]] = {
-    "whole": (Act("fully_shard"),),
-    "units": (Act("fully_shard", "1"), Act("fully_shard", "2"), Act("fully_shard")),
-    "policy": (Act("FULL_SHARD", chosen="Unit"),),
-    "units alone": (Act("fully_shard", "1"), Act("fully_shard", "2")),
+PLANS: dict[str, tuple[Call, ...]] = {
+    "whole": (Call("fully_shard"),),
+    "units": (Call("fully_shard", "1"), Call("fully_shard", "2"), Call("fully_shard")),
+    "policy": (Call("FULL_SHARD", chosen="Unit"),),
+    "units alone": (Call("fully_shard", "1"), Call("fully_shard", "2")),
 }
 
 
@@ -33,7 +33,7 @@ class KeptCase(ComposedCase):
     """A net of units that is trained some steps in float64."""
 
     dtype: str = "float64"
-    acts: tuple[Act, ...] = PLANS["units"]
+    calls: tuple[Call, ...] = PLANS["units"]
     kind: str = "Adam"
 
     def shown(self, place: int) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from suites.saving.optimizer_states import PLANS, KeptCase, UnshardedUnits
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 UNITS = KeptCase(2, Composite(3, ("linear", "nested", "nested"), own=True), steps=2)
-BY_POLICY = KeptCase(2, Composite(1, ("linear", "nested", "nested"), bias=False), acts=PLANS["policy"], steps=1)
-ALONE = replace(UNITS, steps=1, acts=PLANS["units alone"], same_inputs=True)
+BY_POLICY = KeptCase(2, Composite(1, ("linear", "nested", "nested"), bias=False), calls=PLANS["policy"], steps=1)
+ALONE = replace(UNITS, steps=1, calls=PLANS["units alone"], same_inputs=True)
 RICH = ChainNet((3, 5, 2), tied=True, frozen=True, buffer=True)
 FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), sharded=(0,))
 #: Nothing is trained: what is loaded is what was there, bit for bit.
@@ -42,7 +42,7 @@ HERE_2D = checkpoint_cases(
 def kept_cases(draw: st.DrawFn, /, **fixed: Any) -> KeptCase:
     """A layer, two units and perhaps a parameter of the root's own; on two ranks or more."""
     dim, multiplier, bias, own = draw(st.tuples(st.integers(1, 5), st.integers(1, 2), st.booleans(), st.booleans()))
-    net = Composite(dim, ("linear", "nested", "nested"), multiplier, bias, own)
+    net = Composite(dim, ("linear", "nested", "nested"), multiplier, bias, own=own)
     return KeptCase(**{
         "world_size": draw(world_sizes(2)),
         "net": net,
@@ -73,27 +73,27 @@ def test_what_an_optimizer_keeps_is_what_the_unsharded_one_keeps(trial: Trial, c
 @given(case=kept_cases())
 def test_a_net_sharded_as_a_whole_or_by_units_keeps_the_same(trial: Trial, case: KeptCase) -> None:
     """Sharded as a whole or unit by unit, a net's optimizer keeps the same for the same names, and the same groups."""
-    keeps(trial, replace(case, acts=PLANS["whole"]))
+    keeps(trial, replace(case, calls=PLANS["whole"]))
     keeps(trial, case)
 
 
 @requirement("optimizer-state/by-policy", *SHARDED, Feature.WRAP_POLICY, ranks=2, source="E1")
 @costly()
 @example(case=BY_POLICY)
-@given(case=kept_cases(acts=PLANS["policy"]))
+@given(case=kept_cases(calls=PLANS["policy"]))
 def test_a_net_sharded_by_a_policy_keeps_the_same(trial: Trial, case: KeptCase) -> None:
     """Sharded by a policy that chooses units by their class, a net's optimizer keeps what it keeps for the whole."""
-    keeps(trial, replace(case, acts=PLANS["whole"]))
+    keeps(trial, replace(case, calls=PLANS["whole"]))
     keeps(trial, case)
 
 
 @requirement("optimizer-state/submodules", *SHARDED, ranks=2, source="E2")
 @examples_first()
 @example(case=ALONE)
-@given(case=kept_cases(acts=PLANS["units alone"], same_inputs=True))
+@given(case=kept_cases(calls=PLANS["units alone"], same_inputs=True))
 def test_a_net_whose_units_alone_are_sharded_keeps_the_same(trial: Trial, case: KeptCase) -> None:
     """Where only two submodules are sharded, a net's optimizer keeps what it keeps for the net sharded as a whole."""
-    keeps(trial, replace(case, acts=PLANS["whole"]))
+    keeps(trial, replace(case, calls=PLANS["whole"]))
     keeps(trial, case)
 
 
@@ -104,7 +104,7 @@ def test_a_net_whose_units_alone_are_sharded_keeps_the_same(trial: Trial, case: 
 def test_a_fresh_optimizer_given_the_state_by_names_is_the_original(trial: Trial, case: KeptCase) -> None:
     """A new optimizer of another rate, given the state by names, has the original's state dict, key by key."""
     for plan in ("whole", "units alone"):
-        for number, got in enumerate(trial.run(programs.reloaded, replace(case, acts=PLANS[plan]))):
+        for number, got in enumerate(trial.run(programs.reloaded, replace(case, calls=PLANS[plan]))):
             trial.agree(f"rank {number}, {plan}", got["reloaded"], got["original"])
 
 

@@ -27,7 +27,7 @@ from suites.scenarios.changes import change
 from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, value
 from suites.scenarios.optimizers import optimizer
 from suites.scenarios.rules import conflict
-from suites.scenarios.script import FACTOR, MIDDLE, script, shown
+from suites.scenarios.script import MIDDLE, script, shown
 
 #: The dtypes of parameters, of computing, of reducing, and of outputs; None is left to the implementation.
 DTYPES: dict[str, tuple[str, str | None, str | None, str | None]] = {
@@ -173,16 +173,6 @@ class Scenario(Situation):
     def rounds_in(self) -> tuple[torch.dtype, ...]:
         """These, and that of ``torch.autocast``."""
         return (*super().rounds_in, *([torch.bfloat16] if self.dtype == "autocast" else []))
-
-    @property
-    def divisor(self) -> float:
-        """What ranks' gradients are divided by."""
-        return FACTOR if self.reduction == "factor" else self.data_ranks
-
-    @property
-    def zeros_for_unused(self) -> bool:
-        """Whether what trains and is not used has gradients of zero."""
-        return self.reduction == "unused too"
 
     @property
     def steps_in_backward(self) -> bool:

@@ -1,6 +1,7 @@
 """What is done in a scenario, action by action: the same for the unsharded model and on every rank.
 
-Three iterations; in the middle one whatever is special happens, and the last shows what it left behind::
+First come all settings. Then there are three iterations; in the middle one whatever is special happens, and the last
+shows what it left behind::
 
     forward, backward, step, drop      freeze blocks.1, forward, backward, step, drop      thaw blocks.1, forward, …
 
@@ -10,8 +11,12 @@ Imports no ``torch.distributed``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
-from suites.oracle.situation import PASS
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
+from suites.oracle.situation import PASS, SUMS
+from suites.scenarios.bodies import plan
 
 ITERATIONS = 3
 #: The module that is frozen and thawed, and that is skipped; and the one before which an exception is raised.
@@ -45,14 +50,39 @@ PASSES: dict[str, tuple[str, ...]] = {
     "last backward": ("defer last", *PASS, "resume last", *PASS),
     "two losses": ("forward", "backward first", "backward second"),
 }
+#: What is set before all else, by how gradients are reduced.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "factor": (f"set gradient_divide_factor {FACTOR} in each",),
+    "sums": (SUMS,),
+    "unused too": ("set reduce_scatter_unused_params True",),
+}
 
 
 def script(values: Mapping[str, str]) -> tuple[str, ...]:
     """All actions in their order, for the values of all dimensions."""
     form = values["form"]
-    return tuple(action for number in range(ITERATIONS) for action in _iteration(values, number)) + tuple(
-        () if values["asked"] == "never" else (f"load {form}", f"recall {form}", "look")
+    iterations = (action for number in range(ITERATIONS) for action in _iteration(values, number))
+    return (
+        *_settings(values),
+        *iterations,
+        *(() if values["asked"] == "never" else (f"load {form}", f"recall {form}", "look")),
     )
+
+
+def _settings(values: Mapping[str, str]) -> Iterator[str]:
+    """What is gathered ahead, and how gradients are reduced."""
+    for one, other in pairwise(names[0] for names in plan(values["wrapping"])[:-1]):
+        if values["prefetch"] in ("forward", "both"):
+            yield f"ahead forward {one} {other}"
+        if values["prefetch"] in ("backward", "both"):
+            yield f"ahead backward {other} {one}"
+        if values["prefetch"] == "finished":
+            yield f"ahead backward {one} {other}"
+    yield from SETTINGS.get(values["reduction"], ())
+    if values["reduction"] == "factor" and values["dtype"] != "float64" and Feature.FORCE_SUM in claims():
+        yield SUMS  # for backends without PREMUL_SUM
+    if values["groups"] == "separate":
+        yield "set separate_reduce_scatter_group True"
 
 
 def _iteration(values: Mapping[str, str], number: int) -> Iterator[str]:

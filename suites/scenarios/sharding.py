@@ -1,10 +1,9 @@
-"""How the net of a scenario is sharded: its mesh, the options of ``fully_shard``, and what is set afterwards."""
+"""How the net of a scenario is sharded: its mesh, and the options of ``fully_shard``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Shard
 
-from harness.vendor import Feature
-from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
 from suites.kit.programs import offload_policy
 from suites.oracle.sharded import FORMS, Sharded, State, played_on
@@ -23,7 +20,7 @@ from suites.scenarios.bodies import ScenarioNet, plan
 from suites.scenarios.changes import AFTERWARDS, change
 from suites.scenarios.dimensions import ON_TWO
 from suites.scenarios.scenario import Scenario
-from suites.scenarios.script import FACTOR, MIDDLE
+from suites.scenarios.script import MIDDLE
 
 RESHARD = {"always": True, "never": False, "pairs": 2}
 
@@ -85,7 +82,7 @@ def placing(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Callable[[nn.Pa
 
 
 def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
-    """Recompute, shard, and set whatever the scenario says, in the order in which a user does."""
+    """Recompute and shard as the scenario says, in the order in which a user does."""
     subject = rank.implementation
     if scenario.modules not in AFTERWARDS:
         change(net, scenario.modules)
@@ -103,30 +100,7 @@ def apply(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Any:
         subject.register_forward_method(net.get_submodule(MIDDLE), "halved")
     if scenario.modules in AFTERWARDS:
         change(net, scenario.modules)
-    settings(scenario, net)
     return net
-
-
-def settings(scenario: Scenario, net: Any) -> None:
-    """What is set on the sharded net before it runs."""
-    wrapped = [net.get_submodule(names[0]) for names in plan(scenario.wrapping)[:-1]]
-    for one, other in pairwise(wrapped):
-        if scenario.prefetch in ("forward", "both"):
-            one.set_modules_to_forward_prefetch([other])
-        if scenario.prefetch in ("backward", "both"):
-            other.set_modules_to_backward_prefetch([one])
-        if scenario.prefetch == "finished":
-            one.set_modules_to_backward_prefetch([other])
-    for module in (*wrapped, net) if scenario.reduction == "factor" else ():
-        module.set_gradient_divide_factor(FACTOR)
-        if scenario.dtype != "float64" and Feature.FORCE_SUM in claims():
-            module.set_force_sum_reduction_for_comms(True)  # for backends without PREMUL_SUM
-    if scenario.reduction == "sums":
-        net.set_force_sum_reduction_for_comms(True)
-    if scenario.reduction == "unused too":
-        net.set_reduce_scatter_unused_params(True)
-    if scenario.groups == "separate":
-        net.set_separate_reduce_scatter_group(True)
 
 
 class ShardedScenario(Sharded):
@@ -146,6 +120,10 @@ class ShardedScenario(Sharded):
         if scenario.life in ("meta", "loaded"):
             self.fill(net, scenario.build_in(own))
         return net
+
+    def places(self) -> list[str]:
+        """The first module of each call."""
+        return [names[0] for names in plan(self.case.wrapping)]
 
     def move(self, _: str) -> None:
         """To the CPU and back."""

@@ -27,18 +27,12 @@ class ScriptCase(GeneratedCase):
     rest on the CPU.
     """
 
-    acts: tuple[str, ...] = ()
     computed: str = ""
     offloaded: bool = False
 
     learning_rate = 0.125
     #: So that the optimizer has something to keep.
     momentum = 0.5
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """All acts."""
-        return self.acts
 
     def shown(self, place: int) -> Sequence[str]:
         """After every act everything."""

@@ -14,7 +14,7 @@ from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Stack
-from suites.kit.precision import PrecisionCase, RoundingCase, dtype_of
+from suites.kit.precision import SCALE, PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, PAIRS, dtypes_kept, precision_cases, rounding_cases, train
 from suites.kit.strategies import each, examples, given, world_sizes
 from suites.oracle.expected import Expected
@@ -57,7 +57,7 @@ ONE_WEIGHT = PrecisionCase(
     2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1, param_dtype="bfloat16"
 )
 #: Its gradients are summed in low precision.
-ROUNDED = RoundingCase(2, ONE_WEIGHT.net, exact=True, steps=1, batch=1, reduce_dtype="bfloat16")
+ROUNDED = replace(ONE_WEIGHT, param_dtype=None, reduce_dtype="bfloat16", scales=(SCALE, 1.0))
 
 
 @requirement("precision/exact", *MIXED, ranks=2)
@@ -71,7 +71,7 @@ def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: Pre
 @requirement("precision/reduce-dtype", *MIXED, ranks=2)
 @example(case=ROUNDED)
 @given(case=rounding_cases())
-def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
+def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Sums over ranks are rounded as reduce_dtype, or else param_dtype, rounds, whatever dtype the net was born in."""
     trains(trial, train, case)
 
@@ -79,7 +79,7 @@ def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCa
 @requirement("precision/hsdp", *MIXED, Feature.HSDP, ranks=2)
 @example(case=replace(ROUNDED, mesh=(2, 1)))
 @given(case=rounding_cases(replicas=True))
-def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: RoundingCase) -> None:
+def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
     """On a 2-D mesh sums over either axis are rounded as reduce_dtype, or else param_dtype, rounds."""
     trains(trial, train, case)
 
