@@ -164,20 +164,20 @@ def defect(requirement: str, *ways: Callable[[Any], Change]) -> Callable[[Any], 
     return lambda change: mutant(requirement, functools.reduce(lambda inner, way: way(inner), reversed(ways), change))
 
 
-def _or_decorator(make: Callable[[str, FullyShard], Implementation]) -> Callable[..., Any]:
+def _or_decorator(make: Callable[..., Implementation]) -> Callable[..., Any]:
     """The same; and called with the requirement alone, a decorator."""
 
     @functools.wraps(make)
-    def made(requirement: str, function: FullyShard | None = None) -> Any:
-        return make(requirement, function) if function else functools.partial(make, requirement)
+    def made(requirement: str, function: FullyShard | None = None, **options: Any) -> Any:
+        return make(requirement, function, **options) if function else functools.partial(make, requirement, **options)
 
     return made
 
 
 @_or_decorator
-def called_otherwise(requirement: str, fully_shard: FullyShard) -> Implementation:
-    """torch's implementation with another ``fully_shard``."""
-    return replace(right, name=name_of(requirement), fully_shard=fully_shard)
+def called_otherwise(requirement: str, fully_shard: FullyShard, of: Any = right) -> Implementation:
+    """torch's implementation, or another, with another ``fully_shard``."""
+    return replace(of, name=name_of(requirement), fully_shard=fully_shard)
 
 
 @_or_decorator
@@ -187,26 +187,26 @@ def changed(requirement: str, change: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @_or_decorator
-def before(requirement: str, change: Callable[[Any, dict[str, Any]], object]) -> Implementation:
-    """torch's implementation with ``change(module, options)`` before a module is sharded."""
+def before(requirement: str, change: Callable[[Any, dict[str, Any]], object], of: Any = right) -> Implementation:
+    """torch's implementation, or another, with ``change(module, options)`` before a module is sharded."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
         change(module, options)
-        return right.fully_shard(module, **options)
+        return of.fully_shard(module, **options)
 
-    return called_otherwise(requirement, fully_shard)
+    return called_otherwise(requirement, fully_shard, of)
 
 
 @_or_decorator
-def given(requirement: str, change: Callable[[Any, dict[str, Any]], object]) -> Implementation:
-    """torch's implementation with ``change(module, options)`` after a module was sharded so."""
+def given(requirement: str, change: Callable[[Any, dict[str, Any]], object], of: Any = right) -> Implementation:
+    """torch's implementation, or another, with ``change(module, options)`` after a module was sharded so."""
 
     def fully_shard(module: Any, **options: Any) -> Any:
-        result = right.fully_shard(module, **options)
+        result = of.fully_shard(module, **options)
         change(module, options)
         return result
 
-    return called_otherwise(requirement, fully_shard)
+    return called_otherwise(requirement, fully_shard, of)
 
 
 def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:

@@ -12,7 +12,7 @@ from harness.vendor.torch_fsdp2 import _groups, _state
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
 from tests.mutants.hooking import instead, is_root, outputs, second_call_is_halved, when_alone
-from tests.mutants.making import called_otherwise, mutant, right
+from tests.mutants.making import before, called_otherwise, given, mutant, right
 from tests.mutants.modules.reshard_chapter import cannot_stay_full
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 
@@ -67,28 +67,23 @@ def doubled(output: Any) -> Any:
     return output * 2 - output.detach()
 
 
-def doubled_on_fixed_inputs(module: Any, **options: Any) -> Any:
-    """The reference, where what listed modules make of inputs without gradients has twice its gradient."""
+def doubled_on_fixed_inputs(module: Any, _: Any) -> None:
+    """What listed modules make of inputs without gradients has twice its gradient."""
     for each in () if isinstance(module, nn.Module) else module:
         each.register_forward_hook(lambda _, args, output: output if args[0].requires_grad else doubled(output))
-    assert reference.fully_shard is not None
-    return reference.fully_shard(module, **options)
 
 
-def doubled_within(module: Any, **options: Any) -> Any:
-    """The reference, where what listed modules give while another of the list runs has twice its gradient."""
+def doubled_within(module: Any, _: Any) -> None:
+    """What listed modules give while another of the list runs has twice its gradient."""
     running = [0]
 
     def leave(module: Any, _: Any, output: Any) -> Any:
         running[0] -= 1
         return doubled(output) if running[0] and output is not None else output
 
-    assert reference.fully_shard is not None
-    sharded = reference.fully_shard(module, **options)
     for each in () if isinstance(module, nn.Module) else module:
         each.register_forward_pre_hook(lambda *_: running.__setitem__(0, running[0] + 1))
         each.register_forward_hook(leave, always_call=True)
-    return sharded
 
 
 def doubles_what_is_kept(module: Any) -> None:
@@ -113,10 +108,8 @@ def gathers_twice_if_alone(module: Any, is_alone: bool) -> None:
 
 
 keeps_lone_gradients = mutant("partial-groups/chunks", when_alone(reduces_unless_alone))
-doubles_what_is_fixed = replace(
-    reference, name=name_of("partial-groups/fixed-chunks"), fully_shard=doubled_on_fixed_inputs
-)
-doubles_what_is_within = replace(reference, name=name_of("partial-groups/within"), fully_shard=doubled_within)
+doubles_what_is_fixed = before("partial-groups/fixed-chunks", doubled_on_fixed_inputs, of=reference)
+doubles_what_is_within = given("partial-groups/within", doubled_within, of=reference)
 shards_lists_apart = called_otherwise("partial-groups/tied", lists(one_by_one))
 names_by_first_owners = mutant("partial-groups/tied", looks_for_first_owners)
 checkpoints_count_twice = replace(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.vendor import Implementation
-from harness.vendor.torch_fsdp2 import implementation as right
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
+from tests.mutants.making import before, given, modules_of, right
 
 Options = dict[str, Any]
 
@@ -22,53 +22,35 @@ def where(
 ) -> Implementation:
     """The reference, which halves gradients in modules sharded with such options, in forwards under such conditions."""
 
-    def fully_shard(module: Any, **options: Any) -> Any:
-        assert reference.fully_shard is not None
-        sharded = reference.fully_shard(module, **options)
-        modules = module if isinstance(module, list) else [module]
-        for each in modules if fits(options) else []:
+    def change(module: Any, options: Options) -> None:
+        for each in modules_of(module) if fits(options) else []:
             each.register_forward_hook(lambda *found: halve(*found) if under() else None)
-        return sharded
 
-    return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
-
-
-def beforehand(requirement: str, change: Callable[[nn.Module, Options], object]) -> Implementation:
-    """The reference, which first does something to the module, or to the options, that it is given."""
-
-    def fully_shard(module: Any, **options: Any) -> Any:
-        assert reference.fully_shard is not None
-        for each in module if isinstance(module, list) else [module]:
-            change(each, options)
-        return reference.fully_shard(module, **options)
-
-    return replace(reference, name=name_of(requirement), fully_shard=fully_shard)
+    return given(requirement, change, of=reference)
 
 
-def runs_forward_of_class(module: Any, **options: Any) -> Any:
-    """The reference, whose modules have another forward for one call only, whatever a user has put in its place."""
-    assert reference.fully_shard is not None
-    sharded = reference.fully_shard(module, **options)
+def runs_forward_of_class(module: Any, _: Options) -> None:
+    """Another forward runs for one call only, whatever a user has put in its place."""
 
     def forget(module: nn.Module, _: Any) -> None:
         vars(module).pop("forward", None)
 
-    for each in module if isinstance(module, list) else [module]:
+    for each in modules_of(module):
         each.register_forward_pre_hook(forget)
-    return sharded
 
 
-def ignores_lists(module: nn.Module, options: Options) -> None:
+def ignores_lists(module: Any, options: Options) -> None:
     """Parameters in lists and dicts of parameters are taken for none of the module's."""
-    held = [each for each in module.modules() if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
+    inside = (each for one in modules_of(module) for each in one.modules())
+    held = [each for each in inside if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
     if held:
         ignored = {parameter for each in held for parameter in each.parameters()}
         options["ignored_params"] = ignored | set(options.get("ignored_params") or ())
 
 
-def ignores_extra_state(module: nn.Module, options: Options) -> None:
+def ignores_extra_state(module: Any, _: Options) -> None:
     """What modules have said of themselves in a state, besides parameters and buffers, is not given back."""
-    for each in module.modules():
+    for each in (each for one in modules_of(module) for each in one.modules()):
         vars(each)["set_extra_state"] = lambda state: None
 
 
@@ -82,9 +64,9 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
     return lambda options: tuple(options["mesh"].mesh.shape) == shape and "offload_policy" in options
 
 
-shards_no_lists = beforehand("interactions/two-ranks", ignores_lists)
-forgets_other_forwards = replace(reference, name=name_of("interactions/two-ranks"), fully_shard=runs_forward_of_class)
-loads_no_extra_state = beforehand("state-dict/extra-state", ignores_extra_state)
+shards_no_lists = before("interactions/two-ranks", ignores_lists, of=reference)
+forgets_other_forwards = given("interactions/two-ranks", runs_forward_of_class, of=reference)
+loads_no_extra_state = before("state-dict/extra-state", ignores_extra_state, of=reference)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))
 three_ranks = where("interactions/three-ranks", on_mesh(3))
@@ -104,10 +86,11 @@ pairs = where("interactions/state-between-of-pairs", lambda options: options.get
 unused = where("interactions/unused-and-frozen", lambda options: True)
 under_autocast = where("interactions/two-ranks", lambda options: True, lambda: torch.is_autocast_enabled("cpu"))
 anything = where("interactions/any", lambda options: True)
-recomputes_once = replace(
-    reference, name=name_of("interactions/recomputed-for-two-losses"), checkpoint=right.checkpoint
+#: torch's own recomputation goes back once, and runs hooks that there were twice.
+recomputes_once, runs_hooks_again = (
+    replace(reference, name=name_of(f"interactions/{requirement}"), checkpoint=right.checkpoint)
+    for requirement in ("recomputed-for-two-losses", "recomputed-with-hooks")
 )
-hooks_twice_again = replace(reference, name=name_of("interactions/recomputed-with-hooks"), checkpoint=right.checkpoint)
 
 #: What torch's own checkpoint does with a second backward.
 RAISES = ("recomputes_once",)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
 from tests.mutants.hooking import Change, in_forward, instead, is_root
-from tests.mutants.making import defect, mutant, right
+from tests.mutants.making import defect, given, modules_of, mutant, right
 
 
 def whole(module: nn.Module) -> dict[str, Any]:
@@ -204,10 +204,8 @@ def thawing_brings_gradients_back(module: Any) -> None:
     module.register_forward_pre_hook(look, prepend=True)
 
 
-def reduces_coarsely_once_thawed(module: Any, **options: Any) -> Any:
+def reduces_coarsely_once_thawed(module: Any, _: Any) -> None:
     """Gradients of what did not train in the first forward are of eight bits."""
-    assert reference.fully_shard is not None
-    reference.fully_shard(module, **options)
     late: set[Any] = set()
 
     def note(module: Any, _: Any) -> None:
@@ -217,12 +215,11 @@ def reduces_coarsely_once_thawed(module: Any, **options: Any) -> Any:
         if parameter in late:
             parameter.grad = parameter.grad.to(torch.float8_e4m3fn).to(parameter.dtype)
 
-    for each in module if isinstance(module, list) else [module]:
+    for each in modules_of(module):
         handle = each.register_forward_pre_hook(note, prepend=True)
         each.register_forward_hook(lambda *_, handle=handle: handle.remove())
         for parameter in each.parameters():
             parameter.register_post_accumulate_grad_hook(round_off)
-    return module
 
 
 def drops_what_waits_for_replicas(module: Any, setter: Any, value: bool, **options: Any) -> None:
@@ -257,7 +254,5 @@ def freezes_never(module: Any) -> None:
 
 
 old_gradients = mutant("scripts/freeze", thawing_brings_gradients_back)
-coarse_once_thawed = replace(
-    reference, name=name_of("scripts/thawed-precision"), fully_shard=reduces_coarsely_once_thawed
-)
+coarse_once_thawed = given("scripts/thawed-precision", reduces_coarsely_once_thawed, of=reference)
 loses_before_replicas = mutant("scripts/hsdp", instead("set_requires_all_reduce", drops_what_waits_for_replicas))
