@@ -194,7 +194,7 @@ def before(requirement: str, change: Callable[[Any, dict[str, Any]], object], of
         change(module, options)
         return of.fully_shard(module, **options)
 
-    return called_otherwise(requirement, fully_shard, of)
+    return called_otherwise(requirement, fully_shard, of=of)
 
 
 @_or_decorator
@@ -206,7 +206,7 @@ def given(requirement: str, change: Callable[[Any, dict[str, Any]], object], of:
         change(module, options)
         return result
 
-    return called_otherwise(requirement, fully_shard, of)
+    return called_otherwise(requirement, fully_shard, of=of)
 
 
 def adopt(module: nn.Module, made: Mapping[Tensor, nn.Parameter]) -> None:
