@@ -28,6 +28,11 @@ class Shrinking:
         self._ran: set[str] = set()
         self._timed_out = False
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything smaller is looked for; if not, the first failure ends the test."""
+        return self._seconds > 0
+
     def admit(self, case: object, examples: int) -> None:
         """Let ``case`` run as the next example, reject it, or raise the failure that it is known to end with."""
         key = key_of(case)

@@ -64,7 +64,10 @@ def on_meshes(*meshes: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> None:
-    """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case."""
+    """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case.
+
+    If nothing smaller is wanted, the first failing scenario ends the test.
+    """
     __tracebackhide__ = True
     scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
     left_out = excluded(claims(), trial.most_ranks, strength(trial))
@@ -72,8 +75,10 @@ def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> Non
     failures: dict[Scenario, SubjectFailure | None] = {}
 
     def fails(one: Scenario) -> SubjectFailure | None:
-        failures[one] = failure_of(trial, test, one)
-        return failures[one]
+        failures[one] = failure = failure_of(trial, test, one)
+        if failure is not None and not trial.shrinking.is_wanted:
+            raise failure
+        return failure
 
     causes = search(scenarios, fails)
     for cause in causes:

@@ -12,8 +12,11 @@ import torch
 from hypothesis import given
 
 from harness.data.case import from_text
-from harness.trial import Excluded
+from harness.trial import Excluded, Trial
+from harness.trial.shrinking import Shrinking
 from harness.vendor import Feature
+from harness.vendor.load import Subject
+from harness.worlds.base import SubjectFailure
 from suites.catalogue import entries
 from suites.interactions import covering as searching
 from suites.interactions import judging
@@ -186,6 +189,19 @@ def test_a_subject_that_fails_everything_is_one_cause() -> None:
     assert [str(cause) for cause in causes] == ["fails with nothing special"]
     assert list(causes.values()) == [1]
     assert len(tried) < 2 * len(DEFAULTS)
+
+
+def test_where_nothing_smaller_is_wanted_the_first_failure_ends_the_test() -> None:
+    """A waived requirement, or a mutant, takes as long as its first failing scenario: no cause is looked for."""
+    tried: list[Scenario] = []
+
+    def fails(trial: Trial, case: Scenario) -> None:
+        tried.append(case)
+        raise SubjectFailure("wrong", "disagreement")
+
+    with pytest.raises(SubjectFailure, match=r"^wrong$"):
+        judging.judge(Trial("threads", Subject(), 1, shrinking=Shrinking(0.0)), fails, ["1"])
+    assert len(tried) == 1
 
 
 def test_the_oracle_trains_and_the_parts_make_up_the_whole() -> None:
