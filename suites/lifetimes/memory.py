@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from hypothesis import strategies as st
@@ -39,7 +39,11 @@ class ByName(nn.Sequential):
 
 @dataclass(frozen=True)
 class MemoryCase(CaseOnMesh, Situation):
-    """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``."""
+    """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``.
+
+    They are given inputs by place, or ``by name``; or there are blocks of two layers, each with tanh after it, that run
+    again in backward: ``blocks`` counts the layers.
+    """
 
     world_size: int
     blocks: int = 16
@@ -49,12 +53,16 @@ class MemoryCase(CaseOnMesh, Situation):
     rows: int = 1
     dtype: str = "float32"
     seed: int = 0
-    by_name: bool = False
+    form: Literal["plain", "by name", "recomputed"] = "plain"
 
     def build(self) -> nn.Sequential:
         """The net; what its numbers are does not matter."""
-        kind = ByName if self.by_name else nn.Sequential
-        return kind(*(nn.Linear(self.dim, self.dim) for _ in range(self.blocks)), nn.Linear(self.dim, 1))
+        layers: list[nn.Module] = [nn.Linear(self.dim, self.dim) for _ in range(self.blocks)]
+        if self.form == "recomputed":
+            pairs = zip(layers[::2], layers[1::2], strict=True)
+            layers = [nn.Sequential(first, nn.Tanh(), second, nn.Tanh()) for first, second in pairs]
+        kind = ByName if self.form == "by name" else nn.Sequential
+        return kind(*layers, nn.Linear(self.dim, 1))
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for one rank's batch."""
@@ -104,17 +112,6 @@ class MemoryCase(CaseOnMesh, Situation):
     def _bytes(self, shapes: list[tuple[int, ...]], ranks: int = 0) -> int:
         ranks = ranks or self.shards
         return sum(padded(shape, ranks) for shape in shapes) * ranks * self.torch_dtype.itemsize
-
-
-@dataclass(frozen=True)
-class RecomputedMemoryCase(MemoryCase):
-    """Blocks of two layers, each with tanh after it, that run again in backward; ``blocks`` counts the layers."""
-
-    def build(self) -> nn.Sequential:
-        """The net."""
-        pairs = [[nn.Linear(self.dim, self.dim) for _ in range(2)] for _ in range(self.blocks // 2)]
-        blocks = (nn.Sequential(first, nn.Tanh(), second, nn.Tanh()) for first, second in pairs)
-        return nn.Sequential(*blocks, nn.Linear(self.dim, 1))
 
 
 @dataclass(frozen=True)
@@ -193,7 +190,7 @@ def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
         "blocks": draw(st.integers(16, 17)),
         "dim": draw(st.integers(56, 72)),
         "reshard_after_forward": draw(st.sampled_from([True, None])),
-        "by_name": draw(st.booleans()),
+        "form": draw(st.sampled_from(["plain", "by name"])),
         **drawn(draw, fixed),
     })  # fmt: skip
 

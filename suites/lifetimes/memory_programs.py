@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.programs import data_mesh
-from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase, RecomputedMemoryCase
+from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase
 from suites.lifetimes.tally import Tally
 from suites.oracle.layout import own
 from suites.oracle.sharded import Sharded
@@ -50,7 +50,7 @@ def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> 
     if isinstance(case, ExpertMemoryCase):
         options["shard_placement_fn"] = on_their_meshes(rank, case, net)
     for block in list(net)[:-1]:
-        if isinstance(case, RecomputedMemoryCase):
+        if case.form == "recomputed":
             rank.implementation.checkpoint(block)
         fully_shard(block, **options)
     fully_shard(net, **options)

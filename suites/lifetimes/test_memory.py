@@ -21,7 +21,6 @@ from suites.lifetimes import memory_programs as programs
 from suites.lifetimes.memory import (
     ExpertMemoryCase,
     MemoryCase,
-    RecomputedMemoryCase,
     expert_memory_cases,
     memory_cases,
 )
@@ -83,7 +82,7 @@ def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase
 
 @requirement("memory/in-backward", SHARDED, ranks=2)
 @examples_first()
-@each(TWO, by_name=(False, True))
+@each(TWO, form=("plain", "by name"))
 @given(case=memory_cases())
 def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: MemoryCase) -> None:
     """With resharding, backward never holds more than the root and some blocks and gradients beyond a rank's rows."""
@@ -144,7 +143,7 @@ def test_parts_on_meshes_of_their_own_are_held_as_others_are(trial: Trial, case:
 @requirement("memory/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
 def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
     """After forward, of a block that runs again in backward nothing is held but what came into it."""
-    case = RecomputedMemoryCase(2, dim=16, rows=64)
+    case = MemoryCase(2, dim=16, rows=64, form="recomputed")
     inputs = (case.blocks // 2 + 4) * case.rows * case.dim * case.torch_dtype.itemsize
     at_most(trial, case, {"after forward 2": memory.at_rest(case) + inputs})
 

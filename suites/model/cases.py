@@ -6,7 +6,7 @@ Saved on two ranks and resumed on three, it must go on as the unsharded model do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +19,16 @@ from suites.saving.chains import make_optimizer
 
 @dataclass(frozen=True)
 class ModelCase(Situation):
-    """``acts`` done to the model that the factory ``model``, ``module:function``, makes."""
+    """``acts`` done to the model that the factory ``model``, ``module:function``, makes.
+
+    Up to one that is ``move``, if there is, they are done on ``saved_on`` ranks.
+    """
 
     model: str
     world_size: int = 2
     reshard_after_forward: bool = True
     acts: tuple[str, ...] = STEP * 2
+    saved_on: int = 0
 
     @property
     def known(self) -> Model:
@@ -72,14 +76,6 @@ class ModelCase(Situation):
         """Adam, whose steps are smooth in small gradients."""
         return make_optimizer("Adam", named.values())
 
-
-@dataclass(frozen=True)
-class ResumedModelCase(ModelCase):
-    """Steps on ``saved_on`` ranks, and one more on those that load."""
-
-    acts: tuple[str, ...] = (*STEP * 2, "move", *STEP[:-1])
-    saved_on: int = 2
-
     def here(self) -> ModelCase:
-        """The case where it is saved."""
-        return ModelCase(self.model, self.saved_on, self.reshard_after_forward, STEP * 2)
+        """What is done on the ranks that save, before ranks ``move``."""
+        return replace(self, world_size=self.saved_on, acts=self.acts[: self.acts.index("move")])

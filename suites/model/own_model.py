@@ -21,7 +21,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.interactions.judging import Tried
 from suites.model import programs, sizes
-from suites.model.cases import ModelCase, ResumedModelCase
+from suites.model.cases import ModelCase
 from suites.model.factory import examine
 from suites.oracle.expected import Expected, expected
 from suites.oracle.judging import finds, follows
@@ -32,6 +32,8 @@ from suites.saving.checkpoint_strategies import directory
 SHARDED = Feature.FULLY_SHARD
 #: What is done to a state in each form: it is saved, lost by a step, and given back to net and optimizer.
 FORMS = ("sharded", "full", "rank zero")
+#: Two steps, and one more elsewhere.
+RESUMED = (*STEP * 2, "move", *STEP[:-1])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,19 +49,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def each_of(**fields: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Have a test of one ``case`` tried on each, in this order, that the world has ranks for.
 
-    ``fields`` are those of its class besides ``model``, one value for each case.
+    ``fields`` are its own besides ``model``, one value for each case.
     """
     given = [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         tried = Tried(test)
-        kind = ResumedModelCase if "saved_on" in fields else ModelCase
 
         @wraps(test)
         def each(*, trial: Trial) -> None:
             __tracebackhide__ = True
-            for case in [kind(trial.subject.model, **one) for one in given]:
-                if max(case.world_size, getattr(case, "saved_on", 1)) <= trial.most_ranks:
+            for case in [ModelCase(trial.subject.model, **one) for one in given]:
+                if max(case.world_size, case.saved_on) <= trial.most_ranks:
                     failure = trial.failure_of(partial(tried.inner_test, trial=trial, case=case))
                     if failure is not None:
                         raise failure
@@ -90,8 +91,8 @@ def test_own_model_is_saved_and_loaded(trial: Trial, case: ModelCase) -> None:
 
 
 @requirement("model/resume", SHARDED, Feature.STATE_DICT, ranks=2)
-@each_of(saved_on=(2, 1, 4, 3), world_size=(1, 2, 2, 4))
-def test_own_model_resumes_on_other_ranks(trial: Trial, case: ResumedModelCase) -> None:
+@each_of(saved_on=(2, 1, 4, 3), world_size=(1, 2, 2, 4), acts=[RESUMED] * 4)
+def test_own_model_resumes_on_other_ranks(trial: Trial, case: ModelCase) -> None:
     """A checkpoint of some ranks is gone on from on more or fewer as if training had never stopped."""
     trial.needs(max(case.saved_on, case.world_size))
     with directory() as path:

@@ -12,7 +12,7 @@ from harness.worlds.rank import Rank
 from suites.kit.expected_collectives import as_meant, tells_nothing
 from suites.lifetimes.memory_programs import Bytes, registered, settled
 from suites.lifetimes.tally import Tally
-from suites.model.cases import ModelCase, ResumedModelCase
+from suites.model.cases import ModelCase
 from suites.model.factory import known
 from suites.oracle.layout import own
 from suites.oracle.sharded import State
@@ -53,14 +53,14 @@ class FromMeta(ShardedModel):
         return net
 
 
-def save(rank: Rank, case: ResumedModelCase, path: str) -> None:
+def save(rank: Rank, case: ModelCase, path: str) -> None:
     """Train, and save the net and its optimizer."""
     net = ShardedModel(rank, case.here())
     net.do_all(net.case.actions)
     net.write(path)
 
 
-def resume(rank: Rank, case: ResumedModelCase, path: str) -> list[State]:
+def resume(rank: Rank, case: ModelCase, path: str) -> list[State]:
     """Load into a net whose parameters are lost, and a new optimizer; what one more step shows."""
     net = ShardedModel(rank, case)
     overwrite(net.net.parameters())
