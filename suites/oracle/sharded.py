@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -15,12 +14,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.utils._pytree import tree_map_only
 
 from harness.vendor import Feature
-from harness.vendor.bounds import asks_for, asks_for_method
+from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.oracle.facts import facts
 from suites.oracle.layout import is_dtensor, seen
 from suites.oracle.situation import UNDER_WAY, tensors_in
-from suites.oracle.training import Trained, interrupted, kept, taken, vary
+from suites.oracle.telling import Told
+from suites.oracle.training import interrupted, kept, taken, vary
 
 State = dict[str, Any]
 FORMS = {
@@ -32,7 +32,7 @@ FORMS = {
 TO_LOAD = {**FORMS, "rank zero": StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)}
 
 
-class Sharded(Trained):
+class Sharded(Told):
     """A sharded net in the middle of a script, on one rank.
 
     ``options`` are what ``fully_shard`` is given besides what the case says.
@@ -184,45 +184,6 @@ class Sharded(Trained):
         total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         total.backward(retain_graph=which == "first")
 
-    def defer(self, what: str) -> None:
-        """Switch off reduction, or a part of it."""
-        self.switch(what, False)
-
-    def resume(self, what: str) -> None:
-        """Switch it on again."""
-        self.switch(what, True)
-
-    def switch(self, what: str, value: bool) -> None:
-        """Set what is named, of all or ``in`` one module."""
-        setting, _, where = what.partition(" in ")
-        self.is_under_way = not value if setting == "last" else self.is_under_way
-        self.tell("set_is_last_backward" if setting == "last" else f"set_requires_{setting}", value, where)
-
-    def tell(self, setter: str, value: Any, where: str = "", **options: Any) -> None:
-        """Call a setter of a module, with options of its own, and of those below unless it is the "root" alone."""
-        asks_for_method(setter)
-        if where == "root":
-            asks_for(Feature.RECURSE)
-            where, options = "", {**options, "recurse": False}
-        getattr(self.net.get_submodule(where), setter)(value, **options)
-
-    def places(self) -> list[str]:
-        """The names of sharded modules, of several in one call that of the first; the root last."""
-        raise NotImplementedError
-
-    def set(self, what: str) -> None:
-        """Call a setter with a value: of the net, ``in`` a module, in the root alone, or in each sharded module."""
-        setting, _, where = what.partition(" in ")
-        name, value = setting.split()
-        for place in self.places() if where == "each" else [where]:
-            self.tell(f"set_{name}", ast.literal_eval(value), place)
-
-    def ahead(self, what: str) -> None:
-        """Say what a module gathers ahead: after ``forward root 0 1`` the root has the first two blocks gathered."""
-        direction, *names = what.split()
-        first, *others = (self.net.get_submodule("" if name == "root" else name) for name in names)
-        getattr(first, f"set_modules_to_{direction}_prefetch")(others)
-
     def vary(self, _: str) -> None:
         """Change the settings of all optimizers."""
         super().vary("")
@@ -259,14 +220,6 @@ class Sharded(Trained):
         for module in self.net.modules():
             if hasattr(module, "reshard"):
                 module.reshard()
-
-    def keep(self, after: str) -> None:
-        """Free nothing after forward, or after backward."""
-        self.tell(f"set_reshard_after_{after}", False)
-
-    def free(self, after: str) -> None:
-        """Free all after forward, or after backward."""
-        self.tell(f"set_reshard_after_{after}", True)
 
     # State.
 

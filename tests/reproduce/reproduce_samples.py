@@ -23,7 +23,7 @@ TESTS = {test.requirement: test for test in suite_tests(SUITES)}
 CASE = {
     "case": "TrainingCase",
     "world_size": 2,
-    "net": {"case": "Stack", "dim": 3, "blocks": ["linear"], "multiplier": 2, "bias": True},
+    "net": {"case": "Stack", "dim": 3, "blocks": ["linear"], "multiplier": 2, "bias": True, "frozen": []},
     "sharded": [],
     "dtype": "float32",
     "exact": True,
@@ -32,6 +32,7 @@ CASE = {
     "reshard_after_forward": True,
     "steps": 1,
     "batch": 3,
+    "acts": [],
 }
 
 
