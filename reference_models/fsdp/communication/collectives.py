@@ -80,9 +80,7 @@ class OwnPieces:
             yield numbers.view(1, -1)
 
 
-def gather(
-    parcel: Parcel, axis: Axis, device: torch.device, comm: AllGather, async_op: bool = False
-) -> Gathering | OwnPieces:
+def gather(parcel: Parcel, axis: Axis, device: torch.device, comm: AllGather, async_op: bool) -> Gathering | OwnPieces:
     """Start gathering parcels, each piece as long on every rank.
 
     With ``async_op`` a user's collective, too, may return before all is there.

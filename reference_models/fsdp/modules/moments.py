@@ -82,7 +82,7 @@ def after_forward(state: ModuleState, module: nn.Module, _: Any, output: Any) ->
     return cast(output, state.precision.output_dtype)
 
 
-def _before_backward(state: ModuleState, place: int | None, is_alone: bool = False) -> None:
+def _before_backward(state: ModuleState, place: int | None, is_alone: bool) -> None:
     """Backward comes to the pass at this place of the order, if it has one."""
     if state.tree.note_reached(state, is_alone):
         torch.autograd.Variable._execution_engine.queue_callback(state.tree.end_backward)
