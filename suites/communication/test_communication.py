@@ -25,11 +25,11 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.registered import group_cases
+from suites.kit.registered import RESHARDING, group_cases
 from suites.kit.strategies import each, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, finds, follows
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, UNUSED_TOO
 
 SHARDED, APART, OWN = Feature.FULLY_SHARD, Feature.SEPARATE_GROUP, Feature.CUSTOM_COLLECTIVES
 #: Two blocks sharded by themselves, of rows that ranks do not divide, and one left to the root.
@@ -50,7 +50,7 @@ linear_first = training_cases(
 AFTER_EVALUATION = (*PASS, "drop", "look", *PASS)
 TWO_FORWARDS = (*PASS, "drop", "forward", "forward", "backward all")
 BY_HAND = (*PASS, "drop", "forward", "reshard", "backward")
-WITH_UNUSED = ("set reduce_scatter_unused_params True", *TWICE)
+WITH_UNUSED = (UNUSED_TOO, *TWICE)
 #: One weight in float32, whose average may be taken by the collective.
 TINY = TrainingCase(2, Stack(1, ("linear",), multiplier=1, bias=False), exact=True, steps=1, batch=1)
 NEXT = replace(TINY, dtype="float64", exact=False)
@@ -70,7 +70,6 @@ def set_on_all(setting: str) -> Any:
     return training_after(training_cases(exact=True), lambda _: st.just([f"set {setting}"]))
 
 
-RESHARDING = [f"set reshard_after_forward {then}{where}" for then in (True, False) for where in ("", " in root")]
 set_later_cases = training_after(
     training_cases(steps=2),
     lambda _: st.sampled_from([[setting] for setting in RESHARDING]),

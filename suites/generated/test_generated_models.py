@@ -35,6 +35,7 @@ from suites.kit.nets import NAMED, Block, Named, Net
 from suites.kit.strategies import given, world_sizes
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows, follows_or_refuses
+from suites.oracle.situation import UNUSED_TOO
 
 SHARDED = Feature.FULLY_SHARD
 ROOT = Group()
@@ -124,8 +125,7 @@ def test_branches_that_did_not_run_have_no_gradient(trial: Trial, case: Generate
 @given(case=branched_cases(apart=True))
 def test_ranks_may_take_branches_of_their_own(trial: Trial, case: GeneratedCase) -> None:
     """With set_reduce_scatter_unused_params, ranks that took another branch count as zero in a branch's gradients."""
-    acts = ("set reduce_scatter_unused_params True", *case.actions)
-    follows(trial, ShardedNet.play, expected(replace(case, acts=acts)))
+    follows(trial, ShardedNet.play, expected(replace(case, acts=(UNUSED_TOO, *case.actions))))
 
 
 @requirement("generated/twice", SHARDED, ranks=2)

@@ -22,7 +22,7 @@ from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.programs import ShardedStack
 from suites.kit.strategies import drawn, training_cases
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, UNUSED_TOO
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded
@@ -170,9 +170,8 @@ class BranchedMicroBatches(PrecisionCase):
     @property
     def actions(self) -> tuple[str, ...]:
         """Micro-batches, of which the last is reduced."""
-        what, zeros = "all_reduce" if self.mesh else "gradient_sync", ("set reduce_scatter_unused_params True",)
-        quiet = PASS * (len(self.runs) - 1)
-        return (*zeros * self.zeros_for_unused, f"defer {what}", *quiet, f"resume {what}", *PASS)
+        what, quiet = "all_reduce" if self.mesh else "gradient_sync", PASS * (len(self.runs) - 1)
+        return (*[UNUSED_TOO] * self.zeros_for_unused, f"defer {what}", *quiet, f"resume {what}", *PASS)
 
     def build(self) -> nn.Sequential:
         """The blocks side by side."""

@@ -35,10 +35,10 @@ FORCED = (SHARDED, Feature.FORCE_SUM)
 HOOK = (SHARDED, Feature.ALL_REDUCE_HOOK)
 NET = Stack(3, ("linear", "mlp"), 1)
 #: Two ranks that each hold everything.
-WHOLE = TrainingCase(2, NET, (0,), "float32", True, mesh=(2, 1), acts=dividing({"": 2.0, "0": 4.0}))
+WHOLE = TrainingCase(2, NET, (0,), "float32", True, mesh=(2, 1), acts=dividing({"root": 2.0, "0": 4.0}))
 #: Two replicas of two shards.
 SQUARE = TrainingCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), batch=1)
-ROOT_ALONE = TrainingCase(2, NET, (0,), "float32", True, acts=dividing({"": 1.0}))
+ROOT_ALONE = TrainingCase(2, NET, (0,), "float32", True, acts=dividing({"root": 1.0}))
 
 
 @requirement("reduction/divide-factor", *FACTOR, Feature.FORCE_SUM, ranks=2)
@@ -50,7 +50,7 @@ def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: TrainingCase)
 
 
 @requirement("reduction/divide-factor-hsdp", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, ranks=2)
-@example(case=replace(SQUARE, acts=dividing({"": 0.5})))
+@example(case=replace(SQUARE, acts=dividing({"root": 0.5})))
 @given(case=replicated_factor_cases(2))
 def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards the sum that a factor divides is that over all ranks."""
@@ -65,7 +65,7 @@ def test_a_factor_divides_what_was_computed_in_low_precision(trial: Trial, case:
 
 
 @requirement("reduction/divide-factor-alone", *FACTOR, ranks=2, limits=("premul_sum",))
-@example(case=TrainingCase(2, Stack(1, ("linear",), 1), exact=True, acts=dividing({"": 4.0}, sums=False)))
+@example(case=TrainingCase(2, Stack(1, ("linear",), 1), exact=True, acts=dividing({"root": 4.0}, sums=False)))
 @given(case=factor_cases(sums=False))
 def test_a_factor_needs_no_forced_sums(trial: Trial, case: TrainingCase) -> None:
     """Where the backend can multiply before it sums, a factor divides as well without forced sums."""
@@ -73,7 +73,7 @@ def test_a_factor_needs_no_forced_sums(trial: Trial, case: TrainingCase) -> None
 
 
 @requirement("reduction/own-size", *FACTOR, Feature.HSDP, ranks=2)
-@example(case=replace(SQUARE, acts=dividing({"": 2.0}, sums=False)))
+@example(case=replace(SQUARE, acts=dividing({"root": 2.0}, sums=False)))
 @given(case=replicated_factor_cases(2, sums=False, dtype="float32").map(by_own_size))
 def test_the_number_of_shards_is_a_factor_on_every_backend(trial: Trial, case: TrainingCase) -> None:
     """A factor that equals the number of ranks in a replica divides, without forced sums, the sum over all ranks."""

@@ -29,6 +29,10 @@ from suites.oracle.layout import is_dtensor, local, put_together, shard
 Facts = dict[str, dict[str, Any]]
 #: How long, in seconds, other threads have to let go of a tensor that they have communicated.
 LETTING_GO = 1.0
+#: The acts that set resharding later: whether to, and whether also below the root.
+RESHARDING = {
+    f"set reshard_after_forward {then}{of}": (then, not of) for then in (True, False) for of in ("", " in root")
+}
 
 
 @dataclass(frozen=True)

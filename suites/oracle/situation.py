@@ -24,6 +24,8 @@ PASS = ("forward", "backward")
 STEP = (*PASS, "step", "drop")
 #: Has every reduction be a sum.
 SUMS = "set force_sum_reduction_for_comms True in each"
+#: Gives gradients of zero to what trains and is not used.
+UNUSED_TOO = "set reduce_scatter_unused_params True"
 #: What is not looked at while backwards are said not to be the last: reductions may be under way then.
 UNDER_WAY = ("gradients", "facts")
 #: What is compared after an action besides what it gives.

@@ -21,6 +21,7 @@ from torch.distributed.tensor.placement_types import Placement
 from harness.worlds.rank import Rank
 from suites.kit.parallel import Mesh, ParallelCase, lay_on
 from suites.kit.programs import ShardedStack, apply, whole_mesh
+from suites.oracle.situation import UNUSED_TOO
 from suites.parallelism.spmd_nets import SpmdNet, compute_locally
 
 FSDP: list[Mesh] = [({"dp": size}, ("dp",), ()) for size in (2, 4, 1)]
@@ -62,7 +63,7 @@ class SpmdCase(ParallelCase):
     @property
     def actions(self) -> tuple[str, ...]:
         """Training, after what is set if a block is to spare."""
-        return (*["set reduce_scatter_unused_params True"] * self.spare, *super().actions)
+        return (*[UNUSED_TOO] * self.spare, *super().actions)
 
     def build(self) -> nn.Sequential:
         """The net; a block that is to spare does nothing."""

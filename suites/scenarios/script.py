@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.oracle.situation import PASS, SUMS
+from suites.oracle.situation import PASS, SUMS, UNUSED_TOO
 from suites.scenarios.bodies import plan
 
 ITERATIONS = 3
@@ -54,7 +54,7 @@ PASSES: dict[str, tuple[str, ...]] = {
 SETTINGS: dict[str, tuple[str, ...]] = {
     "factor": (f"set gradient_divide_factor {FACTOR} in each",),
     "sums": (SUMS,),
-    "unused too": ("set reduce_scatter_unused_params True",),
+    "unused too": (UNUSED_TOO,),
 }
 
 

@@ -15,7 +15,7 @@ from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.programs import train
-from suites.kit.registered import RefusedCase, forms_of, group_cases
+from suites.kit.registered import RESHARDING, RefusedCase, forms_of, group_cases
 from suites.kit.strategies import each, given, stacks, training_cases
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
@@ -26,11 +26,7 @@ TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
 FIVE_ROWS = TrainingCase(4, Stack(5, ("linear",)), (0,), "float64", reshard_after_forward=2)
 #: One weight that the root has.
 ONE_WEIGHT = TrainingCase(2, Stack(1, ("linear",), 1, bias=False), dtype="float64", steps=1, batch=1)
-
-
-def set_later(then: bool, where: str = "") -> tuple[str, ...]:
-    """Resharding after forward is set, of all or ``in root`` alone; then comes a forward."""
-    return (f"set reshard_after_forward {then}{where}", "look")
+SET_IN_ROOT = "set reshard_after_forward True in root"
 
 
 @requirement("reshard/true", Feature.FULLY_SHARD, ranks=2)
@@ -64,13 +60,12 @@ def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: T
 
 
 @requirement("reshard/set-later", Feature.FULLY_SHARD, ranks=2)
-@example(case=replace(ONE_WEIGHT, sharded=(0,), reshard_after_forward=False, acts=set_later(True, " in root")))
-@given(case=training_cases(acts=st.builds(set_later, st.booleans(), st.sampled_from(["", " in root"]))))
+@example(case=replace(ONE_WEIGHT, sharded=(0,), reshard_after_forward=False, acts=(SET_IN_ROOT,)))
+@given(case=training_cases(acts=st.tuples(st.sampled_from(list(RESHARDING)))))
 def test_resharding_can_be_set_after_sharding(trial: Trial, case: TrainingCase) -> None:
     """set_reshard_after_forward does what the argument would have done, for the root alone with recurse=False."""
-    then = case.acts in (set_later(True), set_later(True, " in root"))
-    children = case.reshard_after_forward if case.acts == set_later(then, " in root") else then
-    is_registered(trial, case, *case.acts, root=then, children=children)
+    then, recurses = RESHARDING[case.acts[0]]
+    is_registered(trial, case, *case.acts, "look", root=then, children=then if recurses else case.reshard_after_forward)
 
 
 @requirement("reshard/to-group", *TO_GROUP, ranks=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -39,10 +39,14 @@ def runs_forward_of_class(module: Any, _: Options) -> None:
         each.register_forward_pre_hook(forget)
 
 
+def inside(module: Any) -> Iterator[nn.Module]:
+    """All modules of what a call was given."""
+    return (each for one in modules_of(module) for each in one.modules())
+
+
 def ignores_lists(module: Any, options: Options) -> None:
     """Parameters in lists and dicts of parameters are taken for none of the module's."""
-    inside = (each for one in modules_of(module) for each in one.modules())
-    held = [each for each in inside if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
+    held = [each for each in inside(module) if isinstance(each, (nn.ParameterList, nn.ParameterDict))]
     if held:
         ignored = {parameter for each in held for parameter in each.parameters()}
         options["ignored_params"] = ignored | set(options.get("ignored_params") or ())
@@ -50,7 +54,7 @@ def ignores_lists(module: Any, options: Options) -> None:
 
 def ignores_extra_state(module: Any, _: Options) -> None:
     """What modules have said of themselves in a state, besides parameters and buffers, is not given back."""
-    for each in (each for one in modules_of(module) for each in one.modules()):
+    for each in inside(module):
         vars(each)["set_extra_state"] = lambda state: None
 
 
