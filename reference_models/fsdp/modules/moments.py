@@ -110,7 +110,7 @@ def _notice_before_backward(state: ModuleState, output: Any, is_alone: bool) -> 
         return output
     tensors = tensors_in(output)
     if in_transform():  # whose outputs may turn out to require gradients once it is over
-        return _notice_before_backward_of_transformed(state, tensors, output)
+        return _notice_before_backward_of_transformed(state, tensors, output, is_alone)
     tensors = [tensor for tensor in tensors if tensor.requires_grad]
     if tensors:
         place = _note_pass(state, is_alone)
@@ -121,7 +121,7 @@ def _notice_before_backward(state: ModuleState, output: Any, is_alone: bool) -> 
     return output
 
 
-def _note_pass(state: ModuleState, is_alone: bool = False) -> int | None:
+def _note_pass(state: ModuleState, is_alone: bool) -> int | None:
     """Forward ends: the place of this pass in the order, if backward has anything to gather for it there."""
     if is_alone:
         state.tree.ran_alone.add(state)
@@ -129,9 +129,11 @@ def _note_pass(state: ModuleState, is_alone: bool = False) -> int | None:
     return state.tree.order.note(state, goes_on) if state.groups and not is_alone else None
 
 
-def _notice_before_backward_of_transformed(state: ModuleState, tensors: list[Tensor], output: Any) -> Any:
+def _notice_before_backward_of_transformed(
+    state: ModuleState, tensors: list[Tensor], output: Any, is_alone: bool
+) -> Any:
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    call = partial(_before_backward, state, _note_pass(state))
+    call = partial(_before_backward, state, _note_pass(state, is_alone), is_alone=is_alone)
     same = {id(tensor): call_in_backward(call, [tensor])[0] for tensor in floating}
     return map_tensors(lambda tensor: same.get(id(tensor), tensor), output)
 
