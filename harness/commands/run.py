@@ -155,15 +155,7 @@ def _others(options: argparse.Namespace, name: str) -> Iterator[str]:
 def _workers(rest: list[str]) -> list[str]:
     """Workers of pytest-xdist if it is installed, unless the user decides; our plugin chooses how many."""
     decided = any(word.startswith(("-n", "--numprocesses", "--dist")) for word in rest)
-    if decided or importlib.util.find_spec("xdist") is None:
-        return []
-    in_their_order = [
-        "--dist",
-        "load",
-        "--maxschedchunk",
-        "1",
-    ]  # otherwise each worker would start at a different chapter
-    return ["--numprocesses", "auto", *in_their_order]
+    return [] if decided or importlib.util.find_spec("xdist") is None else ["--numprocesses", "auto"]
 
 
 def _file_name(spec: str) -> str:

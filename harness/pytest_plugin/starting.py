@@ -95,7 +95,8 @@ class Workers:
     """Starts the first worker alone, and the others once its first test has ended, as many as there are devices for.
 
     So the first result does not wait for others to import torch, and the controller need not know what the machine
-    has. Other ways to distribute tests than ``load`` need all workers from the start.
+    has. Each is given one test at a time, unless the user says how many: they end together, and in the order of the
+    suites. Other ways to distribute tests than ``load`` need all workers from the start.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -103,6 +104,8 @@ class Workers:
         self._waiting: list[str] = []
         self._planned, self._made = len(config.option.tx), 0
         if config.option.dist == "load":
+            if config.option.maxschedchunk is None:  # or what waits behind a long one cannot go to the other worker
+                config.option.maxschedchunk = 1
             config.option.tx, self._waiting = config.option.tx[:1], config.option.tx[1:]
 
     @pytest.hookimpl(trylast=True)

@@ -102,13 +102,13 @@ def run_by_two(*args: str) -> Completed:
 class Controller:
     """A controller of four workers, of whom the first has started and at most so many have a use for the devices."""
 
-    def __init__(self, most: int | None, tests_left: int, dist: str = "load") -> None:
+    def __init__(self, most: int | None, tests_left: int, chunk: int | None = None) -> None:
         self.started, self.printed, self.shuttingdown, self.queue = list[str](), list[str](), False, SimpleNamespace()
         self.queue.put = None
         self.sched = SimpleNamespace(pending=[0] * tests_left)
         self.nodemanager, self._active_nodes = self, set[str]()
         self.config: Any = SimpleNamespace(
-            option=SimpleNamespace(dist=dist, tx=["popen"] * 4),
+            option=SimpleNamespace(dist="load", tx=["popen"] * 4, maxschedchunk=chunk),
             stash={RECORDER: SimpleNamespace(most_workers=most)},
             pluginmanager=SimpleNamespace(get_plugin={"dsession": self, "terminalreporter": self}.get),
             get_verbosity=int,
@@ -163,6 +163,12 @@ def test_where_there_are_devices_enough_all_workers_start() -> None:
 def test_no_worker_starts_that_has_nothing_to_do(left: int, started: int) -> None:
     """xdist gives two tests to a worker at once, so two are left for each that starts."""
     assert Controller(None, left).ends("teardown") == started
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 1), (20, 20)])
+def test_workers_are_given_one_test_at_a_time_unless_the_user_decides(asked: int | None, given: int) -> None:
+    """What waits behind a test of a minute would otherwise leave the other worker idle at the end of a run."""
+    assert Controller(None, tests_left=100, chunk=asked).config.option.maxschedchunk == given
 
 
 def test_a_run_that_stops_starts_no_more_workers() -> None:
