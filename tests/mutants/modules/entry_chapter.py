@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Shard
 from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
-from tests.mutants.making import FullyShard, before, called_otherwise, mutant, right
+from tests.mutants.making import FullyShard, before, called_otherwise, modules_of, mutant, right
 from tests.mutants.modules.partial_chapter import lists
 
 assert reference.fully_shard is not None
@@ -106,7 +106,7 @@ def first_alone(modules: list[Any], **options: Any) -> Any:
 
 def hooks_first(module: Any, **options: Any) -> Any:
     """A hook is there before the call is refused, and stays."""
-    for each in module if isinstance(module, list) else [module]:
+    for each in modules_of(module):
         each.register_forward_hook(lambda *_: None)
     return right.fully_shard(module, **options)
 

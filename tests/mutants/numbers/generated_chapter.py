@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
 from tests.mutants import name_of
-from tests.mutants.making import before, mutant, right
+from tests.mutants.making import before, modules_of, mutant, right
 
 
 def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
     """Of modules given as a list, only the first one's gradients are kept."""
     result = right.fully_shard(module, **options)
-    for other in module[1:] if isinstance(module, list) else []:
+    for other in modules_of(module)[1:]:
         for parameter in other.parameters():
             parameter.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.zero_())
     return result
@@ -46,7 +46,7 @@ order: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 def expects_the_order_of_modules(module: Any, **options: Any) -> Any:
     """Of modules within this one, those that were sharded after a later one beside them are never reduced."""
     result = right.fully_shard(module, **options)
-    for each in module if isinstance(module, list) else [module]:
+    for each in modules_of(module):
         order[each] = len(order)
         sharded = [(name, one) for name, one in each.named_modules() if one in order]
         for (name, one), (other_name, other) in combinations(sharded, 2):
@@ -58,7 +58,7 @@ def expects_the_order_of_modules(module: Any, **options: Any) -> Any:
 def unties(module: Any, options: dict[str, Any]) -> None:
     """Give every place of a shared parameter a copy of its own."""
     seen: set[int] = set()
-    for each in [m for top in (module if isinstance(module, list) else [module]) for m in top.modules()]:
+    for each in [m for top in modules_of(module) for m in top.modules()]:
         for name, parameter in list(each.named_parameters(recurse=False)):
             if id(parameter) in seen:
                 setattr(each, name, nn.Parameter(parameter.detach().clone()))

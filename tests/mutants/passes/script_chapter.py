@@ -170,7 +170,7 @@ def saving_ends_the_policy(module: Any) -> None:
 
 def gathers_once(module: Any, **options: Any) -> Any:
     """What begins on meta is gathered in its first forward, and never again."""
-    modules = module if isinstance(module, list) else [module]
+    modules = modules_of(module)
     from_meta = any(parameter.is_meta for each in modules for parameter in each.parameters())
     right.fully_shard(module, **options)
     if from_meta:
@@ -182,7 +182,7 @@ def gathers_once(module: Any, **options: Any) -> Any:
 def loads_wrongly_when_offloaded(module: Any, **options: Any) -> Any:
     """With CPU offload, loading misses what is unsharded."""
     right.fully_shard(module, **options)
-    for each in module if isinstance(module, list) else [module] if "offload_policy" in options else []:
+    for each in modules_of(module) if "offload_policy" in options else []:
         instead("load_state_dict", loads_into_what_is_whole)(each)
     return module
 
