@@ -61,8 +61,7 @@ class PrecisionCase(TrainingCase):
     @property
     def policy(self) -> dict[str, torch.dtype]:
         """The dtypes that are asked for."""
-        asked = {"param_dtype": dtype_of(self.param_dtype), "reduce_dtype": dtype_of(self.reduce_dtype)}
-        return {name: dtype for name, dtype in asked.items() if dtype is not None}
+        return asked(self.param_dtype, self.reduce_dtype)
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
         """The unsharded net in the policy's dtypes if ``working``."""
@@ -93,6 +92,12 @@ class PrecisionCase(TrainingCase):
                 for parameter in net.parameters():
                     parameter.copy_(parameter.sign() + fraction)
         return net
+
+
+def asked(param_dtype: str | None, reduce_dtype: str | None) -> dict[str, torch.dtype]:
+    """What a policy is given to compute in one dtype and reduce in another; None leaves what there is."""
+    dtypes = {"param_dtype": dtype_of(param_dtype), "reduce_dtype": dtype_of(reduce_dtype)}
+    return {name: dtype for name, dtype in dtypes.items() if dtype is not None}
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

@@ -74,7 +74,7 @@ def sharded(rank: Rank, case: TrainingCase, net: Any = None, **options: Any) -> 
     return apply(rank, case, net or case.build(), reshard_after_forward=case.reshard_after_forward, **options)
 
 
-def policy_of(rank: Rank, case: TrainingCase) -> Any:
+def policy_of(rank: Rank, case: CaseOnMesh) -> Any:
     """The case's policy, made as the implementation makes them."""
     return rank.implementation.mixed_precision_policy(**case.policy)
 

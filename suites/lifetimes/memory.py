@@ -14,7 +14,7 @@ Batches are of one row, so that activations do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
 from suites.kit.expected_collectives import padded
+from suites.kit.precision import asked
 from suites.kit.strategies import drawn, world_sizes
 from suites.oracle.situation import Situation
 
@@ -42,7 +43,7 @@ class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``.
 
     They are given inputs by place, or ``by name``; or there are blocks of two layers, each with tanh after it, that run
-    again in backward: ``blocks`` counts the layers.
+    again in backward: ``blocks`` counts the layers. They compute and reduce in dtypes of their own, if these are named.
     """
 
     world_size: int
@@ -54,6 +55,13 @@ class MemoryCase(CaseOnMesh, Situation):
     dtype: str = "float32"
     seed: int = 0
     form: Literal["plain", "by name", "recomputed"] = "plain"
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+
+    @property
+    def policy(self) -> dict[str, torch.dtype]:
+        """The dtypes that are asked for."""
+        return asked(self.param_dtype, self.reduce_dtype)
 
     def build(self) -> nn.Sequential:
         """The net; what its numbers are does not matter."""
@@ -62,7 +70,7 @@ class MemoryCase(CaseOnMesh, Situation):
             pairs = zip(layers[::2], layers[1::2], strict=True)
             layers = [nn.Sequential(first, nn.Tanh(), second, nn.Tanh()) for first, second in pairs]
         kind = ByName if self.form == "by name" else nn.Sequential
-        return kind(*layers, nn.Linear(self.dim, 1))
+        return kind(*layers, nn.Linear(self.dim, 1)).to(self.torch_dtype)
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for one rank's batch."""
@@ -80,6 +88,11 @@ class MemoryCase(CaseOnMesh, Situation):
     def block(self) -> int:
         """The bytes of one block, unsharded and padded so that ranks hold as much of it."""
         return self._bytes([(self.dim, self.dim), (self.dim,)])
+
+    @property
+    def moved(self) -> int:
+        """The bytes of one block in the widest dtype that it has on its way."""
+        return self.block * max(dtype.itemsize for dtype in self.rounds_in) // self.torch_dtype.itemsize
 
     @property
     def head(self) -> int:
@@ -128,7 +141,7 @@ class ExpertMemoryCase(MemoryCase):
     def build(self) -> nn.Sequential:
         """The net of one rank, in each block first the dense layer."""
         blocks = (nn.Sequential(*(nn.Linear(self.dim, self.dim) for _ in range(2))) for _ in range(self.blocks))
-        return nn.Sequential(*blocks, nn.Linear(self.dim, 1))
+        return nn.Sequential(*blocks, nn.Linear(self.dim, 1)).to(self.torch_dtype)
 
     @property
     def expert(self) -> int:
@@ -156,7 +169,7 @@ LATE = 2
 
 def at_rest(case: MemoryCase, gradients: bool = False) -> int:
     """Between passes: one rank's part of parameters, and of gradients where there are any."""
-    return case.rest * (2 if gradients else 1) + LATE * case.block + case.room
+    return case.rest * (2 if gradients else 1) + LATE * case.moved + case.room
 
 
 def quiet(case: MemoryCase) -> int:
@@ -174,7 +187,7 @@ def bounds(case: MemoryCase, *moments: str) -> dict[str, int]:
         "in forward 2": rest + max(case.head, case.kept) + 3 * case.block,
         "after forward 2": rest + case.kept,
         # The head and its gradient, two blocks or buffers, a gradient of one, and one that is being reduced.
-        "in backward 2": max(trained, rest + case.kept) + 2 * case.head + 4 * case.block,
+        "in backward 2": max(trained, rest + case.kept) + 2 * case.head + 2 * case.block + 2 * case.moved,
         "after backward 2": trained,
         "after step 2": trained,
         "after drop 2": rest,
@@ -193,6 +206,15 @@ def memory_cases(draw: st.DrawFn, /, **fixed: Any) -> MemoryCase:
         "form": draw(st.sampled_from(["plain", "by name"])),
         **drawn(draw, fixed),
     })  # fmt: skip
+
+
+#: The dtypes of parameters, of computing and of reducing, of which one is narrower.
+NARROW = (("bfloat16", None, "float32"), ("float32", "bfloat16", "float32"), ("float32", "bfloat16", None))
+
+
+def narrow(case: MemoryCase) -> list[MemoryCase]:
+    """The case in each of these dtypes."""
+    return [replace(case, dtype=own, param_dtype=param, reduce_dtype=reduce) for own, param, reduce in NARROW]
 
 
 @st.composite

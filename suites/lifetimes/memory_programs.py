@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
-from suites.kit.programs import data_mesh
+from suites.kit.programs import data_mesh, policy_of
 from suites.lifetimes.memory import ExpertMemoryCase, MemoryCase
 from suites.lifetimes.tally import Tally
 from suites.oracle.layout import own
@@ -45,6 +45,8 @@ def spread(rank: Rank, case: MemoryCase, net: nn.Sequential, **options: Any) -> 
     """Shard block by block, then the rest."""
     fully_shard = rank.implementation.fully_shard
     options["mesh"] = data_mesh(rank, case)
+    if case.policy:
+        options["mp_policy"] = policy_of(rank, case)
     if case.reshard_after_forward is not None:
         options["reshard_after_forward"] = case.reshard_after_forward
     if isinstance(case, ExpertMemoryCase):

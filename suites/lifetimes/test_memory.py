@@ -15,7 +15,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from harness.worlds.base import Program
-from suites.kit.strategies import each, examples_first, given
+from suites.kit.strategies import each, examples, examples_first, given
 from suites.lifetimes import memory
 from suites.lifetimes import memory_programs as programs
 from suites.lifetimes.memory import (
@@ -138,6 +138,22 @@ def test_smaller_groups_hold_their_parts_and_no_more(trial: Trial) -> None:
 def test_parts_on_meshes_of_their_own_are_held_as_others_are(trial: Trial, case: ExpertMemoryCase) -> None:
     """With experts on a mesh of their own a rank holds its rows on each, and no more blocks at once than elsewhere."""
     at_most(trial, case, memory.bounds(case))
+
+
+@requirement("memory/precision", SHARDED, Feature.MIXED_PRECISION, ranks=2)
+@examples_first()
+@examples(memory.narrow(TWO))
+@given(case=memory_cases().flatmap(lambda case: st.sampled_from(memory.narrow(case))))
+def test_other_dtypes_of_computing_and_reducing_leave_nothing(trial: Trial, case: MemoryCase) -> None:
+    """With a MixedPrecisionPolicy a rank holds its rows in their own dtype, and few blocks at once in wider ones."""
+    at_most(trial, case, memory.bounds(case))
+
+
+@requirement("memory/replicas-precision", SHARDED, Feature.MIXED_PRECISION, Feature.HSDP, ranks=4)
+def test_sums_over_replicas_in_a_wider_dtype_are_not_kept(trial: Trial) -> None:
+    """On replicas of shards, too: what is summed in a wider dtype than the parameters' is freed, block by block."""
+    for case in memory.narrow(REPLICATED):
+        at_most(trial, case, memory.bounds(case))
 
 
 @requirement("memory/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from reference_models.subject import implementation as reference
 from tests.mutants import name_of
 from tests.mutants.hooking import instead
-from tests.mutants.making import Reduction, adopt, given, mutant, right
+from tests.mutants.making import Reduction, adopt, given, mutant, reduced_then, right
 from tests.mutants.modules.reshard_chapter import is_int
 from tests.mutants.passes.prefetch_chapter import reduces_at_the_end
 
@@ -110,6 +111,20 @@ def replicas_keep_copies(module: Any, options: dict[str, Any]) -> None:
         keeps_a_copy(module)
 
 
+def keeps_rows_it_computed_with(module: Any, options: dict[str, Any]) -> None:
+    """Where computing has a dtype of its own, a rank's rows are kept in it, too."""
+    policy = options.get("mp_policy")
+    if policy is not None and policy.param_dtype is not None:
+        rows = [p.to_local().to(policy.param_dtype) for p in module.parameters() if isinstance(p, DTensor)]
+        vars(module)["rows"] = rows
+
+
+def keeps_sums_of_replicas(module: Any, options: dict[str, Any]) -> None:
+    """Where reducing has a dtype of its own, what was summed in it over replicas is kept until the next backward."""
+    if "mp_policy" in options and options["mesh"].ndim == 2:
+        reduced_then(lambda output, group: vars(module).update(sums=output))(module)
+
+
 def keeps_copies_for_groups(module: Any, options: dict[str, Any]) -> None:
     """Where parameters are to be kept in smaller groups, all of them are kept besides."""
     if is_int(options.get("reshard_after_forward")):
@@ -149,6 +164,8 @@ reduces_everything_last = mutant("memory/in-backward", reduces_at_the_end)
 keeps_what_it_reduced = mutant("memory/after-backward", reduce=KeepsWhatItReduced)
 keeps_quiet_gradients = mutant("memory/accumulation", instead("set_requires_gradient_sync", keeps_each_quiet_gradient))
 keeps_copies_on_replicas = given("memory/replicas", replicas_keep_copies)
+keeps_casts = given("memory/precision", keeps_rows_it_computed_with)
+keeps_wide_sums = given("memory/replicas-precision", keeps_sums_of_replicas, of=reference)
 keeps_copies_in_groups = given("memory/groups", keeps_copies_for_groups)
 sums_in_full = mutant("memory/replicas-quiet", instead("set_requires_all_reduce", sums_of_everything))
 recomputes_nothing = replace(right, name=name_of("memory/recomputed"), checkpoint=lambda module, **_: module)
