@@ -43,6 +43,7 @@ class Feature(StringEnum):
     RESHARD_TO_GROUP = "reshard_after_forward=int"
     UNSHARD = "unshard and reshard"
     UNSHARD_IN_BACKWARD = "set_unshard_in_backward"
+    KEPT_STORAGE = "set_keep_unsharded_storage"
     RECURSE = "recurse="
     ONE_MESSAGE = "one message per group"
     PREFETCH = "explicit prefetch"
@@ -93,6 +94,7 @@ NEEDS: Mapping[Feature, str] = {
 NEEDS_METHOD: Mapping[Feature, str] = {
     Feature.UNSHARD: "unshard",
     Feature.UNSHARD_IN_BACKWARD: "set_unshard_in_backward",
+    Feature.KEPT_STORAGE: "set_keep_unsharded_storage",
     Feature.ACCUMULATION: "set_requires_gradient_sync",
     Feature.LAST_BACKWARD: "set_is_last_backward",
     Feature.PREFETCH: "set_modules_to_forward_prefetch",

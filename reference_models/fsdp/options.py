@@ -24,6 +24,7 @@ class GroupOptions:
 
     reshard_after_forward: bool | DataMesh | None = None  # a mesh: to shards over that; None: unless it is the root's
     reshard_after_backward: bool = True
+    keeps_memory: bool = False  # whether what is freed keeps its memory, and so its addresses
     unshard_in_backward: bool = True  # whether backward needs the parameters at all
     unshards_async: bool = False  # whether a user's all-gather may return before its result is there
     reduces: bool = True  # whether backward reduces gradients; if not, they add up, unsharded, until it does

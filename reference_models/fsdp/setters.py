@@ -42,6 +42,10 @@ class OptionSetters(nn.Module):
         """Whether to free after backward."""
         _change(_groups(self, recurse), lambda options: replace(options, reshard_after_backward=reshard_after_backward))
 
+    def set_keep_unsharded_storage(self, keep: bool, *, recurse: bool = True) -> None:
+        """Whether freed parameters keep their memory, so that they are at the same addresses when gathered again."""
+        _change(_groups(self, recurse), lambda options: replace(options, keeps_memory=keep))
+
     def _set_unshard_async_op(self, async_op: bool) -> None:
         """Whether a custom all-gather is called with ``async_op=True``; torch's own always returns early."""
         _change(_groups(self, True), lambda options: replace(options, unshards_async=async_op))

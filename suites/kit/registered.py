@@ -25,6 +25,7 @@ from suites.kit.cases import NetCase, Reshard, TrainingCase
 from suites.kit.programs import ShardedStack, apply, loss_of, sharded
 from suites.kit.strategies import stacks, training_cases, world_sizes
 from suites.oracle.layout import is_dtensor, local, put_together, shard
+from suites.oracle.situation import STEP
 
 Facts = dict[str, dict[str, Any]]
 #: How long, in seconds, other threads have to let go of a tensor that they have communicated.
@@ -160,6 +161,26 @@ def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
     with torch.no_grad():
         loss_of(rank, case, net)
     return bytes_of(used)
+
+
+def addresses_kept(rank: Rank, case: TrainingCase, where: str) -> Facts:
+    """Of every parameter, whether its memory is held after a pass and a step, and is where the next pass has it.
+
+    Of those ``where`` memory is to be kept; then none any more, and how many bytes are held all the same.
+    """
+    asks_for(Feature.PLAIN_FORWARD)
+    net = ShardedStack(rank, case)
+    net.tell("set_keep_unsharded_storage", True, where)
+    seen = when_run(net.net, lambda parameter: (parameter.data_ptr(), parameter.detach()))
+    net.do_all(STEP)
+    first = dict(seen)
+    held = {name: _bytes(memory) > 0 for name, (_, memory) in first.items()}
+    net.do_all(STEP)
+    found = {name: {"held": held[name], "stays": held[name] and seen[name][0] == first[name][0]} for name in seen}
+    net.tell("set_keep_unsharded_storage", False, where)
+    used = when_run(net.net, weakref.ref)
+    net.do_all(STEP)
+    return {"kept": found, "bytes once freed": bytes_of(used)}
 
 
 def bytes_of(used: dict[str, weakref.ref[Tensor]]) -> dict[str, int]:

@@ -74,7 +74,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "inputs": _values("tensor", "nested", "dataclass", "subclass"),
     "reshard": (
-        *_values("default", "always", "never", changed=Feature.UNSHARD),
+        *_values("default", "always", "never", changed=Feature.UNSHARD, in_place=Feature.KEPT_STORAGE),
         Value("pairs", (Feature.RESHARD_TO_GROUP,), 4),
     ),
     "recompute": (

@@ -81,6 +81,8 @@ def _settings(values: Mapping[str, str]) -> Iterator[str]:
     yield from SETTINGS.get(values["reduction"], ())
     if values["reduction"] == "factor" and values["dtype"] != "float64" and Feature.FORCE_SUM in claims():
         yield SUMS  # for backends without PREMUL_SUM
+    if values["reshard"] == "in place":
+        yield "set keep_unsharded_storage True"
     if values["groups"] == "separate":
         yield "set separate_reduce_scatter_group True"
 

@@ -172,6 +172,17 @@ def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: Trai
     finds(trial, registered.bytes_kept, case, {name: 0 for name, _ in case.build().named_parameters()})
 
 
+@requirement("reshard/in-place", Feature.FULLY_SHARD, Feature.KEPT_STORAGE, ranks=2)
+@given(case=training_cases())
+def test_kept_storage_stays_where_it_is_until_it_is_freed(trial: Trial, case: TrainingCase) -> None:
+    """With set_keep_unsharded_storage parameters are at the same addresses in every pass; without, freed as before."""
+    freed = dict.fromkeys(case.parameter_names, 0)
+    for where in ("", "root"):
+        is_kept = {name: not where or case.unit_of(name) == "root" for name in freed}
+        kept = {name: {"held": is_it, "stays": is_it} for name, is_it in is_kept.items()}
+        finds(trial, registered.addresses_kept, case, {"kept": kept, "bytes once freed": freed}, where)
+
+
 @requirement("reshard/same-results", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_resharding_changes_no_result(trial: Trial, case: TrainingCase) -> None:

@@ -74,7 +74,7 @@ class Extension:
     def fill(self, local: Tensor, columns: Iterator[Tensor], dtype: torch.dtype, unsharded: Tensor) -> None:
         """Write what all ranks have sent into the unsharded tensor, in the memory that it had."""
         for inner, size in zip(self._inner, self._bytes, strict=True):
-            inner.untyped_storage().resize_(size)
+            regrow(inner.untyped_storage(), size)
         with _unsafe_preserve_version_counter(unsharded):
             getattr(local, _POST)(self._received(columns), self._metadata, dtype, out=unsharded)
 
@@ -90,7 +90,7 @@ class Extension:
         if place == len(self._outputs):
             self._outputs.append(torch.empty(column.numel(), dtype=column.dtype, device=column.device))
         flat = self._outputs[place]
-        flat.untyped_storage().resize_(flat.numel() * flat.itemsize)
+        regrow(flat.untyped_storage(), flat.numel() * flat.itemsize)
         if self._cut.dim and size == self._cut.padded_shape:
             flat.view(self._cut.joined_shape).copy_(self._cut.joined(column))
             return flat.view(self._cut.shape)
@@ -112,3 +112,9 @@ def carry_hooks(old: Tensor, new: Tensor) -> None:
         hook = vars(old).get(name)
         if hook is not None:
             setattr(new, name, MethodType(hook.__func__, new) if isinstance(hook, MethodType) else hook)
+
+
+def regrow(memory: torch.UntypedStorage, size: int) -> None:
+    """Give memory that may have been freed so many bytes again; what was kept stays where it is."""
+    if memory.nbytes() != size:
+        memory.resize_(size)

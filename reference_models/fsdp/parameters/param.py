@@ -34,7 +34,7 @@ from reference_models.fsdp.layout.spmd import layout_over
 from reference_models.fsdp.layout.tensor_parallel import Layout, layout_of, local_gradient, local_of
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy, at_rest, fetched, landing, pinned
-from reference_models.fsdp.parameters.extension import Extension, carry_hooks, has_extension
+from reference_models.fsdp.parameters.extension import Extension, carry_hooks, has_extension, regrow
 
 
 class Owner(NamedTuple):
@@ -187,7 +187,7 @@ class ManagedParameter:
             self._memory = self._full.untyped_storage()
             self.unsharded = self._made_unsharded(self.whole().data)
         else:
-            self._memory.resize_(self._full.nbytes)
+            regrow(self._memory, self._full.nbytes)
         return self._full
 
     def _made_unsharded(self, whole: Tensor) -> nn.Parameter:
@@ -201,11 +201,6 @@ class ManagedParameter:
         if self.unsharded.requires_grad != self.sharded.requires_grad:
             self.unsharded.requires_grad_(self.sharded.requires_grad)
         self.register(self.unsharded)
-
-    def show_sharded(self) -> None:
-        """Register the sharded form and free the memory of the other."""
-        self.register(self.sharded)
-        self.free()
 
     def free(self) -> None:
         """Free the unsharded form's memory."""

@@ -135,7 +135,12 @@ class ParameterGroup:
         if self.form is not Form.SHARDED:
             self.form = Form.SHARDED
             for parameter in self.parameters:
-                parameter.show_sharded()
+                parameter.register(parameter.sharded)
+            self._free()
+
+    def _free(self) -> None:
+        for parameter in () if self.options.keeps_memory else self.parameters:
+            parameter.free()
 
     def after_forward(self, is_root: bool) -> None:
         """Free what forward has used, all or all but the rows of a smaller mesh, or nothing."""
@@ -151,6 +156,7 @@ class ParameterGroup:
         if self.form is Form.UNSHARDED:
             self._kept = PostForwardShards(mesh, self.parameters)
             self.form = Form.SHARDED_POST_FORWARD
+            self._free()
 
     # Reducing.
 

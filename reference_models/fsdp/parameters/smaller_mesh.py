@@ -24,7 +24,7 @@ class PostForwardShards:
     """What is kept of a group's parameters between forward and backward, and over which mesh."""
 
     def __init__(self, mesh: DataMesh, parameters: Sequence[ManagedParameter]) -> None:
-        """Copy this rank's rows of every unsharded parameter, free the rest, and show the rows."""
+        """Copy this rank's rows of every unsharded parameter, which may then be freed, and show the rows."""
         self.mesh = mesh
         self._pieces: list[Tensor] = []
         for parameter in parameters:
@@ -39,7 +39,6 @@ class PostForwardShards:
             for parameter in parameters:
                 cut = self.cut(parameter)
                 self._pieces.append(cut.padded(cut.take(parameter.whole(), self.mesh.shard.rank)))
-                parameter.free()
                 parameter.register(self._shown(parameter, self._pieces[-1]))
 
     def cut(self, parameter: ManagedParameter) -> Cut:

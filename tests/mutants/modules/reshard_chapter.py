@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import called_otherwise, mutant, right
+from reference_models.subject import implementation as reference
+from tests.mutants.hooking import instead
+from tests.mutants.making import called_otherwise, given, mutant, right
 from tests.mutants.numbers.gathers import own_shards
 
 SETTING = "reshard_after_forward"
@@ -119,6 +121,11 @@ def factor_or_true(setting: Any, ranks: int) -> Any:
     return setting if fits else True
 
 
+def keeping(setter: Callable[..., None]) -> Callable[[Any, Any], None]:
+    """After a module is sharded: another setter of whether freed memory is kept."""
+    return lambda module, options: instead("set_keep_unsharded_storage", setter)(module)
+
+
 never_reshards_after_forward = called_otherwise("reshard/true", reads(lambda setting, _: False))
 always_reshards_after_forward = called_otherwise("reshard/false", reads(lambda setting, _: True))
 reshards_the_root = called_otherwise("reshard/default", reads(lambda setting, _: True if setting is None else setting))
@@ -141,6 +148,11 @@ no_reshard_by_hand = mutant("reshard/by-hand", does_not_reshard_by_hand)
 no_way_back = mutant("reshard/undoes-unshard", does_not_reshard_by_hand)
 unshards_all_below = mutant("reshard/unshard", unshards_children)
 runs_on_its_own_shard = mutant("reshard/full-in-forward", own_shards)
+frees_what_is_kept = given("reshard/in-place", keeping(lambda module, setter, keep, **options: None), of=reference)
+keeps_for_good = given(
+    "reshard/in-place", keeping(lambda module, setter, keep, **options: setter(True, **options)), of=reference
+)
+keeps_all = given("reshard/in-place", keeping(lambda module, setter, keep, **options: setter(keep)), of=reference)
 frees_nothing = mutant("reshard/frees-memory", keeps_full_memory)
 stale_when_not_resharding = called_otherwise(
     "reshard/same-results", then(stays_full_after_backward, lambda setting: setting is False)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
+from tests.mutants.hooking import instead
 from tests.mutants.making import before, given, modules_of, right
 
 Options = dict[str, Any]
@@ -58,6 +59,17 @@ def ignores_extra_state(module: Any, _: Options) -> None:
         vars(each)["set_extra_state"] = lambda state: None
 
 
+def halves_where_memory_is_kept(module: Any, _: Options) -> None:
+    """Half the gradient comes back where freed parameters keep their memory."""
+
+    def keep(module: Any, setter: Callable[..., None], keep: bool, **options: Any) -> None:
+        setter(keep, **options)
+        module.register_forward_hook(halve)
+
+    for each in modules_of(module):
+        instead("set_keep_unsharded_storage", keep)(each)
+
+
 def halve(module: Any, args: Any, output: Any) -> Any:
     """The same outputs, of which half the gradient comes back."""
     return (output + output.detach()) / 2 if isinstance(output, Tensor) and output.requires_grad else output
@@ -70,6 +82,7 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
 
 shards_no_lists = before("interactions/two-ranks", ignores_lists, of=reference)
 forgets_other_forwards = given("interactions/two-ranks", runs_forward_of_class, of=reference)
+in_place = given("interactions/two-ranks", halves_where_memory_is_kept, of=reference)
 loads_no_extra_state = before("state-dict/extra-state", ignores_extra_state, of=reference)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))
