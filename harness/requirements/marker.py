@@ -24,8 +24,8 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 class Judging(Protocol):
     """What a test is given to judge results with: a ``Trial``."""
 
-    def collecting_failures(self) -> AbstractContextManager[None]:
-        """Report every failed comparison of the block, not only the first."""
+    def collecting_failures(self, *drawn: object) -> AbstractContextManager[None]:
+        """Report every failed comparison of an example, for which ``drawn`` was drawn, not only the first."""
         ...
 
 
@@ -80,7 +80,7 @@ def _with_soft_assertions(test: Any) -> Any:
     def collecting(*args: Any, trial: Judging, **rest: Any) -> None:
         __tracebackhide__ = True
         fitted = {name: each.fitted() if isinstance(each, Case) else each for name, each in rest.items()}
-        with trial.collecting_failures():
+        with trial.collecting_failures(*fitted.values()):
             inner(*args, trial=trial, **fitted)
 
     if drawn is None:

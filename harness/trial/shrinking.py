@@ -1,10 +1,13 @@
 """How long a smaller failing case is looked for: a budget of seconds and of cases, which starts with the first failure.
 
-Hypothesis shrinks a failing case by running smaller ones. When the budget is spent, cases that were not run before are
-rejected. Those that were are run again, also if they passed: Hypothesis takes a case that ends differently for flaky.
+Hypothesis shrinks a failing example by running smaller ones. When the budget is spent, examples that were not run
+before are rejected before anything is done for them. Those that were are run again, also if they passed: Hypothesis
+takes an example that ends differently for flaky.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hypothesis.errors import UnsatisfiedAssumption
 
@@ -17,7 +20,7 @@ class Shrinking:
     """The budget of one test, in ``seconds`` and in ``cases``, whichever is spent first.
 
     The number of cases makes runs end with the same case on every machine that is fast enough. A failure that took a
-    whole time limit ends shrinking: it is raised again without running its case, and no other case is run.
+    whole time limit ends shrinking: it is raised again without running its example, and no other example is run.
     ``first_failure`` is when it happened (``devices.clock``, seconds) and after how many examples.
     """
 
@@ -25,7 +28,8 @@ class Shrinking:
         self.first_failure: tuple[float, int] | None = None
         self._seconds, self._cases = seconds, cases
         self._failures: dict[str, SubjectFailure | OurFault] = {}
-        self._ran: set[str] = set()
+        self._began: set[str] = set()
+        self._key = ""
         self._timed_out = False
 
     @property
@@ -33,14 +37,14 @@ class Shrinking:
         """Whether anything smaller is looked for; if not, the first failure ends the test."""
         return self._seconds > 0
 
-    def admit(self, case: object, examples: int) -> None:
-        """Let ``case`` run as the next example, reject it, or raise the failure that it is known to end with."""
-        key = key_of(case)
+    def begin(self, drawn: Sequence[object], examples: int) -> None:
+        """Let the next example begin, with what was drawn for it; reject it, or raise what it is known to end with."""
+        self._key = key = "; ".join(map(key_of, drawn))
         if self._timed_out and key in self._failures:
             raise self._failures[key]
-        if key not in self._ran and (self._is_spent(examples) or (self._timed_out and self._failures)):
+        if key not in self._began and (self._is_spent(examples) or (self._timed_out and self._failures)):
             raise UnsatisfiedAssumption
-        self._ran.add(key)
+        self._began.add(key)
 
     def _is_spent(self, examples: int) -> bool:
         if self.first_failure is None:
@@ -48,11 +52,11 @@ class Shrinking:
         at, example = self.first_failure
         return examples >= example + self._cases or clock() > at + self._seconds
 
-    def note(self, case: object, failure: SubjectFailure | OurFault, examples: int) -> None:
-        """``case`` ended with ``failure``."""
+    def note(self, failure: SubjectFailure | OurFault, examples: int) -> None:
+        """The example in progress ended with ``failure``."""
         if self.first_failure is None:
             self.first_failure = clock(), examples
-        self._failures[key_of(case)] = failure
+        self._failures[self._key] = failure
         if failure.cause == "hung":
             self.time_out()
 

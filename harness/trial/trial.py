@@ -55,10 +55,9 @@ class Trial:
         """Run ``program(rank, case, *args)`` on ``case.world_size`` ranks; what each returned, in rank order.
 
         A test that saves on some ranks and loads on others runs twice with one case, which knows both sizes, and
-        gives the second one as ``ranks``. Two cases in one example would not do: when the shrinking budget is spent,
-        only cases that ran before are run again. A case for more ranks than this world has is rejected. Raises
-        SubjectFailure if a rank does not return, with the first cause first; OurFault if an assertion of ours is that
-        cause; Disturbed as a world does.
+        gives the second one as ``ranks``. A case for more ranks than this world has is rejected. Raises SubjectFailure
+        if a rank does not return, with the first cause first; OurFault if an assertion of ours is that cause; Disturbed
+        as a world does.
         """
         __tracebackhide__ = True
         self._assertions.raise_pending()
@@ -66,7 +65,6 @@ class Trial:
             raise self.ranks.disturbed  # Hypothesis looks for a smaller case all the same
         size = case.world_size if ranks is None else ranks
         self.needs(size)
-        self.shrinking.admit(case, self.facts.examples)
         before = self.facts.examples
         self.facts.begin(case, size)
         try:
@@ -75,7 +73,7 @@ class Trial:
             self.facts.examples = before
             raise
         except (SubjectFailure, OurFault) as failure:
-            self.shrinking.note(case, failure, self.facts.examples)
+            self.shrinking.note(failure, self.facts.examples)
             raise
 
     def _run_on_ranks(self, size: int, *words: Any) -> list[Any]:
@@ -150,15 +148,17 @@ class Trial:
         __tracebackhide__ = True
         failure = SubjectFailure(message, cause)
         if self._assertions.pending is None:
-            self.shrinking.note(self.facts.case, failure, self.facts.examples)
+            self.shrinking.note(failure, self.facts.examples)
         self._assertions.fail(failure)
 
     # What the plugin calls.
 
     @contextmanager
-    def collecting_failures(self) -> Iterator[None]:
+    def collecting_failures(self, *drawn: object) -> Iterator[None]:
         """For one example, soft assertions: the first failure is raised at the end, or before ranks run again.
 
+        ``drawn`` is what Hypothesis drew for it. When the shrinking budget is spent only an example that was begun
+        before is begun again; others are rejected.
         An example that asks for what is not claimed is rejected; or is judged by what it had compared before, if cases
         are drawn: then further ones say no more.
         """
@@ -167,6 +167,7 @@ class Trial:
         checked = self.facts.checks
         try:
             with self.facts.noting_the_end(), self.combinations.noting_the_end(), self._assertions.collecting():
+                self.shrinking.begin(drawn, self.facts.examples)
                 yield
         except NotClaimed as asked:
             self.facts.unclaimed[str(asked.feature)] += 1

@@ -21,8 +21,6 @@ from harness.worlds.base import Program, World
 from tests.patience import GUARD
 from tests.pipes import heard, named_pipe
 
-pytestmark = pytest.mark.alone
-
 #: More than any question of these tests takes where nothing hangs, on a busy machine.
 PATIENCE = 120.0
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from harness.doctor import device, findings_text, groups, imports, requirements
 from harness.doctor.checks import Check, Finding, NotTried, Status, Wrong, answer, last_line, of_ranks
 from harness.doctor.examination import Examination
 from tests import ROOT as ROOT
-
-pytestmark = pytest.mark.alone
-
 
 # What it is asked, and what it says.
 

@@ -15,8 +15,6 @@ from harness.vendor import Feature, Implementation
 from tests.conforming.layouts import gives_sums, keeps_replicas, takes_even_rows
 from tests.patience import GUARD
 
-pytestmark = pytest.mark.alone
-
 PATIENCE = 120.0
 silent_sums = replace(gives_sums, sums_gradients=False)
 rash = replace(takes_even_rows, claims=takes_even_rows.claims | {Feature.UNEVEN_ROWS}, not_claimed={})
