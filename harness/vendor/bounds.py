@@ -162,6 +162,8 @@ def _whole_parameters(module: Any, done: WeakSet[Any]) -> Iterator[Any]:
 def _policy(make: Callable[..., Any], **dtypes: Any) -> Any:
     if dtypes.get("output_dtype") is not None:
         asks_for(Feature.OUTPUT_DTYPE)
+    if dtypes.get("param_dtype_override_fn") is not None:
+        asks_for(Feature.DTYPE_OVERRIDE)
     if dtypes.get("param_dtype") is not None and dtypes.get("cast_forward_inputs", True):
         asks_for(Feature.INPUT_CASTING)
     return make(**dtypes)

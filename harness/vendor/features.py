@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.data.kinds import StringEnum
@@ -37,6 +38,7 @@ class Feature(StringEnum):
     MIXED_PRECISION = "mixed precision"
     INPUT_CASTING = "casting of inputs"
     OUTPUT_DTYPE = "output_dtype"
+    DTYPE_OVERRIDE = "param_dtype_override_fn"
     CPU_OFFLOAD = "CPU offload"
     # When parameters are whole, and what is communicated.
     RESHARD_AFTER_FORWARD = "reshard_after_forward"
@@ -56,6 +58,7 @@ class Feature(StringEnum):
     # Gradients.
     ACCUMULATION = "gradient accumulation"
     LAST_BACKWARD = "set_is_last_backward"
+    MANUAL_FINALIZATION = "set_manual_backward_finalization"
     DIVIDE_FACTOR = "gradient divide factor"
     FORCE_SUM = "forced sum reduction"
     ALL_REDUCE_HOOK = "all-reduce hook"
@@ -78,6 +81,7 @@ NEEDS: Mapping[Feature, str] = {
     Feature.MIXED_PRECISION: "mixed_precision_policy",
     Feature.INPUT_CASTING: "mixed_precision_policy",
     Feature.OUTPUT_DTYPE: "mixed_precision_policy",
+    Feature.DTYPE_OVERRIDE: "mixed_precision_policy",
     Feature.CPU_OFFLOAD: "cpu_offload_policy",
     Feature.REPLICATE: "replicate",
     Feature.REPLICATE_FSDP: "replicate_fsdp",
@@ -97,6 +101,7 @@ NEEDS_METHOD: Mapping[Feature, str] = {
     Feature.KEPT_STORAGE: "set_keep_unsharded_storage",
     Feature.ACCUMULATION: "set_requires_gradient_sync",
     Feature.LAST_BACKWARD: "set_is_last_backward",
+    Feature.MANUAL_FINALIZATION: "set_manual_backward_finalization",
     Feature.PREFETCH: "set_modules_to_forward_prefetch",
     Feature.DIVIDE_FACTOR: "set_gradient_divide_factor",
     Feature.FORCE_SUM: "set_force_sum_reduction_for_comms",
@@ -121,9 +126,17 @@ TORCH_FSDP2 = frozenset(Feature) - {Feature.WRAP_POLICY}
 
 def lacking(implementation: Any, feature: Feature) -> str | None:
     """What an ``Implementation`` would have to have for ``feature``, as ``Implementation.x``; None if it is there."""
+    policy = implementation.mixed_precision_policy
+    if feature is Feature.DTYPE_OVERRIDE and policy is not None and not _takes(policy, feature.value):
+        return f"Implementation.mixed_precision_policy({feature.value}=)"
     method = NEEDS_METHOD.get(feature)
     if method is not None and not hasattr(implementation.module_class, method):
         return f"Implementation.module_class.{method}"
     if getattr(implementation, NEEDS[feature]) is None:
         return f"Implementation.{NEEDS[feature]}"
     return None
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(one.name == name or one.kind is one.VAR_KEYWORD for one in parameters)

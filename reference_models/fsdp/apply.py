@@ -112,10 +112,12 @@ def _apply(
     check_meshes([mesh for mesh, _ in places])
     cuts = [cut_of(one, owners[0].name, *place) for (one, owners), place in zip(owned, places, strict=True)]
     _check_reshard(reshard, data)
+    policies = [precision.of(parameter) for parameter, _ in owned]
     move((parameter for parameter, _ in owned), data.device)
     move(managed_buffers(modules), data.device)
     managed = [
-        ManagedParameter(*one, mesh, cut, offload) for one, (mesh, _), cut in zip(owned, places, cuts, strict=True)
+        ManagedParameter(*one, mesh, cut, offload, policy)
+        for one, (mesh, _), cut, policy in zip(owned, places, cuts, policies, strict=True)
     ]
     groups = [ParameterGroup(part, on, precision, _options(reshard, on)) for on, part in by_mesh(managed)]
     state = ModuleState(roots, groups, precision, data.device)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _DEEPEST = 100
 
@@ -27,12 +27,26 @@ class MixedPrecisionPolicy:
     """``param_dtype`` to gather and compute in, ``reduce_dtype`` to reduce in, ``output_dtype`` for outputs.
 
     None keeps what is there. Floating inputs are cast to ``param_dtype`` unless ``cast_forward_inputs`` is False.
+    ``param_dtype_override_fn`` is asked of each parameter once: one of which it says its own dtype keeps that.
     """
 
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
     output_dtype: torch.dtype | None = None
     cast_forward_inputs: bool = True
+    param_dtype_override_fn: Callable[[nn.Parameter], torch.dtype | None] | None = None
+
+    def of(self, parameter: nn.Parameter) -> MixedPrecisionPolicy:
+        """The policy of one parameter. Raises ValueError if it says another dtype than the two that there are."""
+        asked = self.param_dtype_override_fn and self.param_dtype_override_fn(parameter)
+        if asked is None:
+            return self
+        if asked not in (self.param_dtype, parameter.dtype):
+            raise ValueError(
+                f"param_dtype_override_fn should say None, {self.param_dtype} (the param_dtype) or {parameter.dtype} "
+                f"(the parameter's own dtype), got {asked!r}"
+            )
+        return dataclasses.replace(self, param_dtype=asked)
 
 
 def cast(value: Any, dtype: torch.dtype | None) -> Any:

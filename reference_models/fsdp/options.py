@@ -50,4 +50,5 @@ class ModuleOptions(Generic[State]):
     backward_prefetch: Sequence[State] = ()  # and in backward; if there are none, what ran before it
     reduction_room: int = 1  # inputs of reductions in memory at a time; of a tree's the greatest counts
     is_last_backward: bool = True  # of the root: whether the end of backward waits for reductions
+    finishes_by_hand: bool = False  # of the root: whether finalize_backward() does, whatever is the last backward
     post_optim_event: Any = None  # of the root: what the next forward's gathers begin after; used once

@@ -81,6 +81,18 @@ class OptionSetters(nn.Module):
         root = next(iter(state.tree.states), state)  # before lazy init each is its own root
         root.set_options(replace(root.options, is_last_backward=is_last_backward))
 
+    def set_manual_backward_finalization(self, enabled: bool) -> None:
+        """Whether ``finalize_backward`` ends what one or several backwards have begun, and not the last of them.
+
+        Raises RuntimeError below the root, and where a backward has begun that is not finalized yet.
+        """
+        state = own_state(self)
+        if state.is_root is False:
+            raise RuntimeError("set_manual_backward_finalization() is for the root, and this module is within another")
+        if enabled != state.options.finishes_by_hand and (state.tree.in_backward or state.tree.is_unfinished):
+            raise RuntimeError("set_manual_backward_finalization() cannot change after a backward: finalize it first")
+        state.set_options(replace(state.options, finishes_by_hand=enabled))
+
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Divide the sum of this module's own gradients by ``factor`` instead of the number of ranks."""
         _change(_groups(self, False), lambda options: replace(options, divide_factor=factor))

@@ -39,6 +39,7 @@ class Talk:
         self.kept_after_backward: set[str] = set()
         self.unneeded: set[str] = set()  # in backward
         self.waiting: set[str] = set()  # gradients are not reduced
+        self.put_off: set[str] = set()  # nor were those of the last backward
         self.across = True  # they are, and among replicas
         self.whole: set[str] = set()
 
@@ -62,7 +63,14 @@ class Talk:
     def backward(self, *_: Any) -> tuple[list[Unit], list[Unit]]:
         """Gathers what it needs, and reduces what does not wait."""
         gathered, self.whole = self.gather(self.units.keys() - self.unneeded), self.kept_after_backward
+        self.put_off = set(self.waiting)
         return gathered, [unit for name, unit in self.units.items() if name not in self.waiting]
+
+    def finalize(self, *_: Any) -> tuple[list[Unit], list[Unit]]:
+        """Frees what is not kept, and reduces what has waited and may no more."""
+        self.whole &= self.kept_after_backward
+        reduced, self.put_off = self.put_off - self.waiting, self.put_off & self.waiting
+        return [], [unit for name, unit in self.units.items() if name in reduced]
 
     def reshard(self, *_: Any) -> None:
         """Frees all."""
@@ -95,7 +103,7 @@ def says(trial: Trial, case: TrainingCase, traces: list[Any], verb: str = "", ki
         talk = Talk(case)
         for place, action in enumerate(case.actions):
             gathered, reduced = talk.do(action)
-            if place < start or not action.startswith(verb or ("forward", "backward")):
+            if place < start or not action.startswith(verb or ("forward", "backward", "finalize")):
                 continue
             due = gathers(case, number, gathered, param_dtype.itemsize) if kind != "reductions" else []
             due += reductions(case, number, reduced, dtype, talk.across) if kind != "gathers" else []

@@ -22,7 +22,7 @@ from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.programs import ShardedStack
 from suites.kit.strategies import drawn, training_cases
-from suites.oracle.situation import PASS, UNUSED_TOO
+from suites.oracle.situation import APART, LATER, PASS, UNUSED_TOO
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded
@@ -34,8 +34,9 @@ class AccumulationCase(TrainingCase):
 
     ``quiet`` says whose reductions are off until then: "all", by one call on the root; "root", the root's own only;
     "some", those of the block that was sharded first; "replicas", those among replicas; or "none". "gathered" is "all",
-    and what is gathered stays so until then; with "pipeline" each forward is ahead of a backward besides. ``kept`` says
-    for each step, in turn, whether gradients are zeroed after it, rather than dropped.
+    and what is gathered stays so until then; with "pipeline" each forward is ahead of a backward besides. With
+    "finalized" no micro-batch is reduced: that is left to an act of its own, which may be waited for ``later``.
+    ``kept`` says for each step, in turn, whether gradients are zeroed after it, rather than dropped.
     """
 
     micro: int = 2
@@ -43,12 +44,19 @@ class AccumulationCase(TrainingCase):
     kept: tuple[bool, ...] = (False,)
     #: Whether all is unsharded explicitly before a step; for pipelines.
     by_hand: bool = False
+    later: bool = False
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Micro-batches, then a step."""
+        """Micro-batches, then a step. Before the first one there is nothing to finalize."""
         ends = ["zero" if self.is_kept(step) else "drop" for step in range(self.steps)]
-        return tuple(action for end in ends for action in (*self.passes(), "step", end))
+        first = (APART, *self.finalizing) if self.quiet == "finalized" else ()
+        return (*first, *(action for end in ends for action in (*self.passes(), "step", end)))
+
+    @property
+    def finalizing(self) -> tuple[str, ...]:
+        """What ends backwards that wait for an act of its own."""
+        return LATER if self.later else ("finalize",)
 
     def is_kept(self, step: int) -> bool:
         """Whether gradients are zeroed after this step."""
@@ -57,8 +65,10 @@ class AccumulationCase(TrainingCase):
     def passes(self) -> tuple[str, ...]:
         """The micro-batches of a step, with what is switched off for all but the last backward."""
         off, on = [f"defer {each}" for each in self.switched()], [f"resume {each}" for each in self.switched()]
-        if self.quiet in ("gathered", "pipeline"):
+        if self.quiet in ("gathered", "pipeline", "finalized"):
             off, on = [*off, "set reshard_after_backward False"], [*on, "set reshard_after_backward True"]
+        if self.quiet == "finalized":
+            return (*off, *PASS * self.micro, *on, *self.finalizing)
         if self.quiet != "pipeline":
             return (*off, *PASS * (self.micro - 1), *on, *PASS)
         begun = [f"begin {place}" for place in (*self.sharded, "")] if self.by_hand else []
@@ -76,7 +86,7 @@ class AccumulationCase(TrainingCase):
 def accumulation_cases(draw: st.DrawFn, /, quiet: str = "all", **fixed: Any) -> Any:
     """Exact training of micro-batches; where two steps are taken, in float64 and on small nets (see tolerance.py)."""
     fixed = drawn(draw, fixed)
-    by_hand = fixed.pop("by_hand", False)
+    own = {name: fixed.pop(name) for name in ("by_hand", "later") if name in fixed}
     dtype = fixed.pop("dtype", None) or draw(st.sampled_from(["float64", "float32"]))
     blocks = st.lists(st.sampled_from(["linear", "mlp"]), min_size=1, max_size=1 if dtype == "float32" else 2).map(
         tuple
@@ -87,7 +97,7 @@ def accumulation_cases(draw: st.DrawFn, /, quiet: str = "all", **fixed: Any) -> 
     case = draw(training_cases(exact=True, dtype=dtype, net=net, **fixed))
     kept = draw(st.lists(st.booleans(), min_size=1, max_size=2).map(tuple))
     micro = draw(st.integers(2, 3))
-    return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, by_hand=by_hand)
+    return as_case(AccumulationCase, case, micro=micro, quiet=quiet, kept=kept, **own)
 
 
 class OffloadedRecorded(Offloaded, RecordedStack):
@@ -102,6 +112,20 @@ def fine(case: PrecisionCase) -> PrecisionCase:
     """
     scales = tuple(scale for scale in (SCALE, 1.0) for _ in range(case.world_size))
     return replace(case, scales=scales, acts=("defer gradient_sync", *PASS, "resume gradient_sync", *PASS))
+
+
+# What ends a backward, where that is an act of its own.
+
+#: What is refused, and what an error names.
+NOT_FINALIZED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "not asked for": ((*PASS, "finalize"), ("set_manual_backward_finalization", "manual")),
+    "below the root": (("look", f"{APART} in 0"), ("root",)),
+    "changed too early": ((APART, *PASS, APART.replace("True", "False")), ("change", "changed", "changes")),
+    "twice at once": ((APART, *PASS, "finalize later", "finalize"), ("wait", "waited")),
+}
+#: The same where more is needed: a reset, and replicas.
+NOTHING_LEFT = (APART, *PASS, "finalize later", "reset", "wait")
+PARTIAL = (APART, "defer all_reduce", *PASS, "finalize")
 
 
 # What is done with gradients before the last backward.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
@@ -16,6 +17,9 @@ from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
     LOW,
+    NOT_FINALIZED,
+    NOTHING_LEFT,
+    PARTIAL,
     REPLICAS,
     AccumulationCase,
     BranchedMicroBatches,
@@ -29,7 +33,7 @@ from suites.gradients.accumulation import (
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly, given, given_half, training_cases
+from suites.kit.strategies import costly, examples, given, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 from suites.oracle.situation import PASS
@@ -124,6 +128,36 @@ def test_what_stays_unsharded_is_gathered_once_a_step(trial: Trial, case: Accumu
 def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCase) -> None:
     """One forward ahead of one backward, with sync and resharding off until the last, is the unsharded model's step."""
     follows(trial, play, expected(replace(case, quiet="pipeline")))
+
+
+@requirement("accumulation/finalized", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
+@costly(2)
+@examples([replace(RICH, quiet="finalized", later=later) for later in (False, True)])
+@given(case=accumulation_cases("finalized", later=st.booleans()))
+def test_backwards_may_be_ended_by_an_act_of_its_own(trial: Trial, case: AccumulationCase) -> None:
+    """With set_manual_backward_finalization, finalize_backward() reduces and frees what earlier backwards have left."""
+    adds_up(trial, case, "")
+
+
+@requirement("accumulation/refuses-finalizing", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
+@pytest.mark.parametrize("wrong", NOT_FINALIZED)
+def test_what_cannot_be_finalized_is_refused(trial: Trial, wrong: str) -> None:
+    """Finalizing unasked or twice at once, and asking below the root or after a backward, raise errors that say so."""
+    acts, names = NOT_FINALIZED[wrong]
+    trial.refuses(play, replace(BEFORE_LAST, net=RICH.net, sharded=RICH.sharded, acts=acts), *names)
+
+
+@requirement("accumulation/refuses-lost-gradients", *ADDING, Feature.MANUAL_FINALIZATION, Feature.RESET, ranks=2)
+def test_gradients_that_a_reset_has_dropped_are_not_waited_for(trial: Trial) -> None:
+    """After reset_iter_state() the handle of an earlier finalize_backward() raises an error that says so."""
+    trial.refuses(play, replace(BEFORE_LAST, acts=NOTHING_LEFT), "invalid", "invalidated", "dropped")
+
+
+@requirement("accumulation/refuses-partial-sums", *ADDING, Feature.MANUAL_FINALIZATION, Feature.HSDP, ranks=2)
+def test_partial_sums_are_not_finalized(trial: Trial) -> None:
+    """finalize_backward() raises an error that says so where gradients are yet to be reduced across replicas."""
+    names = ("set_requires_all_reduce", "all-reduce", "all_reduce", "partial")
+    trial.refuses(play, replace(BEFORE_LAST, mesh=(2, 1), acts=PARTIAL), *names)
 
 
 @requirement("accumulation/last-backward", *ADDING, ranks=2)

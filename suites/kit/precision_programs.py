@@ -42,10 +42,14 @@ def precision_cases(
 
 @st.composite
 def rounding_cases(draw: st.DrawFn, /, replicas: bool = False) -> PrecisionCase:
-    """Sums that must be rounded as the reduce dtype rounds them; on replicas of shards, or on one axis."""
+    """Sums that must be rounded as the reduce_dtype that is given; on replicas of shards, or on one axis.
+
+    Where none is given torch reduces in param_dtype before 2.15, and since then in the dtype of parameters.
+    """
     ranks: dict[str, Any] = {"mesh": hsdp_meshes(power_of_two=True)} if replicas else {}
     born = st.sampled_from([None, *LOW])
-    case: PrecisionCase = draw(precision_cases(bias=False, steps=1, born=born, **ranks))
+    given = [(param, reduce) for param, reduce in PAIRS if reduce]
+    case: PrecisionCase = draw(precision_cases(bias=False, steps=1, born=born, pairs=given, **ranks))
     scales = [SCALE, 1.0, *[0.0] * (case.world_size - 2)]
     return replace(case, scales=tuple(draw(st.permutations(scales))))
 

@@ -6,7 +6,7 @@ Imports no ``torch.distributed``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ NEVER_RUN = (nn.ModuleList, nn.ParameterList, nn.ParameterDict, NonDynamicallyQu
 def compute_in(policy: Mapping[str, Any], net: nn.Module, sharded: Iterable[str]) -> None:
     """Have every module run in the policy's dtypes, and those that are sharded cast what goes in and comes out."""
     compute, output = policy.get("param_dtype"), policy.get("output_dtype")
+    override = policy.get("param_dtype_override_fn", lambda parameter: None)
     for module in [net.get_submodule(name) for name in sharded]:
         if compute and policy.get("cast_forward_inputs", True):
             module.register_forward_pre_hook(
@@ -31,7 +32,7 @@ def compute_in(policy: Mapping[str, Any], net: nn.Module, sharded: Iterable[str]
             module.register_forward_hook(lambda *found: cast(found[-1], output))
     for module in net.modules():
         if compute:
-            _swap_parameters(module, compute)
+            _swap_parameters(module, lambda parameter: override(parameter) or compute)
         if hasattr(module, "halved"):
             vars(module)["halved"] = partial(_halved, module)  # by way of forward's hooks
 
@@ -41,14 +42,14 @@ def _halved(module: nn.Module, *inputs: Tensor) -> Tensor:
     return halved
 
 
-def _swap_parameters(module: nn.Module, dtype: torch.dtype) -> None:
+def _swap_parameters(module: nn.Module, dtype_of: Callable[[Tensor], torch.dtype]) -> None:
     """While the module runs, each of its parameters is a cast of itself, and each of its children's that never run."""
     never_run = [child for child in module.children() if isinstance(child, NEVER_RUN)]
     own = [(each, dict(each._parameters)) for each in (module, *never_run) if each._parameters]
 
     def before(*_: Any) -> None:
         for each, parameters in own:
-            casts: Any = {name: None if p is None else cast(p, dtype) for name, p in parameters.items()}
+            casts: Any = {name: None if p is None else cast(p, dtype_of(p)) for name, p in parameters.items()}
             each._parameters.update(casts)
 
     def after(*_: Any) -> None:

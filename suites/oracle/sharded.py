@@ -72,7 +72,6 @@ class Sharded(Told):
         self.optimizer = self.case.optimizer_of(self.held)
         self.pending: list[list[list[Tensor]]] = []
         self.handles: list[Any] = []
-        self.is_under_way = False
 
     def step_in_backward(self) -> None:
         """Have each parameter take its step as soon as its gradient is there."""
@@ -183,6 +182,19 @@ class Sharded(Told):
         losses = [forward[0][which == "second"] for forward in taken(self.pending, which)]
         total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         total.backward(retain_graph=which == "first")
+        self.is_under_way |= self.is_ended_apart
+
+    def finalize(self, when: str) -> None:
+        """End what backwards have begun, at once or ``later``, by a handle to ``wait`` for."""
+        asks_for(Feature.MANUAL_FINALIZATION)
+        handle = self.net.finalize_backward(async_op=when == "later")
+        self.handles += [] if handle is None else [handle]
+        self.is_under_way = when == "later"
+
+    def reset(self, _: str) -> None:
+        """Put the net in order, whatever is under way."""
+        asks_for(Feature.RESET)
+        self.net.reset_iter_state()
 
     def vary(self, _: str) -> None:
         """Change the settings of all optimizers."""
@@ -213,6 +225,7 @@ class Sharded(Told):
         for handle in self.handles:
             handle.wait()
         self.handles = []
+        self.is_under_way = False
 
     def reshard(self, _: str) -> None:
         """Reshard everything explicitly."""

@@ -26,12 +26,17 @@ STEP = (*PASS, "step", "drop")
 SUMS = "set force_sum_reduction_for_comms True in each"
 #: Gives gradients of zero to what trains and is not used.
 UNUSED_TOO = "set reduce_scatter_unused_params True"
-#: What is not looked at while backwards are said not to be the last: reductions may be under way then.
+#: Has ``finalize`` end what backwards begin; and that, waited for later.
+APART = "set manual_backward_finalization True"
+LATER = ("finalize later", "wait")
+#: What is not looked at while reductions may be under way: backwards are said not to be the last, or are not finalized.
 UNDER_WAY = ("gradients", "facts")
 #: What is compared after an action besides what it gives.
 SHOWN: dict[str, tuple[str, ...]] = {
     "forward": ("buffers",),
     "backward": ("gradients", "buffers"),
+    "finalize": ("gradients", "buffers"),
+    "wait": ("gradients", "buffers"),
     "clip": ("gradients",),
     "fail": ("parameters",),
     "step": ("parameters", "optimizer"),

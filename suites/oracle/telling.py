@@ -17,8 +17,6 @@ from suites.oracle.training import Trained
 class Told(Trained):
     """A sharded net that is told things. While backwards are not the last, reductions are ``is_under_way``."""
 
-    is_under_way: bool
-
     def tell(self, setter: str, value: Any, where: str = "", **options: Any) -> None:
         """Call a setter of a module, with options of its own, and of those below unless it is the "root" alone."""
         asks_for_method(setter)
@@ -49,6 +47,7 @@ class Told(Trained):
         """Call a setter with a value: of the net, ``in`` a module, in the root alone, or in each sharded module."""
         setting, _, where = what.partition(" in ")
         name, value = setting.split()
+        self.is_ended_apart = value == "True" if name == "manual_backward_finalization" else self.is_ended_apart
         for place in self.places() if where == "each" else [where]:
             self.tell(f"set_{name}", ast.literal_eval(value), place)
 

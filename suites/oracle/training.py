@@ -61,6 +61,9 @@ class Trained:
     backward: Callable[[str], None]
     defer: Callable[[str], None]
     resume: Callable[[str], None]
+    #: Whether gradients may be under way after a backward; whether they are after each, until it is finalized.
+    is_under_way = False
+    is_ended_apart = False
 
     def nets(self) -> list[Any]:
         """All nets that are trained: one, or one for each rank besides."""

@@ -45,7 +45,6 @@ class Unsharded(Trained):
         self.spread(self.net)
         self.optimizer = self.case.optimizer_of(self.named)
         self.pending: list[list[list[Tensor]]] = []
-        self.is_under_way = False
         self.waiting: set[str] = set()  # parameters whose gradients stay each rank's own
         self.divisors: dict[str, float] = {}  # of parameters whose sums of gradients are divided by something else
         self.zeros = False  # whether parameters that train, and that no rank has used, have gradients of zero
@@ -148,9 +147,19 @@ class Unsharded(Trained):
             for losses in forward:
                 losses[which == "second"].backward(retain_graph=which == "first")
         self.reduce()
+        self.is_under_way |= self.is_ended_apart
         if self.case.steps_in_backward:
             self.step("")
             self.drop("")
+
+    def finalize(self, when: str) -> None:
+        """Reduce all that may be reduced now, to be looked at now or later."""
+        self.reduce()
+        self.is_under_way = when == "later"
+
+    def wait(self, _: str) -> None:
+        """For what is to be looked at later."""
+        self.is_under_way = False
 
     def defer(self, what: str) -> None:
         """Gradients stay each rank's own, all or those ``in`` one unit, or are not waited for."""
@@ -181,6 +190,8 @@ class Unsharded(Trained):
             self.divisors |= dict.fromkeys(self.inside("" if unit == "each" else unit or "root"), float(value))
         elif name == "reduce_scatter_unused_params":
             self.zeros = value == "True"
+        elif name == "manual_backward_finalization":
+            self.is_ended_apart = value == "True"
 
     def reduce(self) -> None:
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""

@@ -88,6 +88,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     "gradients": (
         *_values("plain", "two losses", unsynchronised=Feature.ACCUMULATION),
         Value("last backward", (Feature.ACCUMULATION, Feature.LAST_BACKWARD)),
+        Value("finalized", (Feature.ACCUMULATION, Feature.MANUAL_FINALIZATION)),
         Value("no all-reduce", (Feature.ACCUMULATION, Feature.HSDP)),
     ),
     "reduction": _values(

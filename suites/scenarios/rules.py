@@ -72,7 +72,11 @@ IMPOSSIBLE = (
     _no("what autocast has cast for one run is not cast for the next", recompute="selective", dtype="autocast"),
     _no("selective recomputation lets one backward through", recompute="selective", gradients="two losses"),
     _no("what has taken its step in backward is not what the next one needs", update="hooks", gradients="two losses"),
-    _no("a backward that is not the last leaves steps that are under way", update="hooks", gradients="last backward"),
+    _no(
+        "a backward that is not the last, or not finalized, leaves steps that are under way",
+        update="hooks",
+        gradients=("last backward", "finalized"),
+    ),
     _no("what has taken its step in backward keeps it", update="hooks", life="exception in backward"),
     _no(
         "an optimizer that steps in backward leaves no gradients",

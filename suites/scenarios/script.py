@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.oracle.situation import PASS, SUMS, UNUSED_TOO
+from suites.oracle.situation import APART, LATER, PASS, SUMS, UNUSED_TOO
 from suites.scenarios.bodies import plan
 
 ITERATIONS = 3
@@ -29,6 +29,8 @@ EVERYTHING = ("parameters", "gradients", "optimizer", "settings", "facts", "buff
 SHOWN: dict[str, tuple[str, ...]] = {
     "forward": ("buffers",),
     "backward": ("gradients", "parameters", "facts", "buffers"),
+    "finalize": ("gradients", "parameters", "facts", "buffers"),
+    "wait": ("gradients", "parameters", "facts", "buffers"),
     "clip": ("gradients",),
     "step": ("parameters", "optimizer"),
     "load": EVERYTHING,
@@ -48,6 +50,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "unsynchronised": ("defer gradient_sync", *PASS, *PASS, "resume gradient_sync", *PASS),
     "no all-reduce": ("defer all_reduce", *PASS, *PASS, "resume all_reduce", *PASS),
     "last backward": ("defer last", *PASS, "resume last", *PASS),
+    "finalized": (*PASS, "finalize", "defer gradient_sync", *PASS, *PASS, "resume gradient_sync", *LATER),
     "two losses": ("forward", "backward first", "backward second"),
 }
 #: What is set before all else, by how gradients are reduced.
@@ -78,6 +81,7 @@ def _settings(values: Mapping[str, str]) -> Iterator[str]:
             yield f"ahead backward {other} {one}"
         if values["prefetch"] == "finished":
             yield f"ahead backward {one} {other}"
+    yield from (APART,) if values["gradients"] == "finalized" else ()
     yield from SETTINGS.get(values["reduction"], ())
     if values["reduction"] == "factor" and values["dtype"] != "float64" and Feature.FORCE_SUM in claims():
         yield SUMS  # for backends without PREMUL_SUM

@@ -39,13 +39,21 @@ NORMS: dict[str, Callable[..., Tensor]] = {
 class BesideCase(NotingCase):
     """A linear layer and what is beside it in its group, if anything.
 
-    That is a norm, buffers of some dtypes, and a frozen table of ``rows`` rows of dtype ``other``.
+    That is a norm, buffers of some dtypes, a frozen table of ``rows`` rows of dtype ``other``, and where ``keeps`` a
+    vector that the policy keeps in its own dtype.
     """
 
     norm: str = ""
     buffers: tuple[str, ...] = ()
     other: str = ""
     rows: int = 1
+    keeps: bool = False
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """What is asked for; vectors keep their dtype."""
+        kept = {"param_dtype_override_fn": lambda p: p.dtype if p.dim() == 1 else None} if self.keeps else {}
+        return {**super().policy, **kept}
 
     def build(self) -> nn.Sequential:
         """The layer, the root's only module."""
@@ -55,6 +63,8 @@ class BesideCase(NotingCase):
 
 #: A table of a dtype that is still to be said, of rows that two ranks do not divide.
 TABLE = BesideCase(2, Stack(2, ("linear",)), exact=True, steps=1, batch=2, rows=3)
+#: A vector that keeps its dtype, in a policy that is still to be said.
+KEPT = BesideCase(2, Stack(2, ("linear",), bias=False), exact=True, steps=1, batch=2, keeps=True)
 
 
 class Beside(Layer):
@@ -68,21 +78,24 @@ class Beside(Layer):
             self.shift = nn.Parameter(torch.ones(case.net.dim))
         for place, dtype in enumerate(case.buffers):  # not what low precision holds: a cast and a cast back would show
             self.register_buffer(f"buffer_{place}", torch.tensor([1.0 + 2.0**-9, 3.0]).to(dtype_of(dtype)))
+        if case.keeps:  # not what low precision holds, and what float32 can sum exactly
+            self.vector = nn.Parameter(torch.full((len(layer.weight),), 1.0 + 2.0**-12))
         if case.other:  # 1, 2, 3, 1, 2, …
             numbers = torch.arange(case.rows * 2).reshape(case.rows, 2) % 3 + 1
             self.table = nn.Parameter(numbers.float().to(dtype_of(case.other)), requires_grad=False)
 
     def run(self, x: Tensor) -> Tensor:
-        """In the layer's dtype."""
+        """In the layer's dtype, but for the vector."""
         y = super().run(x)
         if self.case.norm:
             y = y + NORMS[self.case.norm](x, self.scale, self.shift)
+        y = y + self.vector if self.case.keeps else y
         return y * self.table[-1, -1].to(y) if self.case.other else y
 
 
-def beside_cases(dims: Sequence[int], **fixed: Any) -> st.SearchStrategy[BesideCase]:
+def beside_cases(dims: Sequence[int], bias: bool = True, **fixed: Any) -> st.SearchStrategy[BesideCase]:
     """One layer, and what is beside it."""
-    nets = st.sampled_from([Stack(dim, ("linear",)) for dim in dims])
+    nets = st.sampled_from([Stack(dim, ("linear",), bias=bias) for dim in dims])
     return precision_cases(BesideCase, net=nets, steps=1, **fixed)
 
 
@@ -96,8 +109,28 @@ def table_cases(low: bool) -> st.SearchStrategy[BesideCase]:
 def buffer_cases() -> st.SearchStrategy[BesideCase]:
     """A norm, and buffers of any dtype."""
     buffers = st.lists(st.sampled_from(BUFFERS), min_size=1, max_size=3).map(tuple)
-    given = {"world_size": world_sizes(power_of_two=True), "norm": st.sampled_from(sorted(NORMS)), "buffers": buffers}
+    given: dict[str, Any] = {
+        "world_size": world_sizes(power_of_two=True),
+        "norm": st.sampled_from(sorted(NORMS)),
+        "buffers": buffers,
+    }
     return beside_cases((2, 4, 6), pairs=[(param, None) for param in LOW], batch=3, **given)
+
+
+def kept_cases() -> st.SearchStrategy[BesideCase]:
+    """A layer that is computed in low precision, and a vector that is not."""
+    pairs = [(param, reduce) for param in LOW for reduce in (None, "float32")]
+    return beside_cases((1, 2, 3), bias=False, pairs=pairs, keeps=True)
+
+
+#: What a policy must not say of a parameter of float32 that is to be computed in bfloat16.
+NO_DTYPES = {"another dtype": torch.float64, "no dtype": "float32"}
+
+
+def overridden(rank: Rank, case: PrecisionCase, answer: Any) -> None:
+    """Shard by a policy that says this of every parameter."""
+    policy = rank.implementation.mixed_precision_policy(**case.policy, param_dtype_override_fn=lambda _: answer)
+    apply(rank, case, case.build(), mp_policy=policy)
 
 
 #: Policies whose two dtypes may be one and the same.

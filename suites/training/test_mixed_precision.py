@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
@@ -25,11 +26,15 @@ from suites.training.precision_values import (
     ALIKE,
     BUFFERS,
     INTEGERS,
+    KEPT,
+    NO_DTYPES,
     TABLE,
     BesideCase,
     assign,
     buffer_cases,
     expected_transforms,
+    kept_cases,
+    overridden,
     policies,
     table_cases,
     transformed,
@@ -72,7 +77,7 @@ def test_low_precision_computes_and_full_precision_keeps(trial: Trial, case: Pre
 @example(case=ROUNDED)
 @given(case=rounding_cases())
 def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
-    """Sums over ranks are rounded as reduce_dtype, or else param_dtype, rounds, whatever dtype the net was born in."""
+    """Sums over ranks are rounded as reduce_dtype rounds, whatever dtype the net was born in."""
     trains(trial, train, case)
 
 
@@ -80,7 +85,7 @@ def test_gradients_are_summed_in_the_reduce_dtype(trial: Trial, case: PrecisionC
 @example(case=replace(ROUNDED, mesh=(2, 1)))
 @given(case=rounding_cases(replicas=True))
 def test_replicas_are_summed_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
-    """On a 2-D mesh sums over either axis are rounded as reduce_dtype, or else param_dtype, rounds."""
+    """On a 2-D mesh sums over either axis are rounded as reduce_dtype rounds."""
     trains(trial, train, case)
 
 
@@ -180,6 +185,21 @@ def test_buffers_are_never_cast(trial: Trial, case: BesideCase) -> None:
 def test_what_is_not_floating_is_never_cast(trial: Trial, case: BesideCase) -> None:
     """A parameter of integers is sharded and gathered as it is beside floating ones, which are cast."""
     notes_agree(trial, case)
+
+
+@requirement("precision/override", *MIXED, Feature.INPUT_CASTING, Feature.DTYPE_OVERRIDE, ranks=2)
+@example(case=replace(KEPT, param_dtype="bfloat16", reduce_dtype="float32"))
+@given(case=kept_cases())
+def test_a_policy_may_keep_the_dtype_of_some_parameters(trial: Trial, case: BesideCase) -> None:
+    """A parameter of which param_dtype_override_fn says its own dtype runs in that, beside others in param_dtype."""
+    notes_agree(trial, case)
+
+
+@requirement("precision/refuses-override", *MIXED, Feature.DTYPE_OVERRIDE)
+@pytest.mark.parametrize("answer", NO_DTYPES)
+def test_a_policy_has_no_third_dtype(trial: Trial, answer: str) -> None:
+    """Where param_dtype_override_fn says neither param_dtype nor the parameter's own dtype an error names it."""
+    trial.refuses(partial(overridden, answer=NO_DTYPES[answer]), LOW_ALONE, "param_dtype_override_fn", "param_dtype")
 
 
 @requirement("precision/policy", *MIXED, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE)

@@ -18,8 +18,10 @@ def lived(rank: Rank) -> dict[str, int]:
     before = so_far()
     subject, net = rank.implementation, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     assert subject.fully_shard is not None
+    make = subject.mixed_precision_policy
+    policy = {"mp_policy": make(param_dtype=torch.bfloat16)} if make else {}
     for module in (net[0], net):
-        subject.fully_shard(module, mesh=rank.mesh())
+        subject.fully_shard(module, mesh=rank.mesh(), **policy)
     _train(rank, net)
     net.state_dict()
     with suppress(TypeError, ValueError, AttributeError):

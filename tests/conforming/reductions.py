@@ -6,6 +6,7 @@ All of them exchange what is to be added, as much as a reduce-scatter would send
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch as tensors
@@ -68,7 +69,20 @@ def sums_and_divides(module: Any, options: Any) -> None:
     module.set_force_sum_reduction_for_comms(True)
 
 
+def in_own_dtype(module: Any, **options: Any) -> Any:
+    """Reduces in the dtype of parameters where only ``param_dtype`` is given. Right: torch does so from 2.15 on."""
+    policy = options.get("mp_policy")
+    if policy is not None and policy.param_dtype and not policy.reduce_dtype:
+        noticed("reduces in the dtype of parameters")
+        modules = module if isinstance(module, (list, tuple)) else [module]
+        trained = [p.dtype for each in modules for p in each.parameters() if p.requires_grad]
+        options["mp_policy"] = replace(policy, reduce_dtype=next(iter(trained), None))
+    assert reference.fully_shard is not None
+    return reference.fully_shard(module, **options)
+
+
 adds_in_reverse = variant("adds in reverse", torch, reduce=AddsInReverse)
 adds_pairwise = variant("adds pairwise", reference, reduce=AddsPairwise)
 adds_in_float64 = variant("adds in float64", torch, reduce=AddsInFloat64)
 always_sums = variant("sums and divides", torch, after=sums_and_divides)
+own_dtype = replace(reference, name="reduces in the dtype of parameters", fully_shard=in_own_dtype)

@@ -28,6 +28,7 @@ TRIED_BY = {
     "reductions:adds_pairwise": ADDS,
     "reductions:adds_in_float64": ADDS,
     "reductions:always_sums": ("precision/general", "reduction/divide-factor-hsdp", "communication/hsdp"),
+    "reductions:own_dtype": ("precision/hsdp", "precision/exact", "precision/groups", "precision/override"),
     "gathers:gathers_into_scratch": GATHERS,
     "gathers:gathers_at_once": GATHERS,
     "gathers:gathers_asynchronously": (*GATHERS, "prefetch/forward-order"),

@@ -180,6 +180,8 @@ class Tree:
         self.reached: set[ModuleState] = set()  # by this backward
         self.ran_alone: set[ModuleState] = set()  # and wait, unsharded, for a backward of their own
         self.is_partial = False  # whether this backward has come through such modules only
+        self.is_unfinished = False  # whether a backward waits for finalize_backward()
+        self.finishing: object | None = None  # what waits for the gradients of one that has been called
 
     def settle(self, states: list[ModuleState], room: int) -> None:
         """These are its states, the root first; ``room`` inputs of reductions may be in memory."""
@@ -224,13 +226,33 @@ class Tree:
         for group in self.ahead:  # in vain: backward has not reached them again
             group.reshard()
         self._clear()
-        is_last = self.states[0].options.is_last_backward
+        options = self.states[0].options
+        self.is_unfinished = options.finishes_by_hand
+        self._wait(options.is_last_backward and not options.finishes_by_hand)
+
+    def _wait(self, is_last: bool) -> None:
         self.queue.finish(waits=is_last)
         if is_last and not self.is_partial:
             self.order.clear()
         for state in self.states:
             for group in state.groups:
                 group.land()
+
+    def finish(self, waiter: object) -> None:
+        """Reduce what was put off; ``wait_for`` the same waiter is to follow."""
+        for state in reversed(self.states):
+            for group in reversed(state.groups):
+                group.catch_up(self.queue)
+        self.queue.finish(waits=False)
+        self.finishing = waiter
+
+    def wait_for(self, waiter: object) -> None:
+        """Wait for gradients, after which the next backward may begin. Raises RuntimeError after a reset."""
+        if waiter is not self.finishing:
+            raise RuntimeError("invalidated: reset_iter_state() has dropped what this handle was to wait for")
+        self.is_partial = self.is_unfinished = False
+        self._wait(is_last=True)
+        self.finishing = None
 
     def _clear(self) -> None:
         self.in_backward = False
@@ -243,6 +265,7 @@ class Tree:
         self._clear()
         self.order.clear()
         self.ran_alone.clear()
+        self.is_unfinished, self.finishing = False, None
         self.queue.drop()
         for state in self.states:
             state.forget()

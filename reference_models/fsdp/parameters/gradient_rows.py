@@ -8,13 +8,13 @@ Two ranks, gradients [1 2 3] and [7 8], of which parts are padded to 2 and 1 num
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from reference_models.fsdp.communication.comms import ReduceScatter
-from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.layout.mesh import DataMesh
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.parameters.param import ManagedParameter
@@ -35,11 +35,8 @@ def rows_of(
     precision: MixedPrecisionPolicy,
     comm: ReduceScatter,
 ) -> Tensor:
-    """The gradients as ``(ranks, numbers of a part)``; zeros for parameters that have none.
-
-    Raises NotAllowed for gradients of several dtypes if the policy names none to reduce in.
-    """
-    gradients, dtype = _in_one_dtype(gradients, precision, reduced[0])
+    """The gradients as ``(ranks, numbers of a part)``; zeros for parameters that have none."""
+    gradients, dtype = _in_one_dtype(reduced, gradients, precision.reduce_dtype)
     if len(gradients) < len(reduced):
         like = next(iter(gradients.values()), torch.empty((), dtype=dtype, device=mesh.device))
         zero = like.new_zeros(())
@@ -54,16 +51,11 @@ def rows_of(
 
 
 def _in_one_dtype(
-    gradients: Gradients, precision: MixedPrecisionPolicy, first: ManagedParameter
+    reduced: Sequence[ManagedParameter], gradients: Gradients, wanted: torch.dtype | None
 ) -> tuple[Gradients, torch.dtype]:
-    """Gradients of one dtype, and the dtype to reduce them in."""
-    dtypes = {gradient.dtype for gradient in gradients.values()}
-    wanted = precision.reduce_dtype
-    if len(dtypes) > 1 and wanted is not None:
-        return to_keep(gradients, precision), wanted
-    if len(dtypes) > 1:
-        raise NotAllowed(
-            f"FSDP reduce-scatter expects uniform gradient dtype but got {sorted(map(str, dtypes))}: "
-            "set MixedPrecisionPolicy(reduce_dtype=…), or shard these parameters in groups of their own"
-        )
-    return gradients, wanted or next(iter(dtypes), precision.param_dtype or first.dtype)
+    """Gradients of one dtype, and the dtype to reduce them in: what is wanted, or one that holds all of theirs."""
+    dtypes = [gradients[p].dtype if p in gradients else p.compute_dtype for p in reduced]
+    dtype = wanted or functools.reduce(torch.promote_types, dtypes)
+    if len({gradient.dtype for gradient in gradients.values()}) > 1:
+        gradients = {parameter: gradient.to(dtype) for parameter, gradient in gradients.items()}
+    return gradients, dtype

@@ -52,13 +52,20 @@ class ManagedParameter:
     """A parameter that is sharded over a data mesh; see [Note: two forms]. Its owners see it once it is registered."""
 
     def __init__(
-        self, parameter: nn.Parameter, owners: list[Owner], mesh: DataMesh, cut: Cut, offload: OffloadPolicy
+        self,
+        parameter: nn.Parameter,
+        owners: list[Owner],
+        mesh: DataMesh,
+        cut: Cut,
+        offload: OffloadPolicy,
+        precision: MixedPrecisionPolicy,
     ) -> None:
         self.owners = owners
         self.origin: object = _origins.setdefault(parameter, object())
         self.name = owners[0].name  # relative to the root, once that is known
         self.mesh = mesh
         self.offload = offload
+        self.precision = precision
         self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
         self.cut = cut
         self.layout = layout_over(mesh, parameter, self.before, cut.dim)
@@ -144,30 +151,31 @@ class ManagedParameter:
 
     # The unsharded form.
 
-    def compute_dtype(self, precision: MixedPrecisionPolicy) -> torch.dtype:
+    @property
+    def compute_dtype(self) -> torch.dtype:
         """The dtype to gather and compute in: what the policy asks for, of floating parameters only."""
-        return (precision.param_dtype if self.dtype.is_floating_point else None) or self.dtype
+        return (self.precision.param_dtype if self.dtype.is_floating_point else None) or self.dtype
 
-    def pieces(self, precision: MixedPrecisionPolicy) -> list[Piece]:
+    def pieces(self) -> list[Piece]:
         """What this rank sends in a gather: its packed rows, or what its own hooks make of them."""
         if self.extension is not None:
-            sent = self.extension.send(fetched(self._local, self.offload, self.mesh.device), precision)
+            sent = self.extension.send(fetched(self._local, self.offload, self.mesh.device), self.precision)
             return [Piece(each, each.dtype) for each in sent]
-        return [Piece(fetched(self.packed, self.offload, self.mesh.device), self.compute_dtype(precision))]
+        return [Piece(fetched(self.packed, self.offload, self.mesh.device), self.compute_dtype)]
 
-    def take(self, columns: Iterator[Tensor], precision: MixedPrecisionPolicy, cut: Cut) -> list[tuple[Tensor, Tensor]]:
+    def take(self, columns: Iterator[Tensor], cut: Cut) -> list[tuple[Tensor, Tensor]]:
         """Take what those have sent who ``cut`` this parameter so, row by row: what is still to be copied, and whence.
 
         Hooks of its own copy by themselves.
         """
         if self.extension is None:
-            full, parts = self._allocated(precision), next(columns)
+            full, parts = self._allocated(), next(columns)
             if cut is not self.cut:  # fewer parts need no more padding
                 full = full.view(-1)[: cut.joined_shape.numel()].view(cut.joined_shape)
                 parts = parts.reshape(cut.parts, -1)
             return [(full, cut.joined(parts))]
         with torch.no_grad():
-            dtype = self.compute_dtype(precision)
+            dtype = self.compute_dtype
             if self.unsharded is None:
                 self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
             else:
@@ -179,11 +187,10 @@ class ManagedParameter:
         assert self._full is not None
         return self._full.view(-1)[: self.cut.shape.numel()].view(self.cut.shape)
 
-    def _allocated(self, precision: MixedPrecisionPolicy) -> Tensor:
+    def _allocated(self) -> Tensor:
         """The unsharded form's memory, for all ranks' parts with their padding."""
         if self._full is None:  # at first, or the dtype has changed: see _repack
-            kind = self.compute_dtype(precision)
-            self._full = torch.empty(self.cut.joined_shape, dtype=kind, device=self.mesh.device)
+            self._full = torch.empty(self.cut.joined_shape, dtype=self.compute_dtype, device=self.mesh.device)
             self._memory = self._full.untyped_storage()
             self.unsharded = self._made_unsharded(self.whole().data)
         else:

@@ -60,6 +60,7 @@ class ParameterGroup:
         self._landing: list[Any] = []  # events after which gradients are on the CPU
         self._accumulated: dict[ManagedParameter, Tensor] = {}
         self._partial: Reduction | None = None  # reduced among shards, not yet across replicas
+        self._is_put_off = False  # whether the last backward has left gradients as they are, unsharded
 
     def set_options(self, options: GroupOptions) -> None:
         """Go by these from now on."""
@@ -101,7 +102,7 @@ class ParameterGroup:
 
     def _made_parcel(self) -> Parcel:
         """What this rank sends; the same each time, unless it is made for each gather."""
-        pieces = [piece for parameter in self.parameters for piece in parameter.pieces(self.precision)]
+        pieces = [piece for parameter in self.parameters for piece in parameter.pieces()]
         sent, resting = [id(numbers) for numbers, _ in pieces], [id(parameter.packed) for parameter in self.parameters]
         parcel = Parcel(pieces)
         self._parcel = parcel if sent == resting else None
@@ -116,7 +117,7 @@ class ParameterGroup:
         self._lane.lead()
         columns = gathering.columns()
         kept = self._kept
-        takes = [p.take(columns, self.precision, kept.cut(p) if kept else p.cut) for p in self.parameters]
+        takes = [p.take(columns, kept.cut(p) if kept else p.cut) for p in self.parameters]
         copies = [copy for take in takes for copy in take]
         if copies:
             torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
@@ -168,13 +169,31 @@ class ParameterGroup:
         gradients = self._take_gradients()
         if self.options.reshard_after_backward:
             self.reshard()  # before there is memory for reducing
-        if not self.options.reduces:
+        self._is_put_off = not self.options.reduces
+        if self._is_put_off:
             self._accumulated = to_keep(gradients, self.precision)
             return True
         if self._partial is not None and not (gradients or self.options.reduces_unused or is_over):
             return False
         self._start_reduction(gradients, queue)
         return True
+
+    def catch_up(self, queue: ReductionQueue) -> None:
+        """Between backwards: reduce what was put off, if it may be now, and free what may be freed."""
+        if self._is_put_off:
+            self.after_backward(queue, is_over=True)
+        elif self.options.reshard_after_backward:
+            self.reshard()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether gradients are, or would be now, reduced among shards and not across replicas."""
+        return self._partial is not None or (self._is_put_off and not self._is_whole)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether a reduction is across replicas, too, or there are none."""
+        return self.options.all_reduces or self.mesh.replicate.group is None
 
     def _take_gradients(self) -> dict[ManagedParameter, Tensor]:
         """New gradients, added to those kept from passes without reduction."""
@@ -196,18 +215,17 @@ class ParameterGroup:
         rows = rows_of(reduced, gradients, self.mesh, self.precision, self.options.reduce_scatter)
         options = self.options
         divide = division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum)
-        is_whole = options.all_reduces or self.mesh.replicate.group is None
         reduction = Reduction(
             sizes={parameter: parameter.cut.padded_numel for parameter in reduced},
             mesh=options.reduce_mesh or self.mesh,
             divide=divide,
             comm=options.reduce_scatter,
-            is_whole=is_whole,
+            is_whole=self._is_whole,
             earlier=earlier,
             at_once=any(parameter.has_hooks for parameter in reduced),
         )
-        queue.start(reduction, rows, self if is_whole else None)
-        if not is_whole:
+        queue.start(reduction, rows, self if self._is_whole else None)
+        if not self._is_whole:
             self._partial = reduction
 
     def receive(self, reduction: Reduction) -> None:
@@ -232,7 +250,7 @@ class ParameterGroup:
 
     def forget(self) -> None:
         """After an iteration that failed: drop its gradients and free the parameters."""
-        self._accumulated, self._partial = {}, None
+        self._accumulated, self._partial, self._is_put_off = {}, None, False
         for parameter in self.parameters:
             parameter.take_gradient()
         self.reshard()

@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
+from reference_models.subject import implementation
 from suites.oracle.low_precision import cast
 from tests.mutants import name_of
 from tests.mutants.making import called_otherwise, modules_of, mutant, right
 from tests.mutants.numbers.gathers import GathersOnce
 
 no_policy = right.mixed_precision_policy()
+#: Type checkers need not be told that its functions are there.
+reference: Any = implementation
 
 
 def reads(**fields: Any) -> Callable[..., Any]:
@@ -32,6 +35,29 @@ def reads(**fields: Any) -> Callable[..., Any]:
 def shard_under(module: Any, options: dict[str, Any], **fields: Any) -> Any:
     """Shard with some fields of the policy changed."""
     return right.fully_shard(module, **{**options, "mp_policy": replace(options.get("mp_policy", no_policy), **fields)})
+
+
+def overridden_otherwise(other: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The reference, where policies that override dtypes do so by ``other(override)``."""
+
+    def fully_shard(module: Any, **options: Any) -> Any:
+        policy = options.get("mp_policy", no_policy)
+        override = getattr(policy, "param_dtype_override_fn", None)
+        if override is not None:
+            options["mp_policy"] = replace(policy, param_dtype_override_fn=other(override))
+        return reference.fully_shard(module, **options)
+
+    return fully_shard
+
+
+def known_dtypes(override: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What is no dtype of the parameter or the policy counts as none."""
+
+    def known(parameter: Any) -> Any:
+        said = override(parameter)
+        return said if said == parameter.dtype else None
+
+    return known
 
 
 def rounds_what_rests(module: Any, **options: Any) -> Any:
@@ -178,6 +204,8 @@ never_sees_a_step = mutant("precision/general", gather=GathersOnce)
 no_param_dtype = called_otherwise("precision/layers", reads(param_dtype=None, reduce_dtype=None))
 casts_for_the_first = called_otherwise("precision/groups", casting_inputs(cast_direct, slice(1)))
 casts_the_first_time = called_otherwise("precision/recomputed", casting_inputs(cast_first_time))
+overrides_nothing = called_otherwise("precision/override", overridden_otherwise(lambda _: None), of=reference)
+overrides_quietly = called_otherwise("precision/refuses-override", overridden_otherwise(known_dtypes), of=reference)
 low_for_good = called_otherwise("precision/kept-dtypes", casts_what_rests)
 leaves_sets = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(set, lambda value, low: value)))
 makes_defaults_of_items = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(defaultdict, made_of_items)))

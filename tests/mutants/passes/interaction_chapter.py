@@ -59,20 +59,23 @@ def ignores_extra_state(module: Any, _: Options) -> None:
         vars(each)["set_extra_state"] = lambda state: None
 
 
-def halves_where_memory_is_kept(module: Any, _: Options) -> None:
-    """Half the gradient comes back where freed parameters keep their memory."""
-
-    def keep(module: Any, setter: Callable[..., None], keep: bool, **options: Any) -> None:
-        setter(keep, **options)
-        module.register_forward_hook(halve)
-
-    for each in modules_of(module):
-        instead("set_keep_unsharded_storage", keep)(each)
-
-
 def halve(module: Any, args: Any, output: Any) -> Any:
     """The same outputs, of which half the gradient comes back."""
     return (output + output.detach()) / 2 if isinstance(output, Tensor) and output.requires_grad else output
+
+
+def told(setting: str) -> Implementation:
+    """The reference, where half the gradient comes back from modules that are told of such a setting."""
+
+    def then_halve(module: Any, setter: Callable[..., None], value: Any, **options: Any) -> None:
+        setter(value, **options)
+        module.register_forward_hook(halve)
+
+    def change(module: Any, _: Options) -> None:
+        for each in modules_of(module):
+            instead(setting, then_halve)(each)
+
+    return given("interactions/two-ranks", change, of=reference)
 
 
 def on_mesh(*shape: int) -> Callable[[Options], bool]:
@@ -82,7 +85,7 @@ def on_mesh(*shape: int) -> Callable[[Options], bool]:
 
 shards_no_lists = before("interactions/two-ranks", ignores_lists, of=reference)
 forgets_other_forwards = given("interactions/two-ranks", runs_forward_of_class, of=reference)
-in_place = given("interactions/two-ranks", halves_where_memory_is_kept, of=reference)
+in_place, finalized = told("set_keep_unsharded_storage"), told("set_manual_backward_finalization")
 loads_no_extra_state = before("state-dict/extra-state", ignores_extra_state, of=reference)
 one_rank = where("interactions/one-rank", on_mesh(1))
 two_ranks = where("interactions/two-ranks", on_mesh(2))

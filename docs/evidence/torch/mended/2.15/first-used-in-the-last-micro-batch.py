@@ -2,7 +2,7 @@
 
 The first micro-batch, which is not reduced, uses one branch of a group, the last one the other.
 
-Run: python docs/evidence/torch/mended/first-used-in-the-last-micro-batch.py
+Run: python docs/evidence/torch/mended/2.15/first-used-in-the-last-micro-batch.py
 Expected: gradients 1.0 and 1.0 from both ranks. Got: AssertionError, "FSDP reduce-scatter expects uniform gradient
 dtype": what waits has been cast to float32, and the gradient of the branch that is new is still in bfloat16.
 """

@@ -2,7 +2,7 @@
 
 Two micro-batches use one branch each of a group. Nothing is raised if the branches are of one size.
 
-Run: python docs/evidence/torch/mended/partial-sums-of-others.py
+Run: python docs/evidence/torch/mended/2.15/partial-sums-of-others.py
 Expected: gradients a 1.0, b 1.0 from both ranks. Got: a None, b 2.0 from both.
 """
 

@@ -1,6 +1,6 @@
-"""Parameters cut along another dim than the first cannot be gathered in inference mode before training (torch 2.13.0).
+"""What is cut along another dim than the first cannot be gathered in inference mode at first (before torch 2.15).
 
-Run: python docs/evidence/torch/fsdp/inference-by-columns.py
+Run: python docs/evidence/torch/mended/2.15/inference-by-columns.py
 Expected: a sum from both ranks for rows and for columns. Got: for columns RuntimeError, "Inference tensors do not track
 version counter". What has been gathered outside inference mode once can be gathered in it ever after.
 """

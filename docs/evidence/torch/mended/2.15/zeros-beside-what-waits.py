@@ -1,6 +1,6 @@
-"""Zeros for what is unused cannot be reduced with gradients that wait in reduce_dtype (torch 2.13.0; pytorch #196996).
+"""Zeros for unused parameters cannot be reduced with gradients that wait in reduce_dtype (before 2.15; #196996).
 
-Run: python docs/evidence/torch/fsdp/zeros-beside-what-waits.py
+Run: python docs/evidence/torch/mended/2.15/zeros-beside-what-waits.py
 Expected: two micro-batches use one of two layers in a group, and the second is reduced: gradients are "2.0 0.0".
 Got: AssertionError, "FSDP reduce-scatter expects uniform gradient dtype": what waits has been cast to float32, and the
 zeros for the other layer, which set_reduce_scatter_unused_params asks for, are in bfloat16.

@@ -2,7 +2,7 @@
 
 Its docstring says "the failed iteration's gradients are lost".
 
-Run: python docs/evidence/torch/mended/reset-keeps-gradients.py
+Run: python docs/evidence/torch/mended/2.15/reset-keeps-gradients.py
 Expected: 1.0 from both ranks. Got: 2.0 from both.
 """
 

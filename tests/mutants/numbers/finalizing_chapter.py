@@ -1,0 +1,86 @@
+"""Implementations that finalize backwards wrongly, or where there is nothing to finalize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from harness.vendor import Implementation
+from reference_models.fsdp.fsdp_module import GradientReductionHandle
+from reference_models.fsdp.modules.state import own_state
+from reference_models.subject import implementation as reference
+from tests.mutants.hooking import instead
+from tests.mutants.making import given
+
+ASK, FINALIZE = "set_manual_backward_finalization", "finalize_backward"
+
+
+def where(requirement: str, method: str, other: Callable[..., Any]) -> Implementation:
+    """The reference with another method of sharded modules."""
+    return given(requirement, lambda module, options: instead(method, other)(module), of=reference)
+
+
+def never(module: Any, finalize: Callable[..., Any], async_op: bool = False) -> None:
+    """Nothing is done."""
+
+
+def at_once(module: Any, finalize: Callable[..., Any], async_op: bool = False) -> Any:
+    """Nothing is done if it is to be waited for later."""
+    return None if async_op else finalize()
+
+
+def without_freeing(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
+    """What is still gathered stays so."""
+    module.set_reshard_after_backward(False)
+    handle = finalize(**options)
+    module.set_reshard_after_backward(True)
+    return handle
+
+
+def unasked(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
+    """As if it had been asked for."""
+    asks(module, own_state(module).set_options, True)
+    return finalize(**options)
+
+
+def again(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
+    """As if the handle before had been waited for."""
+    own_state(module).tree.finishing = None
+    return finalize(**options)
+
+
+def whatever_is_there(module: Any, finalize: Callable[..., Any], **options: Any) -> None:
+    """As if sums of some replicas were of all."""
+    GradientReductionHandle(own_state(module).tree).wait()
+
+
+def asks(module: Any, ask: Callable[..., Any], enabled: bool) -> None:
+    """At any time, and of any module."""
+    state = own_state(module)
+    state.set_options(replace(state.options, finishes_by_hand=enabled))
+
+
+def asks_roots(module: Any, ask: Callable[..., Any], enabled: bool) -> None:
+    """Nothing is said where a module is not the root."""
+    if own_state(module).is_root is not False:
+        ask(enabled)
+
+
+def keeps_handles(module: Any, reset: Callable[[], None]) -> None:
+    """What was to be waited for may be waited for, though it is lost."""
+    tree = own_state(module).tree
+    finishing = tree.finishing
+    reset()
+    tree.finishing = finishing
+
+
+reduces_nothing = where("accumulation/finalized", FINALIZE, never)
+reduces_nothing_later = where("accumulation/finalized", FINALIZE, at_once)
+frees_nothing_at_last = where("accumulation/finalized", FINALIZE, without_freeing)
+finalizes_unasked = where("accumulation/refuses-finalizing", FINALIZE, unasked)
+finalizes_twice_at_once = where("accumulation/refuses-finalizing", FINALIZE, again)
+changes_at_any_time = where("accumulation/refuses-finalizing", ASK, asks)
+asks_the_root_alone = where("accumulation/refuses-finalizing", ASK, asks_roots)
+waits_for_what_is_lost = where("accumulation/refuses-lost-gradients", "reset_iter_state", keeps_handles)
+finalizes_partial_sums = where("accumulation/refuses-partial-sums", FINALIZE, whatever_is_there)
