@@ -6,7 +6,7 @@ Defects go in by torch's public hooks, so everything else is known to be right.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +124,21 @@ def after_runs(spoil: Callable[[Tensor, int], object]) -> Change:
 def modules_of(module: Any) -> list[Any]:
     """What a call was given, as a list."""
     return [module] if isinstance(module, nn.Module) else list(module)
+
+
+def inside(module: Any) -> Iterator[nn.Module]:
+    """All modules of what a call was given."""
+    return (each for one in modules_of(module) for each in one.modules())
+
+
+def unties(module: Any, options: dict[str, Any]) -> None:
+    """Give every place a parameter of its own."""
+    seen: list[Tensor] = []
+    for each in inside(module):
+        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
+            if any(parameter is one for one in seen):
+                setattr(each, name, nn.Parameter(parameter.detach().clone()))
+            seen.append(parameter)
 
 
 def mutant(

@@ -137,11 +137,8 @@ class ParameterGroup:
             self.form = Form.SHARDED
             for parameter in self.parameters:
                 parameter.register(parameter.sharded)
-            self._free()
-
-    def _free(self) -> None:
-        for parameter in () if self.options.keeps_memory else self.parameters:
-            parameter.free()
+                if not self.options.keeps_memory:
+                    parameter.free()
 
     def after_forward(self, is_root: bool) -> None:
         """Free what forward has used, all or all but the rows of a smaller mesh, or nothing."""
@@ -155,9 +152,8 @@ class ParameterGroup:
     def _reshard_over(self, mesh: DataMesh) -> None:
         """Keep the rows of a smaller mesh, and let the modules see them, until backward needs everything."""
         if self.form is Form.UNSHARDED:
-            self._kept = PostForwardShards(mesh, self.parameters)
+            self._kept = PostForwardShards(mesh, self.parameters, frees=not self.options.keeps_memory)
             self.form = Form.SHARDED_POST_FORWARD
-            self._free()
 
     # Reducing.
 

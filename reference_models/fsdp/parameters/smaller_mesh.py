@@ -23,8 +23,8 @@ from reference_models.fsdp.parameters.param import ManagedParameter
 class PostForwardShards:
     """What is kept of a group's parameters between forward and backward, and over which mesh."""
 
-    def __init__(self, mesh: DataMesh, parameters: Sequence[ManagedParameter]) -> None:
-        """Copy this rank's rows of every unsharded parameter, which may then be freed, and show the rows."""
+    def __init__(self, mesh: DataMesh, parameters: Sequence[ManagedParameter], frees: bool) -> None:
+        """Copy this rank's rows of every unsharded parameter, free it if asked for, and show the rows."""
         self.mesh = mesh
         self._pieces: list[Tensor] = []
         for parameter in parameters:
@@ -39,6 +39,8 @@ class PostForwardShards:
             for parameter in parameters:
                 cut = self.cut(parameter)
                 self._pieces.append(cut.padded(cut.take(parameter.whole(), self.mesh.shard.rank)))
+                if frees:
+                    parameter.free()
                 parameter.register(self._shown(parameter, self._pieces[-1]))
 
     def cut(self, parameter: ManagedParameter) -> Cut:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.mutants.hooking import in_forward
-from tests.mutants.making import after_runs, before, called_otherwise, defect, modules_of, mutant
+from tests.mutants.making import after_runs, before, called_otherwise, defect, mutant, unties
 from tests.mutants.numbers.precision_chapter import makes_all_float
 
 
@@ -37,16 +37,6 @@ def remembers(module: Any) -> None:
             parameter.requires_grad_(first.setdefault(name, parameter.requires_grad))
 
     module.register_forward_pre_hook(restore)
-
-
-def unties(module: Any, options: dict[str, Any]) -> None:
-    """Give every place a parameter of its own."""
-    seen: list[Tensor] = []
-    for each in [inner for outer in modules_of(module) for inner in outer.modules()]:
-        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
-            if any(parameter is one for one in seen):
-                setattr(each, name, nn.Parameter(parameter.detach().clone()))
-            seen.append(parameter)
 
 
 def unties_lists(module: Any, options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.placement_types import Shard
 
 from tests.mutants import name_of
-from tests.mutants.making import before, modules_of, mutant, right
+from tests.mutants.making import before, modules_of, mutant, right, unties
 
 
 def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
@@ -53,16 +53,6 @@ def expects_the_order_of_modules(module: Any, **options: Any) -> Any:
             if order[one] > order[other] and not f"{other_name}.".startswith(f"{name}." if name else ""):
                 one.set_requires_gradient_sync(False, recurse=False)
     return result
-
-
-def unties(module: Any, options: dict[str, Any]) -> None:
-    """Give every place of a shared parameter a copy of its own."""
-    seen: set[int] = set()
-    for each in [m for top in modules_of(module) for m in top.modules()]:
-        for name, parameter in list(each.named_parameters(recurse=False)):
-            if id(parameter) in seen:
-                setattr(each, name, nn.Parameter(parameter.detach().clone()))
-            seen.add(id(parameter))
 
 
 def thaws(module: Any) -> None:

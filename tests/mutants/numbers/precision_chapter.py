@@ -19,7 +19,7 @@ from harness.vendor import Implementation
 from reference_models.subject import implementation
 from suites.oracle.low_precision import cast
 from tests.mutants import name_of
-from tests.mutants.making import called_otherwise, modules_of, mutant, right
+from tests.mutants.making import called_otherwise, inside, modules_of, mutant, right
 from tests.mutants.numbers.gathers import GathersOnce
 
 no_policy = right.mixed_precision_policy()
@@ -136,7 +136,7 @@ def casts_buffers(module: Any, **options: Any) -> Any:
 
 def makes_all_float(module: Any, **options: Any) -> Any:
     """Turn parameters of other dtypes into float32 first, so that all are alike."""
-    for each in [inner for outer in modules_of(module) for inner in outer.modules()]:
+    for each in inside(module):
         for name, parameter in list(each.named_parameters(recurse=False)):
             if not isinstance(parameter, DTensor) and parameter.dtype != torch.float32:
                 setattr(each, name, nn.Parameter(parameter.float(), requires_grad=parameter.requires_grad))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.vendor import Implementation
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
 from tests.mutants.hooking import instead
-from tests.mutants.making import before, given, modules_of, right
+from tests.mutants.making import before, given, inside, modules_of, right
 
 Options = dict[str, Any]
 
@@ -38,11 +38,6 @@ def runs_forward_of_class(module: Any, _: Options) -> None:
 
     for each in modules_of(module):
         each.register_forward_pre_hook(forget)
-
-
-def inside(module: Any) -> Iterator[nn.Module]:
-    """All modules of what a call was given."""
-    return (each for one in modules_of(module) for each in one.modules())
 
 
 def ignores_lists(module: Any, options: Options) -> None:
