@@ -20,7 +20,7 @@ from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.programs import ShardedStack
+from suites.kit.programs import ShardedStack, sharded
 from suites.kit.strategies import drawn, training_cases
 from suites.oracle.situation import APART, LATER, PASS, UNUSED_TOO
 from suites.passes.autograd_routes import HEADS
@@ -112,6 +112,17 @@ def fine(case: PrecisionCase) -> PrecisionCase:
     """
     scales = tuple(scale for scale in (SCALE, 1.0) for _ in range(case.world_size))
     return replace(case, scales=scales, acts=("defer gradient_sync", *PASS, "resume gradient_sync", *PASS))
+
+
+class WideStack(ShardedStack):
+    """A stack in low precision that is asked for gradients in float32."""
+
+    def made(self) -> Any:
+        """The net."""
+        net = self.case.build()
+        for parameter in net.parameters():
+            parameter.grad_dtype = torch.float32
+        return sharded(self.rank, self.case, net)
 
 
 # What ends a backward, where that is an act of its own.

@@ -25,6 +25,7 @@ from suites.gradients.accumulation import (
     BranchedMicroBatches,
     OffloadedRecorded,
     Settled,
+    WideStack,
     accumulation_cases,
     before_last,
     branched_micro_batches,
@@ -32,6 +33,7 @@ from suites.gradients.accumulation import (
 )
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
+from suites.kit.precision_programs import LOW as EXACT_LOW
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, examples, given, given_half, training_cases
 from suites.oracle.expected import expected
@@ -183,6 +185,15 @@ def test_a_backward_that_is_not_the_last_leaves_gradients(trial: Trial, case: Tr
 def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
     follows(trial, play, expected(case))
+
+
+@requirement("accumulation/grad-dtype", *ADDING, Feature.OTHER_DTYPES, ranks=2)
+@costly(2)
+@example(case=fine(PrecisionCase(2, LINE, exact=True, seed=1, batch=1, dtype="bfloat16")))
+@given(case=precision_cases(bias=False, steps=1, pairs=[(None, None)], dtype=st.sampled_from(EXACT_LOW)).map(fine))
+def test_gradients_have_the_dtype_that_is_asked_for(trial: Trial, case: PrecisionCase) -> None:
+    """Parameters in low precision whose grad_dtype is float32 have gradients in it, added up and reduced unrounded."""
+    follows(trial, WideStack.play, expected(case))
 
 
 @requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)

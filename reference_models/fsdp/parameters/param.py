@@ -48,6 +48,11 @@ class Owner(NamedTuple):
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
+def _dtype_asked_for(parameter: nn.Parameter) -> torch.dtype | None:
+    """That of gradients, where a user has set ``grad_dtype`` to another one than the parameter's."""
+    return None if parameter.grad_dtype == parameter.dtype else parameter.grad_dtype
+
+
 class ManagedParameter:
     """A parameter that is sharded over a data mesh; see [Note: two forms]. Its owners see it once it is registered."""
 
@@ -69,6 +74,7 @@ class ManagedParameter:
         self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
         self.cut = cut
         self.layout = layout_over(mesh, parameter, self.before, cut.dim)
+        self._asked_dtype = _dtype_asked_for(parameter)  # of gradients
         self.packed = at_rest(cut.padded(cut.take(local_of(parameter).detach(), mesh.shard.rank)), offload)
         self.sharded = self._made_sharded(parameter.requires_grad)
         self._local = local_of(self.sharded)
@@ -84,6 +90,16 @@ class ManagedParameter:
         """The dtype at rest."""
         return self.packed.dtype
 
+    @property
+    def grad_dtype(self) -> torch.dtype:
+        """The dtype of its gradient at rest."""
+        return self._asked_dtype or self.dtype
+
+    @property
+    def fresh_grad_dtype(self) -> torch.dtype:
+        """The dtype of the gradient that backward leaves."""
+        return self._asked_dtype or self.compute_dtype
+
     @cached_property
     def rows(self) -> int:
         """How many rows this rank holds."""
@@ -93,7 +109,13 @@ class ManagedParameter:
         with torch.no_grad():
             made = nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
         self.layout.adopt(made)
-        return made
+        return self._asking(made)
+
+    def _asking(self, form: nn.Parameter) -> nn.Parameter:
+        """A form that has gradients of the dtype that the user has asked for."""
+        if self._asked_dtype is not None:
+            form.grad_dtype = self._asked_dtype
+        return form
 
     def refresh(self) -> bool:
         """Notice what the user did to the sharded form: a parameter put in its place, or other memory behind it.
@@ -111,7 +133,7 @@ class ManagedParameter:
                 f"parameter {self.name!r} of a sharded module was replaced by a plain tensor: expected a DTensor "
                 f"placed {self.layout.placements}; see torch.distributed.tensor.distribute_tensor"
             )
-        self.sharded = registered
+        self.sharded = self._asking(registered)
         self.layout.adopt(registered)
         with torch.no_grad():
             self._repack(local_of(registered))
@@ -200,7 +222,7 @@ class ManagedParameter:
     def _made_unsharded(self, whole: Tensor) -> nn.Parameter:
         with torch.no_grad():
             seen = whole if self.before is None else self.before.wrap(whole)
-            return nn.Parameter(seen, self.sharded.requires_grad)
+            return self._asking(nn.Parameter(seen, self.sharded.requires_grad))
 
     def show_unsharded(self) -> None:
         """Register the unsharded form, which has been filled."""
@@ -236,7 +258,7 @@ class ManagedParameter:
         Returns the event to wait for of a gradient that is on its way to the CPU, else None.
         """
         own = self.cut.unpadded(part, self.rows)
-        own, landed = own if own.dtype == self.dtype else own.to(self.dtype), None
+        own, landed = own if own.dtype == self.grad_dtype else own.to(self.grad_dtype), None
         if isinstance(self.offload, CPUOffloadPolicy):
             own, landed = landing(own, self.offload)
             if landed is not None and (self.sharded.grad is not None or self.has_hooks):  # it is read now

@@ -229,7 +229,7 @@ class ParameterGroup:
         part = reduction.finish()
         if self.options.all_reduce_hook is not None:
             self.options.all_reduce_hook(part)
-        first, *others = {parameter.dtype for parameter in reduction.sizes}
+        first, *others = {parameter.grad_dtype for parameter in reduction.sizes}
         parts: dict[ManagedParameter, Tensor] = reduction.parts(None if others else first)
         with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
             for parameter, own in parts.items():

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from reference_models.subject import implementation as reference
 from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient_once, instead
-from tests.mutants.making import mutant, right
+from tests.mutants.making import before, inside, mutant, right
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
 
@@ -93,6 +94,13 @@ def adds_in_low_precision(module: Any) -> None:
         parameter.to_accumulated_grad_if_needed = lambda: None
 
 
+def forgets_grad_dtypes(module: Any, _: Any) -> None:
+    """Gradients are in the dtype of parameters, whatever was asked for."""
+    for each in inside(module):
+        for parameter in each.parameters(recurse=False):
+            parameter.grad_dtype = parameter.dtype
+
+
 def sharded_with_a_bad_memory(module: Any, **options: Any) -> Any:
     """Where parameters rest on the CPU, gradients that were not reduced are lost."""
     result = right.fully_shard(module, **options)
@@ -121,6 +129,7 @@ hands_out_with_the_last = mutant("accumulation/before-last", keeps_for_the_last)
 gives_no_zeros = mutant("accumulation/zeros", instead("set_requires_gradient_sync", forgets_zeros))
 gives_no_zeros_among_replicas = mutant("accumulation/hsdp-zeros", instead("set_requires_all_reduce", forgets_zeros))
 adds_in_the_compute_dtype = mutant("accumulation/reduce-dtype", adds_in_low_precision)
+forgets_dtypes = before("accumulation/grad-dtype", forgets_grad_dtypes, of=reference)
 loses_gradients_with_offload = replace(
     right, name=name_of("accumulation/offload"), fully_shard=sharded_with_a_bad_memory
 )
