@@ -6,16 +6,11 @@ Read in this order: ``sharding`` (arithmetic), ``mesh``, ``param`` (two forms), 
 
 from reference_models.fsdp.apply import ReplicateModule, fully_shard, replicate
 from reference_models.fsdp.checkpoint import checkpoint
-from reference_models.fsdp.fsdp_module import (
-    FSDPModule,
-    GradientReductionHandle,
-    UnshardHandle,
-    register_fsdp_forward_method,
-    share_comm_ctx,
-)
+from reference_models.fsdp.fsdp_module import FSDPModule, UnshardHandle, register_fsdp_forward_method, share_comm_ctx
 from reference_models.fsdp.layout.mesh import sharding_mesh
 from reference_models.fsdp.layout.spmd import DataParallelMeshDims
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
+from reference_models.fsdp.modules.finalizing import GradientReductionHandle
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy
 from reference_models.fsdp.parameters.parameter_meshes import ShardPlacementResult
 from reference_models.fsdp.policy import ModuleWrapPolicy, ShardingStrategy, shard_by_policy

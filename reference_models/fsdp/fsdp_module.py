@@ -15,8 +15,9 @@ from typing import Any
 from torch import nn
 
 from reference_models.fsdp.errors import NotAllowed
+from reference_models.fsdp.modules.finalizing import GradientReductionHandle
 from reference_models.fsdp.modules.moments import after_forward, before_forward
-from reference_models.fsdp.modules.state import ModuleState, Tree, own_state
+from reference_models.fsdp.modules.state import ModuleState, own_state
 from reference_models.fsdp.setters import OptionSetters
 
 
@@ -30,20 +31,6 @@ class UnshardHandle:
         """Wait for the gather; may be called again."""
         for group in self._state.groups:
             group.wait()
-
-
-class GradientReductionHandle:
-    """What ``finalize_backward(async_op=True)`` returns; ``wait`` makes all gradients usable."""
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree: Tree | None = tree
-        tree.finish(self)
-
-    def wait(self) -> None:
-        """Wait for all reductions; may be called again. Raises RuntimeError if ``reset_iter_state`` came first."""
-        if self._tree is not None:
-            self._tree.wait_for(self)
-            self._tree = None
 
 
 class FSDPModule(OptionSetters):
@@ -87,10 +74,7 @@ class FSDPModule(OptionSetters):
         earlier handle has not been waited for, without ``set_manual_backward_finalization(True)``, and where gradients
         are yet to be reduced across replicas.
         """
-        state = own_state(self)
-        if state.is_root is not None:
-            _check_finalizable(state)
-        handle = GradientReductionHandle(state.tree)
+        handle = GradientReductionHandle(own_state(self))
         if async_op:
             return handle
         handle.wait()
@@ -105,20 +89,6 @@ class FSDPModule(OptionSetters):
         if state.is_root is False:
             raise RuntimeError("reset_iter_state() is for the root, and this module is within another: call it on that")
         state.tree.reset()
-
-
-def _check_finalizable(state: ModuleState) -> None:
-    tree = state.tree
-    if not state.is_root:
-        raise RuntimeError("finalize_backward() is for the root, and this module is within another: call it on that")
-    if not state.options.finishes_by_hand:
-        raise RuntimeError("finalize_backward() needs set_manual_backward_finalization(True) before backward")
-    if tree.in_backward:
-        raise RuntimeError("finalize_backward() was called in backward: call it afterwards")
-    if tree.finishing is not None:
-        raise RuntimeError("the gradients of the finalize_backward() before are under way: wait() on its handle first")
-    if any(group.is_partial for each in tree.states for group in each.groups):
-        raise RuntimeError("finalize_backward() needs gradients of all replicas: set_requires_all_reduce(True) first")
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:

@@ -89,7 +89,7 @@ class OptionSetters(nn.Module):
         state = own_state(self)
         if state.is_root is False:
             raise RuntimeError("set_manual_backward_finalization() is for the root, and this module is within another")
-        if enabled != state.options.finishes_by_hand and (state.tree.in_backward or state.tree.is_unfinished):
+        if enabled != state.options.finishes_by_hand and (state.tree.in_backward or state.tree.queue.awaits):
             raise RuntimeError("set_manual_backward_finalization() cannot change after a backward: finalize it first")
         state.set_options(replace(state.options, finishes_by_hand=enabled))
 

@@ -28,7 +28,6 @@ KEPT = (
     "but the following were still on meta device: {}",
     "Found following parameters on non-CPU device: {}",
     "FSDP expects uniform original parameter dtype but got {}",
-    "FSDP reduce-scatter expects uniform gradient dtype but got {}",
     "FSDP requires a single root module but got {}",
     "FSDP state has already been lazily initialized for {}",
     "FSDP requires running forward through the root module first",

@@ -125,7 +125,7 @@ def test_what_is_not_legal_is_not_played(done: tuple[str, ...]) -> None:
 def test_every_act_is_played_on_both_sides(kind: str) -> None:
     """Each act has a method of its own on ranks, and on the unsharded model unless it is nothing to that."""
 
-    nothing = {"unshard", "begin", "wait", "reshard", "keep", "free"}
+    nothing = {"unshard", "begin", "reshard", "keep", "free"}
     assert callable(getattr(ShardedScript, kind))
     assert hasattr(UnshardedScript, kind) != (kind in nothing)
 

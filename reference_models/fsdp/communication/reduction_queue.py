@@ -41,6 +41,7 @@ class ReductionQueue:
 
     def __init__(self, lane: Lane = HERE, room: int = 1) -> None:
         self.lane, self.room = lane, room
+        self.awaits: object = None  # what is to end a backward by hand: a call, and then the handle that it gives
         self._holding: deque[_Holding] = deque()
         self._results: deque[tuple[Reduction, Receiver]] = deque()
 
@@ -84,6 +85,7 @@ class ReductionQueue:
 
     def drop(self) -> None:
         """Wait for all of them and forget their results."""
+        self.awaits = None
         with self.lane.beside():
             for reduction in (*(held.reduction for held in self._holding), *(each for each, _ in self._results)):
                 reduction.finish()

@@ -17,6 +17,7 @@ from reference_models.fsdp.communication.comms import ReduceScatterFromSymmetric
 from reference_models.fsdp.errors import NotAllowed
 from reference_models.fsdp.modules.state import ModuleState, sharding_state, states_of
 from reference_models.fsdp.offload import CPUOffloadPolicy
+from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.param_group import Form, ParameterGroup
 
 
@@ -42,7 +43,7 @@ def _make_root(root: ModuleState) -> None:
     groups = [group for state in states for group in state.groups]
     room = max(state.options.reduction_room for state in states)
     for parameter in (parameter for group in groups for parameter in group.parameters):
-        parameter.name_within(names)
+        parameter.name = _name_within(names, parameter)
     _refuse_shared_between(groups)
     if room > 1 and any(isinstance(group.options.reduce_scatter, ReduceScatterFromSymmetricMemory) for group in groups):
         raise ValueError(
@@ -54,6 +55,12 @@ def _make_root(root: ModuleState) -> None:
     for state in states:
         own = sorted((module for module in state.modules if module in names), key=places.__getitem__)
         state.join(root.tree, ", ".join(names[module] for module in own))
+
+
+def _name_within(names: dict[nn.Module, str], parameter: ManagedParameter) -> str:
+    """The name that it has from a root whose modules have these names; some owners may be beyond it."""
+    inside = [f"{names[module]}.{name}" for module, name in parameter.owners if module in names]
+    return inside[0].removeprefix(".") if inside else parameter.name
 
 
 def _uninitialized(names: dict[nn.Module, str]) -> list[ModuleState]:

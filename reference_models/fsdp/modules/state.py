@@ -117,9 +117,7 @@ class ModuleState:
             if group.options.unshard_in_backward:
                 group.unshard(self._lane)
                 group.wait()
-        if is_alone:
-            return
-        ahead = ahead_in_backward(self, self.options.backward_prefetch, self.tree.order, place)
+        ahead = () if is_alone else ahead_in_backward(self, self.options.backward_prefetch, self.tree.order, place)
         for group in (group for state in ahead for group in state.groups):
             if group.options.unshard_in_backward and group.unshard(self._lane):
                 self.tree.ahead.add(group)
@@ -175,13 +173,10 @@ class Tree:
         self.lane = HERE
         self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has reached them
         self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
-        self.in_forward = False
-        self.in_backward = False
+        self.in_forward = self.in_backward = False
         self.reached: set[ModuleState] = set()  # by this backward
         self.ran_alone: set[ModuleState] = set()  # and wait, unsharded, for a backward of their own
         self.is_partial = False  # whether this backward has come through such modules only
-        self.is_unfinished = False  # whether a backward waits for finalize_backward()
-        self.finishing: object | None = None  # what waits for the gradients of one that has been called
 
     def settle(self, states: list[ModuleState], room: int) -> None:
         """These are its states, the root first; ``room`` inputs of reductions may be in memory."""
@@ -227,32 +222,16 @@ class Tree:
             group.reshard()
         self._clear()
         options = self.states[0].options
-        self.is_unfinished = options.finishes_by_hand
-        self._wait(options.is_last_backward and not options.finishes_by_hand)
+        self.queue.awaits = "finalize_backward" if options.finishes_by_hand else None
+        self.wait(options.is_last_backward and not options.finishes_by_hand)
 
-    def _wait(self, is_last: bool) -> None:
+    def wait(self, is_last: bool) -> None:
+        """Hand out gradients, and wait for them if this was the last backward."""
         self.queue.finish(waits=is_last)
         if is_last and not self.is_partial:
             self.order.clear()
-        for state in self.states:
-            for group in state.groups:
-                group.land()
-
-    def finish(self, waiter: object) -> None:
-        """Reduce what was put off; ``wait_for`` the same waiter is to follow."""
-        for state in reversed(self.states):
-            for group in reversed(state.groups):
-                group.catch_up(self.queue)
-        self.queue.finish(waits=False)
-        self.finishing = waiter
-
-    def wait_for(self, waiter: object) -> None:
-        """Wait for gradients, after which the next backward may begin. Raises RuntimeError after a reset."""
-        if waiter is not self.finishing:
-            raise RuntimeError("invalidated: reset_iter_state() has dropped what this handle was to wait for")
-        self.is_partial = self.is_unfinished = False
-        self._wait(is_last=True)
-        self.finishing = None
+        for group in (group for state in self.states for group in state.groups):
+            group.land()
 
     def _clear(self) -> None:
         self.in_backward = False
@@ -265,7 +244,6 @@ class Tree:
         self._clear()
         self.order.clear()
         self.ran_alone.clear()
-        self.is_unfinished, self.finishing = False, None
         self.queue.drop()
         for state in self.states:
             state.forget()

@@ -54,7 +54,7 @@ def _in_one_dtype(
     reduced: Sequence[ManagedParameter], gradients: Gradients, wanted: torch.dtype | None
 ) -> tuple[Gradients, torch.dtype]:
     """Gradients of one dtype, and the dtype to reduce them in: what is wanted, or one that holds all of theirs."""
-    dtypes = [gradients[p].dtype if p in gradients else p.fresh_grad_dtype for p in reduced]
+    dtypes = [gradients[p].dtype if p in gradients else p.grad_dtype or p.compute_dtype for p in reduced]
     dtype = wanted or functools.reduce(torch.promote_types, dtypes)
     if len({gradient.dtype for gradient in gradients.values()}) > 1:
         gradients = {parameter: gradient.to(dtype) for parameter, gradient in gradients.items()}

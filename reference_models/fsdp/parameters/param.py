@@ -48,11 +48,6 @@ class Owner(NamedTuple):
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def _dtype_asked_for(parameter: nn.Parameter) -> torch.dtype | None:
-    """That of gradients, where a user has set ``grad_dtype`` to another one than the parameter's."""
-    return None if parameter.grad_dtype == parameter.dtype else parameter.grad_dtype
-
-
 class ManagedParameter:
     """A parameter that is sharded over a data mesh; see [Note: two forms]. Its owners see it once it is registered."""
 
@@ -74,7 +69,7 @@ class ManagedParameter:
         self.before: Layout | None = layout_of(parameter, mesh.spmd.data_axes if mesh.spmd is not None else ())
         self.cut = cut
         self.layout = layout_over(mesh, parameter, self.before, cut.dim)
-        self._asked_dtype = _dtype_asked_for(parameter)  # of gradients
+        self.grad_dtype = None if parameter.grad_dtype == parameter.dtype else parameter.grad_dtype  # if it was set
         self.packed = at_rest(cut.padded(cut.take(local_of(parameter).detach(), mesh.shard.rank)), offload)
         self.sharded = self._made_sharded(parameter.requires_grad)
         self._local = local_of(self.sharded)
@@ -90,16 +85,6 @@ class ManagedParameter:
         """The dtype at rest."""
         return self.packed.dtype
 
-    @property
-    def grad_dtype(self) -> torch.dtype:
-        """The dtype of its gradient at rest."""
-        return self._asked_dtype or self.dtype
-
-    @property
-    def fresh_grad_dtype(self) -> torch.dtype:
-        """The dtype of the gradient that backward leaves."""
-        return self._asked_dtype or self.compute_dtype
-
     @cached_property
     def rows(self) -> int:
         """How many rows this rank holds."""
@@ -113,8 +98,8 @@ class ManagedParameter:
 
     def _asking(self, form: nn.Parameter) -> nn.Parameter:
         """A form that has gradients of the dtype that the user has asked for."""
-        if self._asked_dtype is not None:
-            form.grad_dtype = self._asked_dtype
+        if self.grad_dtype is not None:
+            form.grad_dtype = self.grad_dtype
         return form
 
     def refresh(self) -> bool:
@@ -160,12 +145,6 @@ class ManagedParameter:
         if has_extension(self._local) != (self.extension is not None):
             self.extension = None if self.extension else Extension(self.cut, self.mesh, self.owners[0].module)
 
-    def name_within(self, names: dict[nn.Module, str]) -> None:
-        """Take the name that it has from a root whose modules have these names; some owners may be beyond it."""
-        inside = [owner for owner in self.owners if owner.module in names]
-        if inside:
-            self.name = f"{names[inside[0].module]}.{inside[0].name}".removeprefix(".")
-
     def register(self, form: nn.Parameter) -> None:
         """Show a form to all owners."""
         for module, name in self.owners:
@@ -197,11 +176,10 @@ class ManagedParameter:
                 parts = parts.reshape(cut.parts, -1)
             return [(full, cut.joined(parts))]
         with torch.no_grad():
-            dtype = self.compute_dtype
             if self.unsharded is None:
-                self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, dtype))
+                self.unsharded = self._made_unsharded(self.extension.build(self._local, columns, self.compute_dtype))
             else:
-                self.extension.fill(self._local, columns, dtype, self.unsharded)
+                self.extension.fill(self._local, columns, self.compute_dtype, self.unsharded)
         return []
 
     def whole(self) -> Tensor:
@@ -257,8 +235,7 @@ class ManagedParameter:
 
         Returns the event to wait for of a gradient that is on its way to the CPU, else None.
         """
-        own = self.cut.unpadded(part, self.rows)
-        own, landed = own if own.dtype == self.grad_dtype else own.to(self.grad_dtype), None
+        own, landed = self.cut.unpadded(part, self.rows).to(self.grad_dtype or self.dtype), None
         if isinstance(self.offload, CPUOffloadPolicy):
             own, landed = landing(own, self.offload)
             if landed is not None and (self.sharded.grad is not None or self.has_hooks):  # it is read now

@@ -201,20 +201,18 @@ class ParameterGroup:
         return kept
 
     def _start_reduction(self, gradients: dict[ManagedParameter, Tensor], queue: ReductionQueue) -> None:
-        earlier, self._partial = self._partial, None
+        earlier, self._partial, options = self._partial, None, self.options
         pending = earlier.sizes if earlier is not None else ()
-        unused = self.options.reduces_unused
+        unused = options.reduces_unused
         reduced = [p for p in self.parameters if p in gradients or p in pending or (unused and p.sharded.requires_grad)]
         if not reduced:
             return
         queue.make_room()
-        rows = rows_of(reduced, gradients, self.mesh, self.precision, self.options.reduce_scatter)
-        options = self.options
-        divide = division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum)
+        rows = rows_of(reduced, gradients, self.mesh, self.precision, options.reduce_scatter)
         reduction = Reduction(
             sizes={parameter: parameter.cut.padded_numel for parameter in reduced},
             mesh=options.reduce_mesh or self.mesh,
-            divide=divide,
+            divide=division(self.mesh.size, options.divide_factor, rows.dtype, options.force_sum),
             comm=options.reduce_scatter,
             is_whole=self._is_whole,
             earlier=earlier,
@@ -229,7 +227,7 @@ class ParameterGroup:
         part = reduction.finish()
         if self.options.all_reduce_hook is not None:
             self.options.all_reduce_hook(part)
-        first, *others = {parameter.grad_dtype for parameter in reduction.sizes}
+        first, *others = {parameter.grad_dtype or parameter.dtype for parameter in reduction.sizes}
         parts: dict[ManagedParameter, Tensor] = reduction.parts(None if others else first)
         with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
             for parameter, own in parts.items():

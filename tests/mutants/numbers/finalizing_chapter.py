@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.vendor import Implementation
-from reference_models.fsdp.fsdp_module import GradientReductionHandle
-from reference_models.fsdp.modules.state import own_state
+from reference_models.fsdp.modules.state import own_state, states_of
 from reference_models.subject import implementation as reference
 from tests.mutants.hooking import instead
 from tests.mutants.making import given
@@ -46,13 +45,16 @@ def unasked(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
 
 def again(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
     """As if the handle before had been waited for."""
-    own_state(module).tree.finishing = None
+    own_state(module).tree.queue.awaits = None
     return finalize(**options)
 
 
 def whatever_is_there(module: Any, finalize: Callable[..., Any], **options: Any) -> None:
     """As if sums of some replicas were of all."""
-    GradientReductionHandle(own_state(module).tree).wait()
+    for each in states_of(module.modules()):
+        for group in each.groups:
+            group._partial = None
+    finalize(**options)
 
 
 def asks(module: Any, ask: Callable[..., Any], enabled: bool) -> None:
@@ -69,10 +71,10 @@ def asks_roots(module: Any, ask: Callable[..., Any], enabled: bool) -> None:
 
 def keeps_handles(module: Any, reset: Callable[[], None]) -> None:
     """What was to be waited for may be waited for, though it is lost."""
-    tree = own_state(module).tree
-    finishing = tree.finishing
+    queue = own_state(module).tree.queue
+    awaits = queue.awaits
     reset()
-    tree.finishing = finishing
+    queue.awaits = awaits
 
 
 reduces_nothing = where("accumulation/finalized", FINALIZE, never)
