@@ -112,6 +112,7 @@ def test_a_group_that_never_starts_is_told_once(monkeypatch: pytest.MonkeyPatch)
     assert others == {"no process group starts (process-group)"}
 
 
+@pytest.mark.alone  # the device's name is this process's for good, and autocast asks what it can do
 def test_a_device_that_lacks_hooks_is_told_of_each() -> None:
     """A device in Python is seen by torch, computes, and fails where FSDP frees memory; no rank can have it."""
     found = asked(
