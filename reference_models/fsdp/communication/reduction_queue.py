@@ -41,7 +41,7 @@ class ReductionQueue:
 
     def __init__(self, lane: Lane = HERE, room: int = 1) -> None:
         self.lane, self.room = lane, room
-        self.awaits: object = None  # what is to end a backward by hand: a call, and then the handle that it gives
+        self.awaits: object = None  # what has to end a backward: a call, and then the handle that it returns
         self._holding: deque[_Holding] = deque()
         self._results: deque[tuple[Reduction, Receiver]] = deque()
 

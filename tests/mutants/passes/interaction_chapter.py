@@ -60,7 +60,7 @@ def halve(module: Any, args: Any, output: Any) -> Any:
 
 
 def told(setting: str) -> Implementation:
-    """The reference, where half the gradient comes back from modules that are told of such a setting."""
+    """The reference, where modules of which this setting is changed pass on half of their gradient."""
 
     def then_halve(module: Any, setter: Callable[..., None], value: Any, **options: Any) -> None:
         setter(value, **options)
