@@ -45,9 +45,9 @@ class Told(Trained):
 
     def set(self, what: str) -> None:
         """Call a setter with a value: of the net, ``in`` a module, in the root alone, or in each sharded module."""
+        super().set(what)
         setting, _, where = what.partition(" in ")
         name, value = setting.split()
-        self.is_ended_apart = value == "True" if name == "manual_backward_finalization" else self.is_ended_apart
         for place in self.places() if where == "each" else [where]:
             self.tell(f"set_{name}", ast.literal_eval(value), place)
 

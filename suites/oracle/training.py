@@ -95,6 +95,12 @@ class Trained:
         """Another learning rate."""
         self.optimizer.param_groups[0]["lr"] = float(rate)
 
+    def set(self, what: str) -> None:
+        """Note whether backwards are finalized apart; what else is set concerns one side alone."""
+        name, value = what.split()[:2]
+        if name == "manual_backward_finalization":
+            self.is_ended_apart = value == "True"
+
     def freeze(self, place: str) -> None:
         """A parameter, or what is in a module, trains no more."""
         for net in self.nets():

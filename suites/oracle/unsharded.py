@@ -184,14 +184,13 @@ class Unsharded(Trained):
 
     def set(self, what: str) -> None:
         """What gradients are divided by, of one unit, the root's, or ``in each``; zeros for what is not used."""
+        super().set(what)
         setting, _, unit = what.partition(" in ")
         name, value = setting.split()
         if name == "gradient_divide_factor":
             self.divisors |= dict.fromkeys(self.inside("" if unit == "each" else unit or "root"), float(value))
         elif name == "reduce_scatter_unused_params":
             self.zeros = value == "True"
-        elif name == "manual_backward_finalization":
-            self.is_ended_apart = value == "True"
 
     def reduce(self) -> None:
         """Add the mean over ranks, or what is asked for instead, to the gradients of the trained model."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from suites.oracle.situation import APART
 from suites.scripts.state import MOST_EXACT_STEPS, MOST_PENDING, ScriptState
 
 
@@ -37,20 +38,26 @@ def has_gradients(p: ScriptState, _: str) -> bool:
     return p.gradients and not p.unreduced
 
 
+UNAPART = APART.replace("True", "False")
+#: Has backwards end by themselves again.
+#: What is legal between a backward and the act that finalizes it: nothing that depends on what is still gathered.
+WHILE_AWAITED = ("forward", "backward", "finalize", "rate")
 #: Acts that end what is half done, or begin what is not there yet.
-TO_SETTLE = ("wait", "backward all")
+TO_SETTLE = ("finalize", "wait", "backward all")
 TO_GRADIENTS = (*TO_SETTLE, "forward", "reshard")
 TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
 #: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
-#: forward, or each backward. ``save`` keeps the state of net and optimizer in both forms that it has; ``load`` gives it
-#: back to the net, which reshards it, ``recall`` to the optimizer, ``restart`` to a new net, made on meta, and a new
-#: optimizer.
+#: forward, or each backward; ``set`` says whether backwards are finalized apart, as ``finalize`` does it. ``save``
+#: keeps the state of net and optimizer in both forms that it has; ``load`` gives it back to the net, which reshards it,
+#: ``recall`` to the optimizer, ``restart`` to a new net, made on meta, and a new optimizer.
 ACTS: dict[str, Rule] = {
     "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
     # It must come to all that is under way, and passes by what does not train.
     "backward": Rule(lambda p, _: p.pending > 0 and all(map(p.trains, p.coming)), ("wait", "forward", "reshard")),
-    "accumulate": Rule(lambda p, _: not p.stale, ("reshard",)),
+    "accumulate": Rule(lambda p, _: not p.stale and not p.is_ended_apart, ("reshard", UNAPART)),
+    "set": Rule(lambda p, what: p.is_settled and what.endswith("True") != p.is_ended_apart, TO_SETTLE),
+    "finalize": Rule(lambda p, _: p.awaits_end, (APART, "forward", "backward oldest")),
     "step": Rule(
         lambda p, _: p.gradients and p.is_settled and not (p.case.exact and p.steps == MOST_EXACT_STEPS), TO_GRADIENTS
     ),
@@ -70,7 +77,7 @@ ACTS: dict[str, Rule] = {
     "save": Rule(lambda p, _: not p.coming and (not p.saved or p.moved or not p.is_at_rest), TO_SETTLE),
     "load": Rule(lambda p, _: p.saved and p.moved and p.is_settled, TO_CHANGES),
     "recall": Rule(lambda p, _: p.saved and p.moved, TO_CHANGES),
-    "restart": Rule(lambda p, _: p.saved and p.is_settled, (*TO_SETTLE, "save")),
+    "restart": Rule(lambda p, _: p.saved and p.is_settled and not p.is_ended_apart, (*TO_SETTLE, "save", UNAPART)),
     # Something else must train. Flags are of sharded parameters.
     "freeze": Rule(
         lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),
@@ -88,7 +95,7 @@ class Play(ScriptState):
     def is_legal(self, act: str) -> bool:
         """Whether an act may be next."""
         kind, _, what = act.partition(" ")
-        return ACTS[kind].may(self, what)
+        return (not self.awaits_end or kind in WHILE_AWAITED) and ACTS[kind].may(self, what)
 
     def nearest(self, wish: str, done: Collection[str] = ()) -> str:
         """What is wished for if it is legal, else what comes next on the way there, after what is done; or nothing."""

@@ -39,6 +39,8 @@ class ScriptState:
         self.training = {name for name, p in skeleton(self.case.net).named_parameters() if p.requires_grad}
         self.pending = 0  # forwards that wait for their backward
         self.gradients = False
+        self.is_ended_apart = False  # backwards are not complete before they are finalized
+        self.awaits_end = False  # some were not finalized yet
         self.unreduced = False  # gradients that are not in the parameters' yet
         self.coming: set[str] = set()  # gathers under way
         self.begun = False  # gathers that were not waited for, under way or used already
@@ -49,7 +51,7 @@ class ScriptState:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is half done: parameters may change."""
-        return not (self.pending or self.unreduced or self.coming)
+        return not (self.pending or self.unreduced or self.awaits_end or self.coming)
 
     @property
     def is_sharded(self) -> bool:
@@ -106,6 +108,19 @@ class ScriptState:
         self.pending = 0 if which == "all" else self.pending - 1
         self.leave_backward()
         self.gradients, self.unreduced = True, False
+        if self.is_ended_apart:
+            self.awaits_end = True
+            self.forms = dict.fromkeys(self.forms, "unknown")
+
+    def finalize(self, _: str) -> None:
+        """What backwards have gathered is freed, unless it is to be kept or may be another forward's."""
+        self.awaits_end = False
+        is_known = not (self.pending or self.keeps_in_backward)
+        self.forms = dict.fromkeys(self.forms, "sharded" if is_known else "unknown")
+
+    def set(self, what: str) -> None:
+        """From now on backwards are finalized apart, or end by themselves."""
+        self.is_ended_apart = what.endswith("True")
 
     def accumulate(self, _: str) -> None:
         """A forward and a backward whose gradients are not reduced, or among shards only."""

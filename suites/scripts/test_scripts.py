@@ -17,10 +17,13 @@ from harness.vendor import Feature
 from suites.generated.net_strategies import checkpointed_cases
 from suites.kit.strategies import given
 from suites.oracle.judging import follows
+from suites.oracle.situation import APART
+from suites.scripts.acts import UNAPART
 from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
     ACCUMULATING,
+    FINALIZING,
     FREEZING,
     GATHERING,
     IN_SHARDS,
@@ -96,6 +99,15 @@ def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case:
 @given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, ACCUMULATING * 4))
 def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
     """Gradients of passes without reduction are reduced with the next that reduces, whatever is done in between."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/finalized", SHARDED, Feature.MANUAL_FINALIZATION, ranks=2)
+@example(case=plain(APART, *GO, *GO, "finalize", "step", *GO, "finalize", UNAPART, *GO))
+@example(case=plain(APART, "keep forward", *FORWARDS[1:], "backward newest", "finalize", "backward all", "finalize"))
+@given(case=exact_scripts(TRAINING, LOOKING, KEEPING, FINALIZING * 4))
+def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) -> None:
+    """Backwards that are finalized apart, several at once or not, with other passes between, train as unsharded."""
     follows(trial, ShardedScript.play, expected(case))
 
 

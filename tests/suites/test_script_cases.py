@@ -13,9 +13,10 @@ from harness.data.comparison import difference
 from suites.generated.net_cases import Group
 from suites.kit.nets import Block
 from suites.oracle.expected import Expected, tensors_of
+from suites.oracle.situation import APART
 from suites.oracle.unsharded import State, played
 from suites.scripts import strategies as draws
-from suites.scripts.acts import ACTS, Play
+from suites.scripts.acts import ACTS, UNAPART, Play
 from suites.scripts.cases import ScriptCase, owners, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.state import MOST_EXACT_STEPS
@@ -24,7 +25,7 @@ from suites.scripts.unsharded import UnshardedScript, expected
 
 ALL = (
     draws.TRAINING, draws.LOOKING, draws.SETTING, draws.GATHERING, draws.KEEPING, draws.STATE, draws.META,
-    draws.FREEZING, draws.ACCUMULATING,
+    draws.FREEZING, draws.ACCUMULATING, draws.FINALIZING,
 )  # fmt: skip
 GENERAL = scripts(small_cases("embedding", "uneven", "frozen"), *ALL)
 EXACT = exact_scripts(*ALL, draws.IN_SHARDS, replicas=True) | exact_scripts(*ALL)
@@ -69,6 +70,7 @@ def test_whatever_is_left_out_of_scripts_they_are_legal(wished: list[str], count
         ("begin", ("begin",)),
         ("restart sharded", ("save", "restart sharded")),
         ("accumulate", ("accumulate",)),
+        ("finalize", (APART, "forward", "backward oldest", "finalize")),
     ],
 )
 def test_a_script_that_fails_shrinks_to_what_leads_to_the_failure(act: str, shortest: tuple[str, ...]) -> None:
@@ -112,6 +114,13 @@ def test_a_fault_between_two_acts_shrinks_to_these_two() -> None:
         ("save", "save"),
         ("save", "recall full"),
         ("clip 0.125",),
+        ("finalize",),
+        (UNAPART,),
+        ("forward", APART),
+        (APART, "accumulate"),
+        (APART, "forward", "backward oldest", "step"),
+        (APART, "forward", "backward oldest", "reshard"),
+        (APART, "save", "restart full"),
     ],
 )
 def test_what_is_not_legal_is_not_played(done: tuple[str, ...]) -> None:
@@ -208,7 +217,7 @@ def test_rounding_is_allowed_in_scripts(case: ScriptCase) -> None:
 def test_a_wrong_scale_is_not_allowed_in_scripts(case: ScriptCase) -> None:
     """A script whose gradients are a thousandth too large is off as soon as there are some that are not zero."""
     want = expected(case)
-    for place, entry in enumerate(want.wide):
+    for place, entry in ((place, entry) for place, entry in enumerate(want.wide) if "gradients" in entry):
         grown = {name: g if g is None else scaled(g) for name, g in entry["gradients"].items()}
         differs = any(g is not None and g.any() for g in want.on_rank(place, 0)["gradients"].values())
         assert off(want, [{**each, "gradients": grown} for each in want.wide], place) == differs

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 from harness.vendor import Implementation
 from reference_models.fsdp.modules.state import own_state, states_of
 from reference_models.subject import implementation as reference
 from tests.mutants.hooking import instead
-from tests.mutants.making import given
+from tests.mutants.making import given, modules_of
 
 ASK, FINALIZE = "set_manual_backward_finalization", "finalize_backward"
+#: The modules of which something was finalized.
+ENDED: WeakSet[Any] = WeakSet()
 
 
 def where(requirement: str, method: str, other: Callable[..., Any]) -> Implementation:
     """The reference with another method of sharded modules."""
-    return given(requirement, lambda module, options: instead(method, other)(module), of=reference)
+
+    def change(module: Any, options: dict[str, Any]) -> None:
+        for each in modules_of(module):
+            if hasattr(each, method):  # else it is within another one of a list
+                instead(method, other)(each)
+
+    return given(requirement, change, of=reference)
 
 
 def never(module: Any, finalize: Callable[..., Any], async_op: bool = False) -> None:
@@ -37,9 +46,27 @@ def without_freeing(module: Any, finalize: Callable[..., Any], **options: Any) -
     return handle
 
 
+def once(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
+    """Only what the first backwards have begun is ended."""
+    if module in ENDED:
+        return None
+    ENDED.add(module)
+    return finalize(**options)
+
+
+def with_earlier_ones(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
+    """From the second time on there are gradients of earlier backwards in what is reduced."""
+    handle = finalize(**options)
+    if module in ENDED:
+        for parameter in module.parameters():
+            parameter.grad = None if parameter.grad is None else 2 * parameter.grad
+    ENDED.add(module)
+    return handle
+
+
 def unasked(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
     """As if it had been asked for."""
-    asks(module, own_state(module).set_options, True)
+    _ask(module, True)
     return finalize(**options)
 
 
@@ -59,6 +86,10 @@ def whatever_is_there(module: Any, finalize: Callable[..., Any], **options: Any)
 
 def asks(module: Any, ask: Callable[..., Any], enabled: bool) -> None:
     """At any time, and of any module."""
+    _ask(module, enabled)
+
+
+def _ask(module: Any, enabled: bool) -> None:
     state = own_state(module)
     state.set_options(replace(state.options, finishes_by_hand=enabled))
 
@@ -80,6 +111,8 @@ def keeps_handles(module: Any, reset: Callable[[], None]) -> None:
 reduces_nothing = where("accumulation/finalized", FINALIZE, never)
 reduces_nothing_later = where("accumulation/finalized", FINALIZE, at_once)
 frees_nothing_at_last = where("accumulation/finalized", FINALIZE, without_freeing)
+finalizes_once = where("scripts/finalized", FINALIZE, once)
+reduces_earlier_ones = where("scripts/finalized", FINALIZE, with_earlier_ones)
 finalizes_unasked = where("accumulation/refuses-finalizing", FINALIZE, unasked)
 finalizes_twice_at_once = where("accumulation/refuses-finalizing", FINALIZE, again)
 changes_at_any_time = where("accumulation/refuses-finalizing", ASK, asks)
