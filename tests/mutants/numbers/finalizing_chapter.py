@@ -46,14 +46,6 @@ def without_freeing(module: Any, finalize: Callable[..., Any], **options: Any) -
     return handle
 
 
-def once(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
-    """Only what the first backwards have begun is ended."""
-    if module in ENDED:
-        return None
-    ENDED.add(module)
-    return finalize(**options)
-
-
 def with_earlier_ones(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
     """From the second time on there are gradients of earlier backwards in what is reduced."""
     handle = finalize(**options)
@@ -111,7 +103,6 @@ def keeps_handles(module: Any, reset: Callable[[], None]) -> None:
 reduces_nothing = where("accumulation/finalized", FINALIZE, never)
 reduces_nothing_later = where("accumulation/finalized", FINALIZE, at_once)
 frees_nothing_at_last = where("accumulation/finalized", FINALIZE, without_freeing)
-finalizes_once = where("scripts/finalized", FINALIZE, once)
 reduces_earlier_ones = where("scripts/finalized", FINALIZE, with_earlier_ones)
 finalizes_unasked = where("accumulation/refuses-finalizing", FINALIZE, unasked)
 finalizes_twice_at_once = where("accumulation/refuses-finalizing", FINALIZE, again)
