@@ -17,6 +17,7 @@ from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
 from suites.parallelism.norms import NormCase, clips, norm_cases, scales
+from suites.parallelism.partial_sums import right_sums, sums
 from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase, devices
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
@@ -37,6 +38,9 @@ THREE_AXES = replace(
 )
 #: The same of one MLP in float32, which may be averaged on the way.
 SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dtype="float32", steps=1)
+
+#: Meshes on which several ranks share a layer.
+SHARED = [mesh for mesh in FLAT if mesh[0]["tp"] > 1]
 
 
 @requirement("tensor-parallel/exact", *BOTH, ranks=2)
@@ -104,6 +108,14 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
 def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Trial, case: DecoderCase) -> None:
     """A gradient that tp left partial or whole is laid out as its parameter first: a decoder trains as unsharded."""
     follows(trial, ShardedDecoder.play, expected(case))
+
+
+@requirement("tensor-parallel/reduce-dtype", *BOTH, Feature.MIXED_PRECISION, ranks=2)
+@examples(on_each(SINGLE, SHARED))
+@given(case=cases(SHARED))
+def test_parts_of_a_gradient_are_added_up_in_the_reduce_dtype(trial: Trial, case: TensorParallelCase) -> None:
+    """What tp ranks add to the gradient of a parameter that each has whole is added up in reduce_dtype, as all else."""
+    finds(trial, sums, case, right_sums(case))
 
 
 @requirement("tensor-parallel/clip", *BOTH, ranks=2)

@@ -118,6 +118,7 @@ MENDED = {
     "accumulation/late-parameters": ("2.14.1", "2.15.0"),
     "accumulation/low-zeros": ("2.14.1", "2.15.0"),
     "accumulation/grad-dtype": ("2.14.1", "2.15.0"),
+    "tensor-parallel/reduce-dtype": ("2.14.1", "2.15.0"),
     "passes/last-dim-inference": ("2.14.1", "2.15.0"),
     "scripts/thawed-precision": ("2.13.0", "2.14.0"),
     "precision/groups": ("2.12.1", "2.13.0"),

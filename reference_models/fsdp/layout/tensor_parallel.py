@@ -12,6 +12,7 @@ So along dp a rank's rows are strided: ``_StridedShard(0, split_factor=2)`` says
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -86,12 +87,17 @@ def local_of(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def local_gradient(gradient: Tensor, layout: Layout | None) -> Tensor:
-    """This rank's part of a gradient, laid out as its parameter is on all axes but those that are for data."""
+def local_gradient(gradient: Tensor, layout: Layout | None, reduce_dtype: torch.dtype | None) -> Tensor:
+    """This rank's part of a gradient, laid out as its parameter is on all axes but those that are for data.
+
+    What other ranks have to be added to it is added in ``reduce_dtype``, unless its own dtype is wider.
+    """
     if layout is None:
         return gradient
     assert isinstance(gradient, DTensor), "the gradient of a DTensor parameter is a DTensor"
     wanted = list(layout.placements)
     for axis in layout.data_axes:
         wanted[axis] = gradient.placements[axis]
+    if reduce_dtype is not None and wanted != list(gradient.placements):
+        gradient = cast(DTensor, gradient.to(torch.promote_types(gradient.dtype, reduce_dtype)))
     return gradient.redistribute(placements=wanted).to_local()

@@ -228,7 +228,7 @@ class ManagedParameter:
         if self.unsharded is None or self.unsharded.grad is None:
             return None
         gradient, self.unsharded.grad = self.unsharded.grad, None
-        return local_gradient(gradient, self.before)
+        return local_gradient(gradient, self.before, self.precision.reduce_dtype)
 
     def add_gradient(self, part: Tensor) -> Any:
         """Add a reduced part, flat with padding, to the sharded form's gradient; then run its hooks.

@@ -55,6 +55,20 @@ def keeps_two_dtypes(module: Any) -> None:
         group._start_reduction = partial(_of_one_dtype, group._start_reduction)
 
 
+def adds_parts_up_at_once(module: Any) -> None:
+    """What tensor parallelism adds up is added in the dtype that gradients have."""
+    for group in own_state(module).groups:
+        for parameter in group.parameters:
+            parameter.take_gradient = partial(_of_one_layout, parameter, parameter.take_gradient)
+
+
+def _of_one_layout(parameter: Any, take: Callable[[], Any]) -> Any:
+    gradient = parameter.unsharded.grad
+    if isinstance(gradient, DTensor) and not parameter.before.data_axes:
+        parameter.unsharded.grad = gradient.redistribute(placements=parameter.unsharded.placements)
+    return take()
+
+
 def asks_once_for_hooks(module: Any) -> None:
     """What has hooks for gathering when it is sharded is taken to have them for good."""
     for group in own_state(module).groups:
@@ -119,6 +133,7 @@ resets_no_reductions = of_the_reference(
 gathers_after_evaluation = of_the_reference("communication/after-evaluation", notes_evaluations)
 doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_by_columns))
 has_hooks_for_good = of_the_reference("extensions/dropped", asks_once_for_hooks)
+sums_tp_in_param_dtype = of_the_reference("tensor-parallel/reduce-dtype", adds_parts_up_at_once)
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 fills_with_another_dtype = of_the_reference("accumulation/low-zeros", fills_in_param_dtype)
 
