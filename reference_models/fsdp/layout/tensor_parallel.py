@@ -98,6 +98,7 @@ def local_gradient(gradient: Tensor, layout: Layout | None, reduce_dtype: torch.
     wanted = list(layout.placements)
     for axis in layout.data_axes:
         wanted[axis] = gradient.placements[axis]
-    if reduce_dtype is not None and wanted != list(gradient.placements):
+    is_sum = any(now.is_partial() and now != then for now, then in zip(gradient.placements, wanted, strict=True))
+    if is_sum and reduce_dtype is not None:
         gradient = cast(DTensor, gradient.to(torch.promote_types(gradient.dtype, reduce_dtype)))
     return gradient.redistribute(placements=wanted).to_local()
