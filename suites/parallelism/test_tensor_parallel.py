@@ -12,7 +12,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack
 from suites.kit.parallel import FLAT, HYBRID, on_each, parallel_cases
-from suites.kit.strategies import costly, examples, given
+from suites.kit.strategies import costly, examples, examples_first, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
@@ -38,7 +38,6 @@ THREE_AXES = replace(
 )
 #: The same of one MLP in float32, which may be averaged on the way.
 SINGLE = replace(RICH, net=replace(RICH.net, blocks=("mlp",)), sharded=(0,), dtype="float32", steps=1)
-
 #: Meshes on which several ranks share a layer.
 SHARED = [mesh for mesh in FLAT if mesh[0]["tp"] > 1]
 
@@ -111,6 +110,7 @@ def test_gradients_are_laid_out_as_their_parameters_before_reduction(trial: Tria
 
 
 @requirement("tensor-parallel/reduce-dtype", *BOTH, Feature.MIXED_PRECISION, ranks=2)
+@examples_first()
 @examples(on_each(SINGLE, SHARED))
 @given(case=cases(SHARED))
 def test_parts_of_a_gradient_are_added_up_in_the_reduce_dtype(trial: Trial, case: TensorParallelCase) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from suites.oracle.situation import APART
+from suites.oracle.situation import APART, NOT_APART
 from suites.scripts.state import MOST_EXACT_STEPS, MOST_PENDING, ScriptState
 
 
@@ -38,8 +38,6 @@ def has_gradients(p: ScriptState, _: str) -> bool:
     return p.gradients and not p.unreduced
 
 
-UNAPART = APART.replace("True", "False")
-#: Has backwards end by themselves again.
 #: What is legal between a backward and the act that finalizes it: nothing that depends on what is still gathered.
 WHILE_AWAITED = ("forward", "backward", "finalize", "rate")
 #: Acts that end what is half done, or begin what is not there yet.
@@ -55,7 +53,7 @@ ACTS: dict[str, Rule] = {
     "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
     # It must come to all that is under way, and passes by what does not train.
     "backward": Rule(lambda p, _: p.pending > 0 and all(map(p.trains, p.coming)), ("wait", "forward", "reshard")),
-    "accumulate": Rule(lambda p, _: not p.stale and not p.is_ended_apart, ("reshard", UNAPART)),
+    "accumulate": Rule(lambda p, _: not p.stale and not p.is_ended_apart, ("reshard", NOT_APART)),
     "set": Rule(lambda p, what: p.is_settled and what.endswith("True") != p.is_ended_apart, TO_SETTLE),
     "finalize": Rule(lambda p, _: p.awaits_end, (APART, "forward", "backward oldest")),
     "step": Rule(
@@ -77,7 +75,7 @@ ACTS: dict[str, Rule] = {
     "save": Rule(lambda p, _: not p.coming and (not p.saved or p.moved or not p.is_at_rest), TO_SETTLE),
     "load": Rule(lambda p, _: p.saved and p.moved and p.is_settled, TO_CHANGES),
     "recall": Rule(lambda p, _: p.saved and p.moved, TO_CHANGES),
-    "restart": Rule(lambda p, _: p.saved and p.is_settled and not p.is_ended_apart, (*TO_SETTLE, "save", UNAPART)),
+    "restart": Rule(lambda p, _: p.saved and p.is_settled and not p.is_ended_apart, (*TO_SETTLE, "save", NOT_APART)),
     # Something else must train. Flags are of sharded parameters.
     "freeze": Rule(
         lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),

@@ -23,8 +23,8 @@ from suites.generated.net_strategies import generated_cases, leaves, nets_with
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block, Net
 from suites.kit.strategies import world_sizes
-from suites.oracle.situation import APART
-from suites.scripts.acts import UNAPART, Play
+from suites.oracle.situation import APART, NOT_APART
+from suites.scripts.acts import Play
 from suites.scripts.cases import ScriptCase, owners
 
 #: Acts by what they are about. ``group#1`` stands for the second of the case's groups, or, if there is none, for the
@@ -39,7 +39,7 @@ META = ("restart full", "restart sharded")
 FREEZING = ("freeze module#0", "thaw module#0", "freeze module#1", "thaw module#1", "freeze module#2")
 ACCUMULATING = ("accumulate",)
 IN_SHARDS = ("accumulate shards",)
-FINALIZING = ("finalize", "finalize", APART, UNAPART)
+FINALIZING = ("finalize", "finalize", APART, NOT_APART)
 #: How many wishes a script comes of, and how many acts at most.
 WISHES, ACTS = 8, 10
 #: Which acts of a script count: most. Shrinking tries to do without each.

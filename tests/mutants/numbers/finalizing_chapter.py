@@ -9,9 +9,8 @@ from weakref import WeakSet
 
 from harness.vendor import Implementation
 from reference_models.fsdp.modules.state import own_state, states_of
-from reference_models.subject import implementation as reference
 from tests.mutants.hooking import instead
-from tests.mutants.making import given, modules_of
+from tests.mutants.state.reference_chapter import of_the_reference
 
 ASK, FINALIZE = "set_manual_backward_finalization", "finalize_backward"
 #: The modules of which something was finalized.
@@ -20,13 +19,7 @@ ENDED: WeakSet[Any] = WeakSet()
 
 def where(requirement: str, method: str, other: Callable[..., Any]) -> Implementation:
     """The reference with another method of sharded modules."""
-
-    def change(module: Any, options: dict[str, Any]) -> None:
-        for each in modules_of(module):
-            if hasattr(each, method):  # else it is within another one of a list
-                instead(method, other)(each)
-
-    return given(requirement, change, of=reference)
+    return of_the_reference(requirement, instead(method, other))
 
 
 def never(module: Any, finalize: Callable[..., Any], async_op: bool = False) -> None:
@@ -58,7 +51,7 @@ def with_earlier_ones(module: Any, finalize: Callable[..., Any], **options: Any)
 
 def unasked(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
     """As if it had been asked for."""
-    _ask(module, True)
+    asks(module, True)
     return finalize(**options)
 
 
@@ -76,12 +69,8 @@ def whatever_is_there(module: Any, finalize: Callable[..., Any], **options: Any)
     finalize(**options)
 
 
-def asks(module: Any, ask: Callable[..., Any], enabled: bool) -> None:
+def asks(module: Any, enabled: bool) -> None:
     """At any time, and of any module."""
-    _ask(module, enabled)
-
-
-def _ask(module: Any, enabled: bool) -> None:
     state = own_state(module)
     state.set_options(replace(state.options, finishes_by_hand=enabled))
 
@@ -106,7 +95,7 @@ frees_nothing_at_last = where("accumulation/finalized", FINALIZE, without_freein
 reduces_earlier_ones = where("scripts/finalized", FINALIZE, with_earlier_ones)
 finalizes_unasked = where("accumulation/refuses-finalizing", FINALIZE, unasked)
 finalizes_twice_at_once = where("accumulation/refuses-finalizing", FINALIZE, again)
-changes_at_any_time = where("accumulation/refuses-finalizing", ASK, asks)
+changes_at_any_time = where("accumulation/refuses-finalizing", ASK, lambda module, ask, enabled: asks(module, enabled))
 asks_the_root_alone = where("accumulation/refuses-finalizing", ASK, asks_roots)
 waits_for_what_is_lost = where("accumulation/refuses-lost-gradients", "reset_iter_state", keeps_handles)
 finalizes_partial_sums = where("accumulation/refuses-partial-sums", FINALIZE, whatever_is_there)

@@ -6,32 +6,27 @@ Right is: five rows in groups of two ranks are [1, 2, 3] and [4, 5], and a gradi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from harness.vendor import Implementation
 from reference_models.fsdp.modules.state import own_state
 from reference_models.subject import implementation as right
-from tests.mutants import name_of
 from tests.mutants.hooking import instead, outputs
+from tests.mutants.making import given, modules_of
 
 
 def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implementation:
-    """The reference, and a change to each module that it has sharded."""
-    assert right.fully_shard is not None
-    shard = right.fully_shard
+    """The reference, and a change to each module that it has sharded; to one of a list, since all are in one group."""
+    sharded: Any = right.module_class
 
-    def fully_shard(module: Any, **options: Any) -> Any:
-        shard(module, **options)
-        after(module if isinstance(module, nn.Module) else module[0])  # of a list all are in one group
-        return module
+    def change(module: Any, options: dict[str, Any]) -> None:
+        after(next(each for each in modules_of(module) if isinstance(each, sharded)))  # others are within another
 
-    return replace(right, name=name_of(requirement), fully_shard=fully_shard)
+    return given(requirement, change, of=right)
 
 
 @torch.no_grad()
