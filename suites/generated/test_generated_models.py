@@ -44,6 +44,7 @@ TIED = Net(3, (LINEAR, Block("attention"), LINEAR), shared=(("blocks.2.weight", 
 FROZEN = Net(3, (LINEAR, Block("frozen"), LINEAR), frozen=("blocks.0", "blocks.2.weight"))
 #: Second and third, and counted from the end.
 OTHER_DIMS = st.sampled_from([1, 2, -1, -2])
+CONVOLUTION = Net(4, (Block("convolution"),))
 BRANCHED = (LINEAR, Block("branches", (LINEAR, Block("uneven"))))
 TWICE = (Block("twice", (Block("residual", (LINEAR,)),)), LINEAR)
 
@@ -137,7 +138,8 @@ def test_modules_that_run_twice_have_the_gradient_of_both_runs(trial: Trial, cas
 
 
 @requirement("generated/placement", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
-@example(case=cut(Net(4, (Block("convolution"),)), "blocks.0.wide", dim=1))
+@example(case=cut(CONVOLUTION, "blocks.0.wide", dim=1))
+@example(case=cut(CONVOLUTION, "blocks.0.gate", dim=2, world_size=3))
 @given(case=generated_cases(nets=nets_with(leaves(("convolution",)), kinds=PURE, dims=(2, 4)), dim=OTHER_DIMS))
 def test_nets_train_whatever_dim_is_cut(trial: Trial, case: GeneratedCase) -> None:
     """Convolutions and whatever surrounds them train cut along any dim, counted from either end, as cut by rows."""

@@ -125,6 +125,11 @@ class WideStack(ShardedStack):
         return sharded(self.rank, self.case, net)
 
 
+def begun_again(what: str) -> tuple[str, ...]:
+    """A micro-batch that waits, one in which a block raises, and then one that is all there is of a step."""
+    return (f"defer {what}", *PASS, "fail 0", f"resume {what}", *PASS)
+
+
 # What ends a backward, where that is an act of its own.
 
 #: What is refused, and what an error names.

@@ -28,6 +28,7 @@ from suites.gradients.accumulation import (
     WideStack,
     accumulation_cases,
     before_last,
+    begun_again,
     branched_micro_batches,
     fine,
 )
@@ -237,6 +238,22 @@ def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationC
     agrees(trial, traces, expected(case))
     last = len(case.actions) - 1 - case.actions[::-1].index("step")
     trial.agree("the devices of gradients", [trace[last]["devices"] for trace in traces], [["cpu"]] * case.world_size)
+
+
+@requirement("accumulation/reset", *ADDING, Feature.RESET, ranks=2)
+@example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=begun_again("gradient_sync")))
+@given(case=training_cases(exact=True, acts=begun_again("gradient_sync")))
+def test_a_reset_drops_what_waits_to_be_reduced(trial: Trial, case: TrainingCase) -> None:
+    """After an exception in a micro-batch, and reset_iter_state(), nothing that waited to be reduced is added up."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/hsdp-reset", *ADDING, Feature.RESET, Feature.HSDP, ranks=2)
+@example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, mesh=(2, 1), acts=begun_again("all_reduce")))
+@given(case=training_cases(exact=True, dtype="float64", acts=begun_again("all_reduce"), **REPLICAS))
+def test_a_reset_drops_partial_sums(trial: Trial, case: TrainingCase) -> None:
+    """After such a reset nothing is added up either that was reduced among shards and waited for replicas."""
+    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/reach", *ADDING, ranks=2)

@@ -24,6 +24,8 @@ from suites.gradients.reductions import (
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
+from suites.kit.precision import PrecisionCase
+from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, given, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, compare, follows
@@ -137,6 +139,14 @@ def test_a_hook_is_given_each_reduced_part(trial: Trial, case: TrainingCase) -> 
     hooks_change_gradients(trial, case)
 
 
+@requirement("reduction/hook-precision", *HOOK, Feature.MIXED_PRECISION, ranks=2)
+@example(case=PrecisionCase(2, Stack(3, ("linear",), 1), exact=True, batch=1, reduce_dtype="bfloat16", acts=PASS))
+@given(case=precision_cases(pairs=[(None, "bfloat16"), ("bfloat16", "float16"), (None, "float16")], acts=PASS))
+def test_a_hook_changes_what_is_reduced_in_another_dtype(trial: Trial, case: PrecisionCase) -> None:
+    """An all-reduce hook may change in place what was reduced in a dtype that is not that of the parameters."""
+    hooks_change_gradients(trial, case)
+
+
 @requirement("reduction/hook-stream", *HOOK, ranks=2)
 @given(case=training_cases(exact=True, acts=PASS))
 def test_a_hook_may_have_a_stream_of_its_own(trial: Trial, case: TrainingCase) -> None:
@@ -178,7 +188,8 @@ def sums_only(trial: Trial, case: TrainingCase) -> None:
 def hooks_change_gradients(trial: Trial, case: TrainingCase, in_stream: bool = False) -> None:
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
     want = expected(case)
-    seen = sorted(f"{case.dtype}[{unit.trained}]" for unit in wire.units(case))
+    dtype = str(case.policy.get("reduce_dtype", case.torch_dtype)).removeprefix("torch.")
+    seen = sorted(f"{dtype}[{unit.trained}]" for unit in wire.units(case))
     for number, got in enumerate(trial.run(reductions.play_with_hooks, case, in_stream)):
         means = want.on_rank(-1, number)["gradients"]
         trial.agree(f"rank {number}", got["gradients"], {name: 2 * mean.abs() for name, mean in means.items()})

@@ -41,23 +41,26 @@ def part(case: ParallelCase, rank: int, dtype: torch.dtype) -> float:
     return (1 + case.data_rank(rank)) * (small if case.place(rank, "tp") else 1.0)
 
 
-def sums(rank: Rank, case: ParallelCase) -> dict[str, Tensor]:
-    """The whole gradient for each low dtype."""
-    return {name: gradient(rank, case, getattr(torch, name)) for name in LOW}
+def sums(rank: Rank, case: ParallelCase, passes: int = 1) -> dict[str, Tensor]:
+    """The whole gradient of so many like passes for each low dtype."""
+    return {name: gradient(rank, case, getattr(torch, name), passes) for name in LOW}
 
 
-def gradient(rank: Rank, case: ParallelCase, dtype: torch.dtype) -> Tensor:
-    """The gradient where a dtype is computed in, and float32 is reduced in."""
+def gradient(rank: Rank, case: ParallelCase, dtype: torch.dtype, passes: int) -> Tensor:
+    """The gradient where a dtype is computed in, and float32 is reduced in; only the last pass reduces."""
     subject = rank.implementation
     policy = subject.mixed_precision_policy(param_dtype=dtype, reduce_dtype=torch.float32)
     net: Any = subject.fully_shard(Scaling(rank, case), mesh=data_mesh(rank, case), mp_policy=policy)
-    net(torch.tensor([part(case, rank.number, dtype)], device=rank.device)).sum().backward()
+    for number in range(1, passes + 1):
+        if passes > 1:
+            net.set_requires_gradient_sync(number == passes)
+        net(torch.tensor([part(case, rank.number, dtype)], device=rank.device)).sum().backward()
     whole: Tensor = net.weight.grad.full_tensor()
     return whole
 
 
-def right_sums(case: ParallelCase) -> dict[str, Tensor]:
+def right_sums(case: ParallelCase, passes: int = 1) -> dict[str, Tensor]:
     """What these must be: sums over all ranks, divided by the number of batches if gradients are averages."""
     parts = {name: [part(case, rank, getattr(torch, name)) for rank in range(case.world_size)] for name in LOW}
     divisor = case.data_ranks if averages() else 1
-    return {name: torch.tensor([sum(each) / divisor]) for name, each in parts.items()}
+    return {name: torch.tensor([passes * sum(each) / divisor]) for name, each in parts.items()}

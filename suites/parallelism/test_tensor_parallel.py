@@ -118,6 +118,15 @@ def test_parts_of_a_gradient_are_added_up_in_the_reduce_dtype(trial: Trial, case
     finds(trial, sums, case, right_sums(case))
 
 
+@requirement("tensor-parallel/accumulation", *BOTH, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2)
+@examples_first()
+@examples(on_each(SINGLE, SHARED))
+@given(case=cases(SHARED))
+def test_parts_of_gradients_that_wait_are_added_up(trial: Trial, case: TensorParallelCase) -> None:
+    """Where an earlier pass waits, what tp ranks add to a gradient is added up in reduce_dtype as well."""
+    finds(trial, sums, case, right_sums(case, 2), 2)
+
+
 @requirement("tensor-parallel/clip", *BOTH, ranks=2)
 @given(case=norm_cases())
 def test_the_norm_of_gradients_over_two_axes_is_that_of_the_whole(trial: Trial, case: NormCase) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from suites.generated.net_cases import is_below
+from suites.kit.cases import Reshard
 from suites.kit.nets import skeleton
 from suites.scripts.cases import ScriptCase, owners
 
@@ -17,6 +18,13 @@ Form = Literal["sharded", "whole", "unknown"]
 MOST_PENDING = 2
 #: After more steps sums of integers are not exact any more: see [Note: exact scripts] in ``tolerance.py``.
 MOST_EXACT_STEPS = 2
+
+
+def form_of(group: str, setting: Reshard) -> Form:
+    """In which form a setting leaves a group after forward; kept by some ranks, it is not told from sharded."""
+    if isinstance(setting, bool):
+        return "sharded" if setting else "whole"
+    return "unknown" if setting else "sharded" if group else "whole"
 
 
 class ScriptState:
@@ -34,7 +42,7 @@ class ScriptState:
         """A net that has just been sharded."""
         settings = {group.modules[0]: group.reshard_after_forward for group in self.case.groups}
         self.forms: dict[str, Form] = dict.fromkeys(settings, "sharded")
-        self.stays_whole = {group: value is False or (value is None and not group) for group, value in settings.items()}
+        self.after_forward = {group: form_of(group, value) for group, value in settings.items()}
         self.keeps_in_backward = False
         self.training = {name for name, p in skeleton(self.case.net).named_parameters() if p.requires_grad}
         self.pending = 0  # forwards that wait for their backward
@@ -64,12 +72,12 @@ class ScriptState:
         return self.is_settled and self.is_sharded
 
     def keeps(self, after: str) -> bool:
-        """Whether some of what is gathered stays whole after forward, or after backward."""
-        return self.keeps_in_backward if after == "backward" else any(self.stays_whole.values())
+        """Whether some of what is gathered stays after forward, or after backward."""
+        return self.keeps_in_backward if after == "backward" else set(self.after_forward.values()) != {"sharded"}
 
     def frees(self, after: str) -> bool:
         """Whether some of what is gathered is freed after forward, or after backward."""
-        return not self.keeps_in_backward if after == "backward" else not all(self.stays_whole.values())
+        return not self.keeps_in_backward if after == "backward" else set(self.after_forward.values()) != {"whole"}
 
     def trains(self, group: str) -> bool:
         """Whether some of a group's parameters train."""
@@ -99,7 +107,7 @@ class ScriptState:
     def look(self, _: str) -> None:
         """A forward that has no backward."""
         self.coming.clear()
-        self.forms = {group: "whole" if stays else "sharded" for group, stays in self.stays_whole.items()}
+        self.forms = dict(self.after_forward)
 
     evaluate = look
 
@@ -186,7 +194,7 @@ class ScriptState:
     def set_resharding(self, after: str, value: bool) -> None:
         """The one or the other."""
         if after == "forward":
-            self.stays_whole = dict.fromkeys(self.stays_whole, not value)
+            self.after_forward = dict.fromkeys(self.after_forward, "sharded" if value else "whole")
         else:
             self.keeps_in_backward = not value
 

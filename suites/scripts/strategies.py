@@ -18,7 +18,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from suites.generated.net_cases import GeneratedCase
+from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.net_strategies import generated_cases, leaves, nets_with
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block, Net
@@ -117,9 +117,19 @@ def scripts(
     return replace(case, acts=without(case, walk(case, wished), counts))
 
 
-def exact_scripts(*kinds: tuple[str, ...], replicas: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:
-    """The same on plain nets, whose results are exact; on replicas of shards, if asked for."""
+def exact_scripts(
+    *kinds: tuple[str, ...], replicas: bool = False, pairs: bool = False, **fixed: Any
+) -> st.SearchStrategy[ScriptCase]:
+    """The same on plain nets, whose results are exact; on replicas of shards, or kept in pairs of ranks, if asked."""
     ranks: dict[str, Any] = (
         {"meshes": hsdp_meshes(2, power_of_two=True)} if replicas else {"world_size": world_sizes(2, power_of_two=True)}
     )
-    return scripts(generated_cases(nets=plain_nets, batch=1, **ranks), *kinds, **{"dtype": "float64", **fixed})
+    cases = generated_cases(nets=plain_nets, batch=1, **ranks)
+    return scripts(cases.map(in_pairs) if pairs else cases, *kinds, **{"dtype": "float64", **fixed})
+
+
+def in_pairs(case: GeneratedCase) -> GeneratedCase:
+    """Four ranks, of which pairs keep after forward whatever has no other setting."""
+    settings = [2 if group.reshard_after_forward is None else group.reshard_after_forward for group in case.groups]
+    groups = tuple(Group(group.modules, setting) for group, setting in zip(case.groups, settings, strict=True))
+    return replace(case, world_size=4, groups=groups)

@@ -14,6 +14,7 @@ from hypothesis import example
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.generated.net_cases import Group
 from suites.generated.net_strategies import checkpointed_cases
 from suites.kit.strategies import given
 from suites.oracle.judging import follows
@@ -74,6 +75,18 @@ def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: Scr
 @given(case=exact_scripts(BASIC, LOOKING * 2, ("keep forward", "free forward"), STATE, ("load sharded",)))
 def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """State that is taken in the midst of training, and given back later to net or optimizer or both, is as it was."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+#: Four ranks, of which pairs keep both blocks after forward.
+PAIRS: dict[str, Any] = {"world_size": 4, "groups": (Group(("blocks.0",), 2), Group(("blocks.1",), 2), Group())}
+
+
+@requirement("scripts/to-group", *STATES, Feature.RESHARD_TO_GROUP, ranks=4)
+@example(case=plain("look", "save", *GO, "step", "evaluate", "load full", "look", *GO, **PAIRS))
+@given(case=exact_scripts(BASIC, ("step", "look"), LOOKING, GATHERING, STATE, pairs=True))
+def test_what_smaller_groups_keep_is_never_used_once_it_is_old(trial: Trial, case: ScriptCase) -> None:
+    """Where pairs of ranks keep parameters after forward, with a backward or without, nothing uses what is old."""
     follows(trial, ShardedScript.play, expected(case))
 
 

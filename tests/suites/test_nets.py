@@ -145,9 +145,10 @@ def test_norms_have_statistics_of_what_they_saw() -> None:
 
 
 def test_weights_of_convolutions_have_three_dims() -> None:
-    """Rows are output channels, input channels, and channels; dim 1 cannot be cut in all of them."""
+    """Rows are output channels, input channels, channels, and one; dim 1 cannot be cut in all of them."""
     shapes = {name: tuple(p.shape) for name, p in nets.Convolution(4, bias=False).named_parameters()}
-    assert shapes == {"wide.weight": (8, 4, 3), "narrow.weight": (8, 4, 3), "depthwise.weight": (4, 1, 3)}
+    across = {"depthwise.weight": (4, 1, 3), "gate.weight": (1, 4, 3)}
+    assert shapes == {"wide.weight": (8, 4, 3), "narrow.weight": (8, 4, 3), **across}
 
 
 def test_rows_that_no_token_names_have_no_gradient() -> None:

@@ -114,6 +114,7 @@ def test_a_waiver_covers_the_versions_that_it_names(versions: str, version: str,
 #: Of defects that torch has mended: the last version with them that was tried, and the first one without.
 MENDED = {
     "autograd/reset-after-backward": ("2.14.1", "2.15.0"),
+    "accumulation/reset": ("2.14.1", "2.15.0"),
     "accumulation/hsdp-other-parameters": ("2.14.1", "2.15.0"),
     "accumulation/late-parameters": ("2.14.1", "2.15.0"),
     "accumulation/low-zeros": ("2.14.1", "2.15.0"),
