@@ -236,7 +236,11 @@ def branched_micro_batches(zeros: bool = False, **fixed: Any) -> st.SearchStrate
         steps=1,
         sharded=(),
         net=st.builds(Stack, st.integers(1, 3), blocks, bias=st.booleans()),
-        runs=st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=not zeros).map(tuple),
         zeros_for_unused=zeros,
-        **{"dtype": "float64", "pairs": [(None, None)], **fixed},
+        **{
+            "runs": st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=not zeros).map(tuple),
+            "dtype": "float64",
+            "pairs": [(None, None)],
+            **fixed,
+        },
     )

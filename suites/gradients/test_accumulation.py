@@ -51,6 +51,8 @@ RICH = AccumulationCase(
 LINE = Stack(1, ("linear",), 1, bias=False)
 BEFORE_LAST = TrainingCase(2, LINE, dtype="float64", steps=1, batch=1)
 BRANCHES = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
+#: Blocks of micro-batches, of which the last uses fewer.
+EARLY = st.sampled_from([("01", "0"), ("1", "01", "0"), ("01", "0", "1")])
 #: No micro-batch uses the second block.
 UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
 
@@ -202,6 +204,14 @@ def test_gradients_have_the_dtype_that_is_asked_for(trial: Trial, case: Precisio
 @given(case=branched_micro_batches(**LOW))
 def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case: BranchedMicroBatches) -> None:
     """Where gradients that wait are in reduce_dtype, micro-batches may use different parameters of a group."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/early-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
+@example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32", runs=("01", "0")))
+@given(case=branched_micro_batches(runs=EARLY, **LOW))
+def test_parameters_may_be_used_before_the_last_micro_batch_alone(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Gradients that wait in reduce_dtype are reduced, too, of parameters that the last micro-batch does not use."""
     follows(trial, play, expected(case))
 
 

@@ -159,6 +159,29 @@ class Asked(ShardedStack):
         return {name: value.device.type for name, value in self.net.state_dict().items()}
 
 
+class ByLayer(Asked):
+    """The same, of which each layer is asked for its own state, and given it, be it sharded by itself or not."""
+
+    def layers(self) -> dict[str, Any]:
+        """The modules that have parameters or buffers themselves, by what their entries begin with."""
+        named = {f"{name}.".lstrip("."): module for name, module in self.net.named_modules()}
+        return {start: module for start, module in named.items() if module._parameters or module._buffers}
+
+    def see_entries(self) -> Facts:
+        """The entries of all layers."""
+        asked = ((start, layer.state_dict()) for start, layer in self.layers().items())
+        return described({start + name: value for start, state in asked for name, value in state.items()})
+
+    def give(self, _: str) -> dict[str, list[str]]:
+        """Load them; the keys that do not fit."""
+        wrong = []
+        for start, layer in self.layers().items():
+            fresh = {name[len(start) :]: value for name, value in self.fresh.items() if name.startswith(start)}
+            found = layer.load_state_dict(fresh)
+            wrong += [*found.missing_keys, *found.unexpected_keys]
+        return {"do not fit": wrong}
+
+
 class Assembled(Asked):
     """A net that began on meta, into which one parameter after the other is loaded by ``assign``.
 

@@ -25,7 +25,7 @@ from suites.oracle.judging import finds, follows, sees
 from suites.scenarios import sharding
 from suites.scenarios.scenario import Scenario
 from suites.state import state_dicts
-from suites.state.state_dicts import Asked, OddCase, expected, odd_cases, other, placed_cases, plain_cases
+from suites.state.state_dicts import Asked, ByLayer, OddCase, expected, odd_cases, other, placed_cases, plain_cases
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.TENSOR_PARALLEL)
@@ -93,8 +93,9 @@ def test_loading_writes_into_the_parameters_own_memory(trial: Trial, case: Train
 @requirement("state-dict/load-after-forward", *SHARDED, ranks=2, source="A2")
 @given(case=training_cases(reshard_after_forward=False))
 def test_loading_after_a_forward_that_left_parameters_full_loads_the_shards(trial: Trial, case: TrainingCase) -> None:
-    """Loading right after a forward that left parameters full fits every key and changes every value."""
-    enters(trial, case, "allocate", "forward", "give")
+    """Loading, at once or layer by layer, after a forward that left parameters full fits and changes all values."""
+    for kind in (Asked, ByLayer):
+        enters(trial, case, "allocate", "forward", "give", kind=kind)
 
 
 @requirement("state-dict/forward-after-load", *SHARDED, ranks=2, source="A1")
@@ -107,8 +108,9 @@ def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None
 @requirement("state-dict/after-forward", *SHARDED, ranks=2, source="A2")
 @given(case=training_cases(reshard_after_forward=False))
 def test_a_state_dict_after_forward_equals_that_before(trial: Trial, case: TrainingCase) -> None:
-    """Where forward leaves parameters full, state_dict() after it has the same sharded entries as before it."""
-    enters(trial, case, "forward")
+    """Where forward leaves parameters full, state_dict() of the net and of each layer has sharded entries after it."""
+    for kind in (Asked, ByLayer):
+        enters(trial, case, "forward", kind=kind)
 
 
 @requirement("state-dict/reshards", *SHARDED, ranks=2, source="A2")
@@ -255,11 +257,11 @@ def test_recomputation_changes_no_entry(trial: Trial, case: OddCase) -> None:
     enters(trial, case, "forward", "backward")
 
 
-def enters(trial: Trial, case: TrainingCase, *acts: str, looks: tuple[str, ...] = ("entries",)) -> None:
+def enters(trial: Trial, case: TrainingCase, *acts: str, looks: Any = ("entries",), kind: type[Asked] = Asked) -> None:
     """Require, after these acts, the rank's rows of the net, or of the other one if that was loaded."""
     loads = "give" in acts
     net = other(case) if loads else case.build()
-    for number, got in enumerate(trial.run(Asked.seen, case, acts, *looks)):
+    for number, got in enumerate(trial.run(kind.seen, case, acts, *looks)):
         want = expected(case, number, net)
         for look in looks:
             trial.agree(f"rank {number}, {look}", got[look], dict(sorted(want.items())) if look == "tensors" else want)
