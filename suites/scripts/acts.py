@@ -46,9 +46,10 @@ TO_GRADIENTS = (*TO_SETTLE, "forward", "reshard")
 TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
 #: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
-#: forward, or each backward; ``set`` says whether backwards are finalized apart, as ``finalize`` does it. ``save``
-#: keeps the state of net and optimizer in both forms that it has; ``load`` gives it back to the net, which reshards it,
-#: ``recall`` to the optimizer, ``restart`` to a new net, made on meta, and a new optimizer.
+#: forward, or each backward; ``fail`` is a forward that ends in a module, and a reset; ``set`` says whether backwards
+#: are finalized apart, as ``finalize`` does it. ``save`` keeps the state of net and optimizer in both forms that it
+#: has; ``load`` gives it back to the net, which reshards it, ``recall`` to the optimizer, ``restart`` to a new net,
+#: made on meta, and a new optimizer.
 ACTS: dict[str, Rule] = {
     "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
     # It must come to all that is under way, and passes by what does not train.
@@ -69,6 +70,7 @@ ACTS: dict[str, Rule] = {
     "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, ("reshard",)),
     "wait": Rule(lambda p, _: p.begun),
     "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ("wait",)),
+    "fail": Rule(lambda p, _: p.is_settled and not p.stale, (*TO_SETTLE, "reshard")),
     "keep": Rule(lambda p, after: p.frees(after)),
     "free": Rule(lambda p, after: p.keeps(after)),
     # Where there is anything new to save, or anything that saving might disturb.

@@ -181,7 +181,7 @@ class ScriptState:
         self.forms = dict.fromkeys(self.forms, "sharded")
         self.stale.clear()
 
-    load = reshard
+    load = fail = reshard
 
     def keep(self, after: str) -> None:
         """From now on all stays whole after forward, or after backward."""

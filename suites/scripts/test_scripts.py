@@ -23,6 +23,7 @@ from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
     ACCUMULATING,
+    FAILING,
     FINALIZING,
     FREEZING,
     GATHERING,
@@ -67,6 +68,14 @@ GO = ("forward", "backward oldest")
 @given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING))
 def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
     """Explicit unsharding and resharding, and changing when parameters are freed, change no result at any time."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/reset", SHARDED, Feature.RESET, ranks=2)
+@example(case=plain("keep forward", *GO, "fail blocks.1", "step", "look", "fail blocks.0", "free forward", *GO))
+@given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING, FAILING * 3))
+def test_passes_may_fail_at_any_time(trial: Trial, case: ScriptCase) -> None:
+    """After an exception in a forward, and reset_iter_state(), all is sharded, and nothing old is used."""
     follows(trial, ShardedScript.play, expected(case))
 
 
