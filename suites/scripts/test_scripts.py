@@ -93,7 +93,8 @@ PAIRS: dict[str, Any] = {"world_size": 4, "groups": (Group(("blocks.0",), 2), Gr
 
 @requirement("scripts/to-group", *STATES, Feature.RESHARD_TO_GROUP, ranks=4)
 @example(case=plain("look", "save", *GO, "step", "evaluate", "load full", "look", *GO, **PAIRS))
-@given(case=exact_scripts(BASIC, ("step", "look"), LOOKING, GATHERING, STATE, pairs=True))
+@example(case=plain("free forward", *GO, "look", "step", "look", *GO, **PAIRS))
+@given(case=exact_scripts(BASIC, ("step", "look"), LOOKING, GATHERING, KEEPING, STATE, pairs=True))
 def test_what_smaller_groups_keep_is_never_used_once_it_is_old(trial: Trial, case: ScriptCase) -> None:
     """Where pairs of ranks keep parameters after forward, with a backward or without, nothing uses what is old."""
     follows(trial, ShardedScript.play, expected(case))
@@ -134,7 +135,8 @@ def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) 
 
 @requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
 @example(case=plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)))
-@given(case=exact_scripts(TRAINING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True))
+@example(case=plain("free forward", *GO, "look", "step", "look", *GO, world_size=4, mesh=(2, 2)))
+@given(case=exact_scripts(TRAINING, LOOKING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True))
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """On replicas of shards scripts lead where they lead unsharded, also where sums stay among shards for a while."""
     follows(trial, ShardedScript.play, expected(case))
