@@ -136,7 +136,11 @@ def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) 
 @requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
 @example(case=plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)))
 @example(case=plain("free forward", *GO, "look", "step", "look", *GO, world_size=4, mesh=(2, 2)))
-@given(case=exact_scripts(TRAINING, LOOKING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True))
+@given(
+    case=exact_scripts(
+        TRAINING, LOOKING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True
+    )
+)
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """On replicas of shards scripts lead where they lead unsharded, also where sums stay among shards for a while."""
     follows(trial, ShardedScript.play, expected(case))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,10 +11,11 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor.placement_types import Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from tests.mutants import name_of
-from tests.mutants.making import before, modules_of, mutant, right, unties
+from tests.mutants.hooking import in_forward
+from tests.mutants.making import before, given, modules_of, mutant, right, unties
 
 
 def forgets_the_rest_of_a_list(module: Any, **options: Any) -> Any:
@@ -156,6 +158,22 @@ def forgets_buffers(module: Any, options: dict[str, Any]) -> None:
             buffer.zero_()
 
 
+def joins_single_rows_as_they_come(module: Any, _: Any) -> None:
+    """The parts of a parameter of one row, cut along its third dim, are put one after the other, not beside."""
+    for each in modules_of(module):
+        cut = {name: p for name, p in each.named_parameters() if isinstance(p, DTensor) and Shard(2) in p.placements}
+        ranks = {name: p.device_mesh.size() for name, p in cut.items() if p.size(0) == 1}
+        in_forward(partial(_join, ranks))(each)
+
+
+@torch.no_grad()
+def _join(ranks: dict[str, int], module: Any) -> None:
+    for name, parameter in module.named_parameters():
+        if name in ranks and not isinstance(parameter, DTensor):
+            parts = [part.reshape(-1) for part in parameter.chunk(ranks[name], 2)]
+            parameter.copy_(torch.cat(parts).view_as(parameter))
+
+
 keeps_the_first_of_a_list = replace(right, name=name_of("generated/nets"), fully_shard=forgets_the_rest_of_a_list)
 has_one_dtype = before("generated/stressed", widens_dtypes)
 forgets_replicas = before("generated/hybrid", shards_without_replicas)
@@ -165,6 +183,7 @@ trains_what_is_frozen = mutant("generated/frozen", thaws)
 invents = mutant("generated/branches", invents_gradients)
 skips_unused = mutant("generated/branches-apart", averages_over_all_but_idle_ranks)
 keeps_the_last_call = mutant("generated/twice", forgets_the_first_call)
+joins_parts_wrongly = given("generated/placement", joins_single_rows_as_they_come)
 always_cuts_rows = before("generated/placement", cuts_rows)
 detaches_checkpoints = replace(right, name=name_of("generated/checkpointed"), checkpoint=checkpoint_that_detaches)
 loses_micro_batches = mutant("generated/accumulation", loses_what_is_not_reduced)

@@ -73,6 +73,12 @@ def copies_for_the_hook(module: Any, hook: Any, *, stream: Any = None) -> None:
     type(module).set_all_reduce_hook(module, lambda part: hook(part.clone()))
 
 
+def converts_for_the_hook(module: Any, hook: Any, *, stream: Any = None) -> None:
+    """The hook is given what is reduced in the dtype of parameters, a copy where that is another."""
+    dtype = next(module.parameters()).dtype
+    type(module).set_all_reduce_hook(module, lambda part: hook(part.to(dtype)))
+
+
 def before_replicas(module: Any, hook: Any, *, stream: Any = None) -> None:
     """The hook comes before the all-reduce."""
 
@@ -123,6 +129,7 @@ def overflows(output: Tensor, input: Tensor, group: Any, op: Any) -> None:
 
 
 hooks_a_copy = without("reduction/hook", HOOK, copies_for_the_hook)
+hooks_what_is_converted = without("reduction/hook-precision", HOOK, converts_for_the_hook)
 hooks_too_early = without("reduction/hook-hsdp", HOOK, before_replicas)
 hooks_in_no_stream = without("reduction/hook-stream", HOOK, not_in_streams)
 has_no_hooks = without("reduction/replicas-by-hook", HOOK)

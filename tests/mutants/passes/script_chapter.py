@@ -229,12 +229,21 @@ def drops_what_waits_for_replicas(module: Any, setter: Any, value: bool, **optio
     setter(value, **options)
 
 
+def unshards_after_a_reset(module: Any, reset: Any) -> None:
+    """What was whole when a pass failed is whole again after the reset."""
+    before = [each for each in sharded_modules(module) if whole(each)]
+    reset()
+    for each in before:
+        each.unshard()
+
+
 goes_back_through_the_last_alone = mutant("scripts/train", only_the_last)
 looking_ends_a_forward = mutant("scripts/train", only_if(lambda seen, _: not seen["looked"]))
 runs_the_last_again = replace(right, name=name_of("scripts/recomputed"), checkpoint=checkpoint_the_last)
 stale_by_hand = mutant("scripts/gather", remembers_what_was_unsharded)
 gathers_late = mutant("scripts/gather", instead("unshard", gathers_when_waited_for))
 keeps_for_ever = mutant("scripts/gather", instead("set_reshard_after_backward", never_frees_again))
+stays_whole = mutant("scripts/reset", instead("reset_iter_state", unshards_after_a_reset))
 loses_by_reshard = mutant("scripts/mixed", instead("reshard", reshard_loses_what_waits))
 stale_after_load = mutant("scripts/state", instead("load_state_dict", loads_beside_what_is_whole))
 parameters_anew = mutant("scripts/state", instead("load_state_dict", loads_anew))

@@ -64,6 +64,56 @@ def _of_one_layout(parameter: Any, take: Callable[[], Any]) -> Any:
     return take()
 
 
+def takes_parts_while_quiet(module: Any) -> None:
+    """Of what waits to be reduced, parts of tensor parallelism are kept, as if each were all."""
+    for group in own_state(module).groups:
+        for parameter in group.parameters:
+            parameter.take_gradient = partial(_of_this_rank, group, parameter, parameter.take_gradient)
+
+
+def _of_this_rank(group: Any, parameter: Any, take: Callable[[], Any]) -> Any:
+    gradient = parameter.unsharded.grad
+    if isinstance(gradient, DTensor) and not group.options.reduces:
+        whole = parameter.unsharded
+        parameter.unsharded.grad = DTensor.from_local(
+            gradient.to_local(), whole.device_mesh, whole.placements, run_check=False
+        )
+    return take()
+
+
+def reduces_what_is_new_alone(module: Any) -> None:
+    """What waits is reduced with the new gradient of the same parameter, or lost."""
+    for group in own_state(module).groups:
+        group._take_gradients = partial(_with_new_ones, group, group._take_gradients)
+
+
+def _with_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    new = [p for p in group.parameters if p.unsharded is not None and p.unsharded.grad is not None]
+    return {p: gradient for p, gradient in take().items() if p in new or not group.options.reduces}
+
+
+def keeping(field: str, method: str) -> Callable[[Any], None]:
+    """A change to each module: its groups keep something over a method that should drop it."""
+
+    def over(group: Any, right: Callable[[], None]) -> None:
+        kept = getattr(group, field)
+        right()
+        setattr(group, field, kept)
+
+    def change(module: Any) -> None:
+        for group in own_state(module).groups:
+            setattr(group, method, partial(over, group, getattr(group, method)))
+
+    return change
+
+
+def forgets_layers(module: Any) -> None:
+    """Only sharded modules reshard before they are asked for their state."""
+    for each in module.modules():
+        if not isinstance(each, right.module_class):
+            each._state_dict_pre_hooks.clear()
+
+
 def asks_once_for_hooks(module: Any) -> None:
     """What has hooks for gathering when it is sharded is taken to have them for good."""
     for group in own_state(module).groups:
@@ -129,6 +179,12 @@ gathers_after_evaluation = of_the_reference("communication/after-evaluation", no
 doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_by_columns))
 has_hooks_for_good = of_the_reference("extensions/dropped", asks_once_for_hooks)
 sums_tp_in_param_dtype = of_the_reference("tensor-parallel/reduce-dtype", adds_parts_up_at_once)
+sums_no_tp_while_quiet = of_the_reference("tensor-parallel/accumulation", takes_parts_while_quiet)
+loses_what_is_not_used_last = of_the_reference("accumulation/early-parameters", reduces_what_is_new_alone)
+resets_nothing_that_waits = of_the_reference("accumulation/reset", keeping("_accumulated", "forget"))
+resets_no_partial_sums = of_the_reference("accumulation/hsdp-reset", keeping("_partial", "forget"))
+keeps_old_rows = of_the_reference("scripts/to-group", keeping("_kept", "reshard"))
+layers_stay_full = of_the_reference("state-dict/after-forward", forgets_layers)
 mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
 fills_with_another_dtype = of_the_reference("accumulation/low-zeros", fills_in_param_dtype)
 
