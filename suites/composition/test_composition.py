@@ -164,9 +164,10 @@ def test_replicate_takes_what_is_outside_modules_sharded_by_policy(trial: Trial,
 @requirement("composition/policy-nestings", *MIXED, BY_POLICY, ranks=2, source="B7")
 @example(case=replace(PLAIN, calls=nesting("1r,1fa", by_policy=True)))
 @example(case=replace(PLAIN, calls=nesting("1r1fa,1fm", by_policy=True)))
+@example(case=replace(PLAIN, calls=(Call("fully_shard", "1"), Call("FULL_SHARD", chosen="Linear"))))
 @given(case=nestings(by_policy=True))
-def test_policies_leave_replicated_modules_alone(trial: Trial, case: ComposedCase) -> None:
-    """A policy leaves modules alone that replicate has taken, and the nested net trains as the plain one."""
+def test_policies_leave_alone_what_was_taken_before(trial: Trial, case: ComposedCase) -> None:
+    """A policy leaves alone what replicate or fully_shard has taken, and the nested net trains as the plain one."""
     trains(trial, case)
 
 

@@ -86,9 +86,11 @@ def test_unshard_and_reshard_act_on_all_meshes_of_a_module(trial: Trial, case: E
 @requirement("parameter-mesh/after-forward", *OWN, Feature.RESHARD_AFTER_FORWARD, ranks=2)
 @given(case=expert_cases(sharded=()))
 def test_all_meshes_of_a_module_are_resharded_after_forward_or_none(trial: Trial, case: ExpertCase) -> None:
-    """After forward, parameters of all meshes are full with reshard_after_forward=False, and cut with True."""
+    """After forward, parameters of all meshes are full with reshard_after_forward=False, and cut if it is True then."""
     sees(trial, ShardedExperts, replace(case, reshard_after_forward=False), ("forward",), parameters=case.owns)
     sees(trial, ShardedExperts, replace(case, reshard_after_forward=True), ("forward",), parameters=case.parts)
+    later = ("set reshard_after_forward True", "forward")
+    sees(trial, ShardedExperts, replace(case, reshard_after_forward=False), later, parameters=case.parts)
 
 
 @requirement("parameter-mesh/accumulation", *OWN, Feature.ACCUMULATION, ranks=2)
