@@ -111,6 +111,13 @@ class Trained:
         for net in self.nets():
             at(net, place).requires_grad_(True)
 
+    @torch.no_grad()
+    def negate(self, place: str) -> None:
+        """Write other values into the parameters of a module, as users do who average weights or set them."""
+        for net in self.nets():
+            for parameter in at(net, place).parameters():
+                parameter.neg_()
+
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""
         vary(self.optimizer)

@@ -151,6 +151,10 @@ class ScriptState:
         self.moved = True
         self.stale = {group for group, form in self.forms.items() if form != "sharded"}
 
+    def negate(self, _: str) -> None:
+        """Shards change."""
+        self.moved = True
+
     def drop(self, _: str) -> None:
         """Gradients are there no more."""
         self.gradients = False

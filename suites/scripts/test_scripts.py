@@ -23,6 +23,7 @@ from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
     ACCUMULATING,
+    EDITING,
     FAILING,
     FINALIZING,
     FREEZING,
@@ -113,6 +114,14 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
 @given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, ("drop", "drop")))
 def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
     """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/edits", SHARDED, ranks=2)
+@example(case=plain("freeze blocks.0", *GO, "negate blocks.0", "look", "reshard", "negate blocks.1", *GO))
+@given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, FREEZING, EDITING * 3))
+def test_parameters_may_be_written_to_at_any_time(trial: Trial, case: ScriptCase) -> None:
+    """What is written into sharded parameters between passes is what the next pass uses, frozen or not."""
     follows(trial, ShardedScript.play, expected(case))
 
 

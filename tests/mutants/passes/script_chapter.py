@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from reference_models.subject import implementation as reference
 from tests.mutants import name_of
-from tests.mutants.hooking import Change, in_forward, instead, is_root
+from tests.mutants.hooking import Change, before_forward, in_forward, instead, is_root
 from tests.mutants.making import defect, given, modules_of, mutant, right
 
 
@@ -229,6 +229,19 @@ def drops_what_waits_for_replicas(module: Any, setter: Any, value: bool, **optio
     setter(value, **options)
 
 
+@torch.no_grad()
+def restore_what_is_frozen(module: Any) -> None:
+    """What trains no more keeps the values that it had in the first forward since, whatever is written into it."""
+    noted = vars(module).setdefault("noted", {})
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad or not isinstance(parameter, DTensor):
+            noted.pop(name, None)
+        elif name in noted:
+            parameter.to_local().copy_(noted[name])
+        else:
+            noted[name] = parameter.to_local().clone()
+
+
 def unshards_after_a_reset(module: Any, reset: Any) -> None:
     """What was whole when a pass failed is whole again after the reset."""
     before = [each for each in sharded_modules(module) if whole(each)]
@@ -243,6 +256,7 @@ runs_the_last_again = replace(right, name=name_of("scripts/recomputed"), checkpo
 stale_by_hand = mutant("scripts/gather", remembers_what_was_unsharded)
 gathers_late = mutant("scripts/gather", instead("unshard", gathers_when_waited_for))
 keeps_for_ever = mutant("scripts/gather", instead("set_reshard_after_backward", never_frees_again))
+frozen_for_good = mutant("scripts/edits", before_forward(restore_what_is_frozen))
 stays_whole = mutant("scripts/reset", instead("reset_iter_state", unshards_after_a_reset))
 loses_by_reshard = mutant("scripts/mixed", instead("reshard", reshard_loses_what_waits))
 stale_after_load = mutant("scripts/state", instead("load_state_dict", loads_beside_what_is_whole))
