@@ -203,6 +203,13 @@ def upwards(name: str) -> Iterator[str]:
         yield name
 
 
+def first_names(case: ComposedCase) -> dict[str, str]:
+    """Of every name that a parameter has, the first one that it has."""
+    net = case.build()
+    first = {parameter: name for name, parameter in net.named_parameters()}
+    return {name: first[parameter] for name, parameter in net.named_parameters(remove_duplicate=False)}
+
+
 def forms(case: ComposedCase) -> dict[str, str]:
     """Whether each parameter is cut or whole on every rank."""
     return {name: "cut" if function in CUTTING else "whole" for name, function in spread_by(case).items()}

@@ -14,7 +14,7 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
-from suites.composition.compose import NESTINGS, Call, ComposedCase, forms, forms_after_forward, nesting
+from suites.composition.compose import NESTINGS, Call, ComposedCase, first_names, forms, forms_after_forward, nesting
 from suites.composition.compose_programs import Composed, state_of_each_type, trains
 from suites.composition.compose_strategies import (
     PLACES,
@@ -192,27 +192,27 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD", "1", "Linear"), Call("NO_SHARD", "2"))))
+@example(case=replace(PLAIN, calls=(Call("FULL_SHARD"),), route="tied"))
 @given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, full ones whole plain tensors only, and can be loaded."""
-    want, of = expected(case), forms(case)
+    want, cut = expected(case), {name for name, first in first_names(case).items() if forms(case)[first] == "cut"}
     for number, found in enumerate(trial.run(state_of_each_type, case)):
         for asked, got in found.items():
             where, is_full = f"rank {number}, {asked}", got["type"] == "full"
             if asked != "not set":  # else the default, which is the implementation's choice
                 trial.agree(f"{where}, type", got["type"], asked.partition(" ")[0])
-            kinds = {
-                name: "a plain tensor" if is_full or of.get(name) != "cut" else "a DTensor" for name in got["state"]
-            }
+            kinds = {name: "a DTensor" if name in cut and not is_full else "a plain tensor" for name in got["state"]}
             trial.agree(f"{where}, entries", {name: entry["is"] for name, entry in got["state"].items()}, kinds)
             last = want.whole[-1] if is_full else want.trace(number)[-1]
             saves(trial, where, case, got["state"], last["parameters"])
 
 
 def saves(trial: Trial, where: str, case: ComposedCase, got: dict[str, Any], parameters: dict[str, Tensor]) -> None:
-    """Compare what a state dict holds: parameters within rounding, buffers exactly, and nothing else."""
-    buffers = dict(case.build().named_buffers())
-    trial.agree(f"{where}, names", sorted(got), sorted([*parameters, *buffers]))
+    """Compare what a state dict holds: parameters, by all names, within rounding, buffers exactly; nothing else."""
+    buffers, named = dict(case.build().named_buffers()), first_names(case)
+    trial.agree(f"{where}, names", sorted(got), sorted([*named, *buffers]))
     due: dict[str, Any]
-    for due, within in ((parameters, expected(case).within), (buffers, exact)):
+    every = {name: parameters[first] for name, first in named.items()}
+    for due, within in ((every, expected(case).within), (buffers, exact)):
         trial.agree(where, {name: got[name]["local"] for name in due}, due, within)
