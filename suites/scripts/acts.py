@@ -70,7 +70,8 @@ ACTS: dict[str, Rule] = {
     "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, ("reshard",)),
     "wait": Rule(lambda p, _: p.begun),
     "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ("wait",)),
-    "fail": Rule(lambda p, _: p.is_settled and not p.stale, (*TO_SETTLE, "reshard")),
+    # Whether gradients of passes before are kept is open.
+    "fail": Rule(lambda p, _: p.is_settled and not (p.stale or p.gradients), (*TO_SETTLE, "drop", "reshard")),
     "keep": Rule(lambda p, after: p.frees(after)),
     "free": Rule(lambda p, after: p.keeps(after)),
     # Where there is anything new to save, or anything that saving might disturb.

@@ -73,7 +73,7 @@ def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: Scr
 
 
 @requirement("scripts/reset", SHARDED, Feature.RESET, ranks=2)
-@example(case=plain("keep forward", *GO, "fail blocks.1", "step", "look", "fail blocks.0", "free forward", *GO))
+@example(case=plain("keep forward", *GO, "step", "drop", "fail blocks.1", "look", "fail blocks.0", *GO, "step"))
 @given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING, FAILING * 3))
 def test_passes_may_fail_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """After an exception in a forward, and reset_iter_state(), all is sharded, and nothing old is used."""
