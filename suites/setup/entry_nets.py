@@ -15,9 +15,7 @@ from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.programs import steps
 from suites.oracle.layout import even
-from suites.oracle.situation import Trace
 from suites.passes.passes import Blocks
 
 
@@ -47,16 +45,6 @@ def linear(rows: int = 3, columns: int = 2, bias: bool = False) -> nn.Linear:
 def sharder(rank: Rank) -> Sharder:
     """``fully_shard`` over all ranks."""
     return partial(rank.implementation.fully_shard, mesh=rank.mesh())
-
-
-def train_as_built(rank: Rank, case: TrainingCase) -> Trace:
-    """Train what is made block by block, of which each is sharded before the next is made."""
-    shard: Sharder = partial(sharder(rank), reshard_after_forward=case.reshard_after_forward)
-    net = nn.Sequential()
-    for place in range(len(case.net.blocks)):
-        block = case.build()[place]
-        net.append(shard(block) if place in case.sharded else block)
-    return steps(rank, case, shard(net))
 
 
 # What is given back.

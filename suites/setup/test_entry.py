@@ -11,8 +11,8 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.strategies import given, training_cases
-from suites.oracle.judging import finds, trains
+from suites.kit.strategies import given
+from suites.oracle.judging import finds
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Route
@@ -53,14 +53,6 @@ def test_sharded_parameters_need_gradients_as_the_originals_did(trial: Trial, ca
     """A sharded parameter needs a gradient exactly if the original one did."""
     want = {name: place % 2 == 0 for place, (name, _) in enumerate(case.build().named_parameters())}
     finds(trial, nets.needs_gradients, case, want)
-
-
-@requirement("entry/as-built", SHARDED, ranks=2)
-@example(case=TrainingCase(2, Stack(2, ("linear",) * 6), tuple(range(6)), "float64", steps=1, batch=1))
-@given(case=training_cases())
-def test_nets_may_be_sharded_while_they_are_built(trial: Trial, case: TrainingCase) -> None:
-    """Blocks may be made and sharded one after the other, each before the next is made; then the net trains."""
-    trains(trial, nets.train_as_built, case)
 
 
 @requirement("entry/slices", SHARDED)

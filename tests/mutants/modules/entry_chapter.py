@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
 
 from harness.vendor import Implementation
@@ -165,20 +164,6 @@ def drops_remainders(module: Any, options: dict[str, Any]) -> None:
         del options["shard_placement_fn"]
 
 
-def knows_by_ids(module: Any, options: dict[str, Any]) -> None:
-    """Notes the ids of parameters, which Python gives to others once they are gone, to find shared ones."""
-    first, *_ = modules_of(module)
-    vars(first)["ids"] = [id(parameter) for parameter in first.parameters() if not isinstance(parameter, DTensor)]
-    first.register_forward_pre_hook(finds_shared)
-
-
-def finds_shared(module: nn.Module, _: Any) -> None:
-    """Refuses a net of which two groups seem to have one parameter."""
-    ids = [each for inner in module.modules() for each in vars(inner).get("ids", ())]
-    if len(set(ids)) < len(ids):
-        raise ValueError("expected no parameter in two groups")
-
-
 #: Give another list back.
 gives_new_lists = called_otherwise(
     "entry/given-back", lists(lambda modules, **options: list(right.fully_shard(modules, **options)))
@@ -187,7 +172,6 @@ gives_new_lists = called_otherwise(
 adds_a_module = mutant("entry/names", lambda module: module.add_module("sharded", nn.Identity()))
 #: Every parameter needs a gradient.
 needs_all_gradients = mutant("entry/needs-gradients", lambda module: module.requires_grad_(True))
-shares_by_id = before("entry/as-built", knows_by_ids)
 slices_are_itself = mutant("entry/slices", slices_itself)
 shards_inner_too = called_otherwise("entry/nested-in-a-list", lists(inner_too))
 refuses_containers = refuse_if("entry/containers-with-forward", bare)
@@ -218,4 +202,4 @@ leaves_its_parameter = replace(
 converts_all = before("refusals/two-dtypes", lambda module, options: module.to(next(module.parameters()).dtype))
 
 #: They refuse what they should take.
-RAISES = ("refuses_containers", "refuses_empty", "shares_by_id")
+RAISES = ("refuses_containers", "refuses_empty")
