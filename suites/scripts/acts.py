@@ -72,8 +72,9 @@ ACTS: dict[str, Rule] = {
     "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ("wait",)),
     # Whether gradients of passes before are kept is open.
     "fail": Rule(lambda p, _: p.is_settled and not (p.stale or p.gradients), (*TO_SETTLE, "drop", "reshard")),
-    "keep": Rule(lambda p, after: p.frees(after)),
-    "free": Rule(lambda p, after: p.keeps(after)),
+    # Not while a smaller group has rows as the setting was.
+    "keep": Rule(lambda p, after: p.frees(after) and not p.may_be_kept, ("reshard",)),
+    "free": Rule(lambda p, after: p.keeps(after) and not p.may_be_kept, ("reshard",)),
     # Where there is anything new to save, or anything that saving might disturb.
     "save": Rule(lambda p, _: not p.coming and (not p.saved or p.moved or not p.is_at_rest), TO_SETTLE),
     "load": Rule(lambda p, _: p.saved and p.moved and p.is_settled, TO_CHANGES),

@@ -71,6 +71,11 @@ class ScriptState:
         """Whether both is so."""
         return self.is_settled and self.is_sharded
 
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether a smaller group may have rows of some group of parameters."""
+        return any(self.forms[group] == form == "unknown" for group, form in self.after_forward.items())
+
     def keeps(self, after: str) -> bool:
         """Whether some of what is gathered stays after forward, or after backward."""
         return self.keeps_in_backward if after == "backward" else set(self.after_forward.values()) != {"sharded"}
