@@ -196,7 +196,8 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 @given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, full ones whole plain tensors only, and can be loaded."""
-    want, cut = expected(case), {name for name, first in first_names(case).items() if forms(case)[first] == "cut"}
+    want, of = expected(case), forms(case)
+    cut = {name for name, first in first_names(case).items() if of[first] == "cut"}
     for number, found in enumerate(trial.run(state_of_each_type, case)):
         for asked, got in found.items():
             where, is_full = f"rank {number}, {asked}", got["type"] == "full"

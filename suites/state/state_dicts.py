@@ -160,7 +160,7 @@ class Asked(ShardedStack):
 
 
 class ByLayer(Asked):
-    """The same, of which each layer is asked for its own state, and given it, be it sharded by itself or not."""
+    """The same, of which each layer is asked for its own state, and given it, sharded separately or not."""
 
     def layers(self) -> dict[str, Any]:
         """The modules that have parameters or buffers themselves, by what their entries begin with."""
