@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +63,26 @@ def test_a_world_that_cannot_start_says_why(subject: Subject, words: str) -> Non
     ):
         world.run(basic.add_up)
     world.close()
+
+
+def test_no_rank_runs_before_all_are_ready() -> None:
+    """A rank that dies at once is the program's failure, and not a start that failed: its peers have joined by then."""
+    happened: list[Any] = []
+
+    def worker(rank: int) -> Any:
+        return SimpleNamespace(ranks=(rank,), is_ready=False, clock=0.0, send=lambda *order: happened.append(order[0]))
+
+    def messages(*_: object) -> Iterator[tuple[Any, list[Any]]]:
+        for rank in (1, 0):
+            yield workers[rank], ["ready", ""]
+            happened.append(f"rank {rank} is ready")
+        for rank in (1, 0):
+            yield workers[rank], ["done", [{"rank": rank, "fate": "returned", "value": None, "at": 0.0}], ""]
+
+    workers = [worker(0), worker(1)]
+    team: Any = SimpleNamespace(workers=workers, messages=messages, spoilt="")
+    assert fates(Watch(team, 1.0, 1.0, 0, str, []).run([object, object], b"")) == [RETURNED, RETURNED]
+    assert happened == ["role", "role", "rank 1 is ready", "run", "run", "rank 0 is ready"]
 
 
 @pytest.mark.parametrize(

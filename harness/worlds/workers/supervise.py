@@ -69,19 +69,19 @@ class Watch:
     def _give_orders(self, roles: Sequence[RoleFactory]) -> None:
         self._until = time.monotonic() + self.start_limit
         for worker, role in zip(self.team.workers, roles, strict=True):
-            if worker.is_ready:
-                self._order_run(worker)
-            else:
+            if not worker.is_ready:
                 worker.send("role", role)
-        self._start_clock()
+        self._start_when_ready()
 
-    def _order_run(self, worker: WorkerHandle) -> None:
-        """Only to a worker that is ready, and reads it: a long message would stall at one that waits for peers."""
-        worker.send("run", self._pickled, list(worker.ranks), self.deadline)
+    def _start_when_ready(self) -> None:
+        """Have the program run once all workers are ready, and count its time from then on.
 
-    def _start_clock(self) -> None:
-        """Time counts from when all workers are ready; one that carries many ranks keeps the deadline itself."""
+        A rank that ran at once, and died, would take the process group from those that are still joining it. A worker
+        that carries many ranks keeps the deadline itself.
+        """
         if all(worker.is_ready for worker in self.team.workers):
+            for worker in self.team.workers:
+                worker.send("run", self._pickled, list(worker.ranks), self.deadline)
             slack = _SLACK if any(len(worker.ranks) > 1 for worker in self.team.workers) else 0.0
             self._until = time.monotonic() + self.deadline + slack
 
@@ -98,8 +98,7 @@ class Watch:
             worker.is_ready = True
             (words,) = rest
             self._note(f"rank processes start cold: {words}" if words else "")
-            self._order_run(worker)
-            self._start_clock()
+            self._start_when_ready()
         else:
             self._check_undisturbed()
             raise CannotStart(self._why_not(worker, tag, rest), unsafe=tag == "unsafe")
