@@ -151,9 +151,9 @@ def mixed(draw: st.DrawFn) -> tuple[Call, ...]:
     return (*both[: draw(st.integers(2, 3))], Call(draw(functions)))
 
 
-_KINDS: list[tuple[Function, Function]] = [("replicate_fsdp", "fully_shard"), ("fully_shard", "replicate_fsdp")]
 #: One function within the other within the first.
-ALTERNATING = [(Call(outer, "1.0"), Call(inner, "1"), Call(outer)) for outer, inner in _KINDS]
+IN_REPLICAS = (Call("replicate_fsdp", "1.0"), Call("fully_shard", "1"), Call("replicate_fsdp"))
+IN_SHARDS = (Call("fully_shard", "1.0"), Call("replicate_fsdp", "1"), Call("fully_shard"))
 
 
 def routes(*names: Route) -> st.SearchStrategy[ComposedCase]:

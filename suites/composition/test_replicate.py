@@ -14,12 +14,21 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition.compose import Call, ComposedCase
 from suites.composition.compose_programs import Composed, communicated, returns, trains, waiting
-from suites.composition.compose_strategies import ALTERNATING, ROOTED, SMALL, composed, mixed, replicas, routes
+from suites.composition.compose_strategies import (
+    IN_REPLICAS,
+    IN_SHARDS,
+    ROOTED,
+    SMALL,
+    composed,
+    mixed,
+    replicas,
+    routes,
+)
 from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, wrong
 from suites.kit.cases import Stack
 from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import each, given
+from suites.kit.strategies import given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
 from suites.parallelism.spmd import Spmd, SpmdCase
@@ -109,10 +118,19 @@ def test_replicated_and_sharded_layers_keep_their_own_placements(trial: Trial, c
 
 
 @requirement("replicate/nested", DTENSORS, Feature.FULLY_SHARD, level="should", ranks=2, source="B7")
-@each(SOME, calls=ALTERNATING)
-@given(case=composed(st.sampled_from(ALTERNATING), net=ROOTED))
-def test_replicated_and_sharded_modules_nest_in_turns(trial: Trial, case: ComposedCase) -> None:
-    """Replicated within sharded within replicated, or the reverse: layouts are as requested, and all train as plain."""
+@example(case=replace(SOME, calls=IN_REPLICAS))
+@given(case=composed(st.just(IN_REPLICAS), net=ROOTED))
+def test_what_is_sharded_in_replicas_may_have_replicas_in_it(trial: Trial, case: ComposedCase) -> None:
+    """Replicated within sharded within replicated: layouts are as requested, and all train as plain."""
+    lie_as_told(trial, case)
+    trains(trial, case)
+
+
+@requirement("replicate/nested-in-shards", DTENSORS, Feature.FULLY_SHARD, level="should", ranks=2, source="B7")
+@example(case=replace(SOME, calls=IN_SHARDS))
+@given(case=composed(st.just(IN_SHARDS), net=ROOTED))
+def test_what_is_replicated_in_shards_may_have_shards_in_it(trial: Trial, case: ComposedCase) -> None:
+    """Sharded within replicated within sharded: layouts are as requested, and all train as plain."""
     lie_as_told(trial, case)
     trains(trial, case)
 

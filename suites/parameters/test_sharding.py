@@ -126,6 +126,20 @@ def test_shared_parameters_are_sharded_once_under_their_first_name(trial: Trial,
 EMPTY = EmptyCase(2, Stack(3, ("linear", "linear")), (1, 2), "float64", exact=True, steps=2)
 
 
+def beside_nothing(rank: Rank, case: EmptyCase, *facts: str) -> dict[str, Any]:
+    """How every parameter lies where one has no elements."""
+    return layouts(apply(rank, case, case.build()), data_mesh(rank, case), *facts)
+
+
+@requirement("sharding/zero-elements-layout", Feature.FULLY_SHARD, level="should", ranks=2)
+@costly()
+@example(case=EMPTY)
+@given(case=empty_cases())
+def test_a_parameter_without_elements_lies_as_any_other(trial: Trial, case: EmptyCase) -> None:
+    """A parameter of no elements is sharded as any other: it keeps its size and stride, and ranks have empty parts."""
+    finds(trial, beside_nothing, case, case.layouts)
+
+
 @requirement("sharding/zero-elements", Feature.FULLY_SHARD, level="should", ranks=2)
 @costly()
 @example(case=EMPTY)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import example
 from hypothesis import strategies as st
@@ -102,21 +104,33 @@ def test_inputs_of_the_root_are_moved(trial: Trial) -> None:
     finds(trial, inputs_of_the_root, PlainCase(1), (there, {"nested": {"list": [there, 1]}, "pair": (there, there)}))
 
 
-def inputs_in_dicts(rank: Rank, case: PlainCase) -> list[Any]:
-    """The classes of the dicts that the root gets, and where it finds what is in them."""
-    net, one, found = rank.implementation.fully_shard(Looking(), mesh=rank.mesh()), torch.ones(1, 2), []
-    for sent in (OrderedDict(left=one), defaultdict(lambda: one, left=one), Output(one)):
-        net(one, sent=sent)
-        came = net.more["sent"]
-        is_there = isinstance(came["left"], Tensor) and came["left"].device.type == rank.device.type
-        found.append([type(came).__name__, is_there])
-    return found
+#: Dicts of other classes, of one tensor.
+DICTS: dict[str, Callable[[Tensor], Any]] = {
+    "OrderedDict": lambda one: OrderedDict(left=one),
+    "defaultdict": lambda one: defaultdict(lambda: one, left=one),
+    "Output": Output,
+}
+
+
+def input_in_a_dict(rank: Rank, case: PlainCase) -> list[Any]:
+    """The class of the dict that the root gets, and whether what is in it is on the device."""
+    net, one = rank.implementation.fully_shard(Looking(), mesh=rank.mesh()), torch.ones(1, 2)
+    net(one, sent=DICTS[case.way](one))
+    came = net.more["sent"]
+    return [type(came).__name__, isinstance(came["left"], Tensor) and came["left"].device.type == rank.device.type]
+
+
+@requirement("arguments/ordered-dicts-to-device", Feature.FULLY_SHARD, level="should", limits=DEVICES)
+def test_ordered_dicts_are_moved_as_they_are(trial: Trial) -> None:
+    """Inputs of the root in an ordered dict arrive on the device, and in such a dict."""
+    finds(trial, input_in_a_dict, PlainCase(1, "OrderedDict"), ["OrderedDict", True])
 
 
 @requirement("arguments/dicts-to-device", Feature.FULLY_SHARD, level="should", limits=DEVICES)
-def test_dicts_of_other_classes_are_moved_as_they_are(trial: Trial) -> None:
-    """Inputs of the root in an ordered dict, one with a default, or one that is a dataclass, arrive on the device."""
-    finds(trial, inputs_in_dicts, PlainCase(1), [[kind, True] for kind in ("OrderedDict", "defaultdict", "Output")])
+@pytest.mark.parametrize("kind", ["defaultdict", "Output"])
+def test_dicts_of_other_classes_are_moved_as_they_are(trial: Trial, kind: str) -> None:
+    """Inputs of the root in a dict with a default, or in one that is a dataclass, arrive on the device."""
+    finds(trial, input_in_a_dict, PlainCase(1, kind), [kind, True])
 
 
 # Meshes that are refused.

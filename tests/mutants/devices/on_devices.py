@@ -101,6 +101,15 @@ def brings_inputs_back(module: Any) -> None:
     )
 
 
+def gives_plain_dicts(module: Any) -> None:
+    """A module gets a plain dict in place of one of another class."""
+
+    def copy(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {name: dict(value) if isinstance(value, dict) else value for name, value in kwargs.items()}
+
+    module.register_forward_pre_hook(copy, with_kwargs=True)
+
+
 def leaves_what_is_elsewhere(module: Any, **options: Any) -> Any:
     """A module on a mesh of another device type is left as it is."""
     meshes = [parameter.device_mesh for parameter in module.parameters() if isinstance(parameter, DTensor)]
@@ -173,6 +182,7 @@ def replicates_in_name_only(module: Any, **options: Any) -> Any:
 leaves_all_buffers = called_otherwise("arguments/moves-to-device", leaves_buffers)
 leaves_some_buffers = called_otherwise("arguments/moves-the-rest-to-device", leaves_buffers_of_parallel_nets)
 leaves_inputs = mutant("arguments/inputs-to-device", after=brings_inputs_back)
+makes_dicts_plain = mutant("arguments/ordered-dicts-to-device", after=gives_plain_dicts)
 takes_other_devices = called_otherwise("arguments/one-device-type", leaves_what_is_elsewhere)
 moves_in_silence = given("offload/refuses-other-devices", brings_it_back)
 returns_early = given("offload/pinned", returns_before_gradients)

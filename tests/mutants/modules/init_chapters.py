@@ -146,6 +146,9 @@ def sums_over_made_meshes(module: Any, **options: Any) -> Any:
     return module
 
 
+leaves_empty_parameters = mutant(
+    "sharding/zero-elements-layout", remakes(lambda parameter: parameter if parameter.numel() else parameter.to_local())
+)
 plain_parameters = mutant("sharding/layout", remakes(lambda parameter: parameter.to_local()))
 ignores_the_mesh = called_otherwise("sharding/layout", over_all_ranks)
 keeps_the_padding = mutant("sharding/rows", remakes(lambda p: rebuilt(p, padded(p))))

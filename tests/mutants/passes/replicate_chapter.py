@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from harness.collective_trace.torch_names import all_gather
 from harness.vendor import Implementation
@@ -84,6 +85,12 @@ def doubled(parameter: Any) -> None:
 def shards_what_is_small(module: nn.Module, **options: Any) -> Any:
     """Shard what has no parameters of its own beside others."""
     return (right_replicate_fsdp if is_root(module) else right_fully_shard)(module, **options)
+
+
+def shards_what_has_shards(module: nn.Module, **options: Any) -> Any:
+    """The same, where something below is sharded, and the module is not the root."""
+    is_between = any(isinstance(child, FSDPModule) for child in module.modules()) and not is_root(module)
+    return (right_fully_shard if is_between else right_replicate_fsdp)(module, **options)
 
 
 def shards_what_is_inside(module: nn.Module, **options: Any) -> Any:
@@ -197,6 +204,7 @@ look_into_containers = dtensors("replicate/refuses-containers", what_is_inside)
 are_sharded_where_told = dtensors("replicate/refuses-shard-dims", shards_where_told)
 # torch has this defect itself, so these start from the reference.
 are_sharded_inside = replace(reference, name=name_of("replicate/nested"), replicate_fsdp=shards_what_is_inside)
+are_sharded_inside_shards = dtensors("replicate/nested-in-shards", shards_what_has_shards)
 are_sharded_beside_replicas = replace(
     reference, name=name_of("replicate/refuses-hybrid-dims"), replicate_fsdp=shards_beside_replicas
 )
