@@ -27,7 +27,7 @@ CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
 Composable = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 Function = Composable | Strategy
-Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated", "compiled"]
+Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated", "compiled", "listed"]
 
 
 class Unit(nn.Sequential):
@@ -100,7 +100,7 @@ class ComposedCase(TrainingCase):
     Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight; ``cast``
     builds in float64 and casts what is composed; ``method`` runs forward by another method; ``prefetch`` tells each
     module which one comes next; ``accumulated`` has a batch that is not reduced before another; ``compiled`` compiles
-    modules in place before anything is applied to them.
+    modules in place before anything is applied to them; ``listed`` gives ``fully_shard`` all blocks in one list.
     """
 
     net: Composite

@@ -33,8 +33,11 @@ def applied(rank: Rank, case: ComposedCase) -> nn.Sequential:
     for place in sorted({call.place for call in case.calls if call.place}) if case.route == "compiled" else ():
         compiled(net.get_submodule(place))
     taken: list[str] = []
+    listed = [call.place for call in case.calls if call.place] if case.route == "listed" else []
+    if listed:
+        called(rank, case, "fully_shard", [net.get_submodule(place) for place in listed])
     for call in case.calls:
-        places = chosen(net, call, taken)
+        places = [] if call.place in listed else chosen(net, call, taken)
         if call.function.isupper():
             shard_by_strategy(rank, case, net, call)
         for place in places if not call.function.isupper() else ():
@@ -51,8 +54,8 @@ def compiled(module: nn.Module) -> None:
     module.compile(backend="eager")  # what is traced is the same, and nothing is generated
 
 
-def called(rank: Rank, case: ComposedCase, name: str, module: nn.Module) -> Any:
-    """What one function of the implementation returns for one module."""
+def called(rank: Rank, case: ComposedCase, name: str, module: nn.Module | list[nn.Module]) -> Any:
+    """What one function of the implementation returns for one module, or for several."""
     function: Callable[..., Any] = getattr(rank.implementation, name)
     options: dict[str, Any] = {}
     if name in ("fully_shard", "replicate_fsdp"):

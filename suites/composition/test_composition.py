@@ -48,6 +48,7 @@ PLAIN = ComposedCase(world_size=2, net=SMALL, dtype="float64", steps=2)
 OWN = replace(PLAIN, net=replace(SMALL, own=True))
 #: The strategies that need one axis alone.
 BY_STRATEGY = tuple((Call(strategy, "", "Unit"),) for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))
+TWO_BLOCKS = (Call("fully_shard", "0"), Call("fully_shard", "1"))
 BY_UNITS = (*(Call("fully_shard", unit) for unit in UNITS), Call("fully_shard"))
 RECOMPUTE_INNER = tuple(Call("checkpoint", f"{unit}.0") for unit in UNITS)
 
@@ -193,6 +194,7 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD", "1", "Linear"), Call("NO_SHARD", "2"))))
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD"),), route="tied"))
+@example(case=replace(PLAIN, calls=(*TWO_BLOCKS, Call("FULL_SHARD")), route="listed"))
 @given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
     """Sharded state dicts hold DTensors of what is sharded, full ones whole plain tensors only, and can be loaded."""

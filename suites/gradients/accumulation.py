@@ -13,16 +13,15 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from suites.communication.played import RecordedStack
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
-from suites.kit.precision_programs import precision_cases
 from suites.kit.programs import ShardedStack, sharded
 from suites.kit.strategies import drawn, training_cases
-from suites.oracle.situation import APART, LATER, PASS, UNUSED_TOO
+from suites.oracle.situation import APART, LATER, PASS
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded
@@ -185,62 +184,5 @@ class Beside(Blocks):
 FORK = replace(HEADS, net=Beside)
 
 
-# Different parameters of one group.
-
-
-class Branches(nn.Sequential):
-    """Blocks beside each other."""
-
-    def forward(self, x: Tensor, places: str) -> Tensor:  # type: ignore[override]
-        """``(batch, dim)`` to the same: the sum of what the blocks at these places make of it."""
-        return torch.stack([self[int(place)](x) for place in places]).sum(0)
-
-
-@dataclass(frozen=True)
-class BranchedMicroBatches(PrecisionCase):
-    """One group of two blocks; ``runs`` has the places of those that each micro-batch goes through.
-
-    On replicas all-reduces wait for the last one, elsewhere all reductions do. With ``zeros_for_unused`` what no
-    micro-batch goes through has gradients, too.
-    """
-
-    runs: tuple[str, ...] = ("0", "1")
-    zeros_for_unused: bool = False
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """Micro-batches, of which the last is reduced."""
-        what, quiet = "all_reduce" if self.mesh else "gradient_sync", PASS * (len(self.runs) - 1)
-        return (*[UNUSED_TOO] * self.zeros_for_unused, f"defer {what}", *quiet, f"resume {what}", *PASS)
-
-    def build(self) -> nn.Sequential:
-        """The blocks side by side."""
-        return Branches(*super().build())
-
-    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
-        """What this micro-batch's blocks make of this rank's input."""
-        return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
-
-
 #: On replicas of shards.
 REPLICAS: dict[str, Any] = {"mesh": hsdp_meshes(2, power_of_two=True)}
-#: In low precision, where gradients that wait are in reduce_dtype and those that come are not.
-LOW: dict[str, Any] = {"dtype": "float32", "pairs": [("bfloat16", "float32")]}
-
-
-def branched_micro_batches(zeros: bool = False, **fixed: Any) -> st.SearchStrategy[BranchedMicroBatches]:
-    """Two or three micro-batches, of which two use different blocks, unless there are ``zeros`` for unused ones."""
-    blocks = st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)
-    return precision_cases(
-        BranchedMicroBatches,
-        steps=1,
-        sharded=(),
-        net=st.builds(Stack, st.integers(1, 3), blocks, bias=st.booleans()),
-        zeros_for_unused=zeros,
-        **{
-            "runs": st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=not zeros).map(tuple),
-            "dtype": "float64",
-            "pairs": [(None, None)],
-            **fixed,
-        },
-    )

@@ -16,22 +16,20 @@ from suites.communication.played import play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
-    LOW,
     NOT_FINALIZED,
     NOTHING_LEFT,
     PARTIAL,
     REPLICAS,
     AccumulationCase,
-    BranchedMicroBatches,
     OffloadedRecorded,
     Settled,
     WideStack,
     accumulation_cases,
     before_last,
     begun_again,
-    branched_micro_batches,
     fine,
 )
+from suites.gradients.branches import LOW, BranchedMicroBatches, branched_micro_batches
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import LOW as EXACT_LOW
@@ -248,6 +246,18 @@ def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationC
     agrees(trial, traces, expected(case))
     last = len(case.actions) - 1 - case.actions[::-1].index("step")
     trial.agree("the devices of gradients", [trace[last]["devices"] for trace in traces], [["cpu"]] * case.world_size)
+
+
+#: Gradients of a first pass, which a user keeps, as one does who combines those of several tasks.
+STASHED = (*PASS, "stash", *PASS, "step", "drop", *PASS)
+
+
+@requirement("accumulation/stashed", Feature.FULLY_SHARD, ranks=2)
+@example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=STASHED))
+@given(case=training_cases(exact=True, acts=STASHED))
+def test_gradients_that_a_user_keeps_stay_what_they_are(trial: Trial, case: TrainingCase) -> None:
+    """Where gradients are set to None and the user keeps the tensors, later passes do not change these."""
+    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/reset", *ADDING, Feature.RESET, ranks=2)

@@ -112,7 +112,7 @@ class Expected:
         part: Tensor | None = full if full is None or full.dim() == 0 else self.case.seen(rank, name, full)
         return part
 
-    of_gradients = of_parameters
+    of_gradients = of_stashed = of_parameters
 
     def of_optimizer(self, kept: dict[str, Any], rank: int) -> State:
         """A rank's parts of what an optimizer keeps."""

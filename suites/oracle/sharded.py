@@ -107,9 +107,13 @@ class Sharded(Told):
         """This rank's parts of all parameters."""
         return {name: seen(p) for name, p in self.looked_up().items()}
 
-    def see_gradients(self) -> State:
-        """Those of gradients, None where there is none."""
-        return {name: None if p.grad is None else seen(p.grad, p) for name, p in self.looked_up().items()}
+    def gradients(self) -> State:
+        """Their gradients, None where there is none."""
+        return {name: p.grad for name, p in self.looked_up().items()}
+
+    def parts_of(self, gradients: State) -> State:
+        """This rank's parts of gradients."""
+        return {name: None if grad is None else seen(grad, self.held[name]) for name, grad in gradients.items()}
 
     def see_optimizer(self) -> State:
         """Those of what the optimizer keeps."""

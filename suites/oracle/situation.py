@@ -127,7 +127,8 @@ class Situation(Case):
     def shown(self, place: int) -> Sequence[str]:
         """What is compared after the action at this place, besides what it gives."""
         last = ("dtypes",) if place == len(self.actions) - 1 else ()
-        return (*SHOWN.get(self.actions[place].partition(" ")[0], ()), *last)
+        stashed = ("stashed",) if "stash" in self.actions[:place] else ()
+        return (*SHOWN.get(self.actions[place].partition(" ")[0], ()), *stashed, *last)
 
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
         """The net with its numbers, which are those of the case's dtype, in ``dtype`` unless that is None."""

@@ -59,6 +59,7 @@ class Trained:
     optimizer: torch.optim.Optimizer
     forward: Callable[[str], Any]
     backward: Callable[[str], None]
+    gradients: Callable[[], dict[str, Any]]
     defer: Callable[[str], None]
     resume: Callable[[str], None]
     #: Whether gradients may be under way after a backward; whether they are after each, until it is finalized.
@@ -77,6 +78,11 @@ class Trained:
         """No gradients, neither of what the optimizer has, nor of what it has not."""
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
+
+    def stash(self, _: str) -> None:
+        """No gradients; the user keeps those that were there, which nothing may change from then on."""
+        self.stashed = self.gradients()
+        self.drop("")
 
     def zero(self, _: str) -> None:
         """Gradients of zero."""
@@ -121,6 +127,18 @@ class Trained:
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""
         vary(self.optimizer)
+
+    def see_gradients(self) -> dict[str, Any]:
+        """All gradients, None where there is none."""
+        return self.parts_of(self.gradients())
+
+    def see_stashed(self) -> dict[str, Any]:
+        """Those that were stashed."""
+        return self.parts_of(self.stashed)
+
+    def parts_of(self, gradients: dict[str, Any]) -> dict[str, Any]:
+        """What is looked at of gradients: all."""
+        return gradients
 
     def see_settings(self) -> list[dict[str, Any]]:
         """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""

@@ -78,7 +78,7 @@ class Unsharded(Trained):
         waiting = {name for own in self.of_ranks for name, p in own.items() if p.grad is not None}
         return [(name, p) for name, p in self.named.items() if name not in waiting]
 
-    def see_gradients(self) -> State:
+    def gradients(self) -> State:
         """Those gradients, None where there is none."""
         return {name: None if p.grad is None else p.grad.clone() for name, p in self.reduced()}
 

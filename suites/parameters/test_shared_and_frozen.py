@@ -164,14 +164,27 @@ class Ignoring(Resting):
 
     def made(self) -> Any:
         """The net, sharded but for what is ignored."""
-        net = self.case.build().to(self.rank.device)
+        net = self.built()
         self.before = dict(net.named_parameters())
         ignored = {self.before[name] for name in self.case.ignored}
         return sharded(self.rank, self.case, net, ignored_params=ignored)
 
+    def built(self) -> nn.Sequential:
+        """The net before it is sharded."""
+        return self.case.build().to(self.rank.device)  # type: ignore[no-any-return]
+
     def see_same(self) -> dict[str, bool]:
         """Of every parameter, whether it is the very one that the net had before it was sharded."""
         return {name: parameter is self.before[name] for name, parameter in self.held.items()}
+
+
+class IgnoringOnMeta(Ignoring):
+    """The same, on meta."""
+
+    def built(self) -> nn.Sequential:
+        """The net without memory."""
+        with torch.device("meta"):
+            return self.case.build()  # type: ignore[no-any-return]
 
 
 TWO = Stack(3, ("linear", "linear"))
@@ -255,8 +268,19 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> N
 @given(case=ignored_cases())
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
     """Sharding replaces every parameter but those ignored, wherever these are used."""
-    want = {name: name in case.ignored for name in case.parameter_names}
-    sees(trial, Ignoring, case, (), same=want)
+    stays_ignored(trial, Ignoring, case)
+
+
+@requirement("parameters/ignored-on-meta", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, Feature.META_DEVICE)
+@given(case=ignored_cases())
+def test_ignored_parameters_on_meta_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
+    """Of a net on the meta device, too, sharding replaces every parameter but those ignored."""
+    stays_ignored(trial, IgnoringOnMeta, case)
+
+
+def stays_ignored(trial: Trial, kind: type[Ignoring], case: IgnoredCase) -> None:
+    """Require that what is ignored alone is what it was."""
+    sees(trial, kind, case, (), same={name: name in case.ignored for name in case.parameter_names})
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)

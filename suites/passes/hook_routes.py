@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from suites.kit.cases import TrainingCase
 from suites.oracle.layout import local, own
-from suites.passes.autograd_routes import ALONE
+from suites.passes.autograd_routes import ALONE, ON
 from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Found, Pass, Route
 
 
 def hooked(p: Pass) -> Found:
-    """Hooks after gradients: how often each is called in this step's backward, and whether it sees the gradient."""
+    """Hooks after gradients: how often each is called in a backward, and whether it sees the gradient.
+
+    Every other parameter has one in every other step. The second backward adds to what the first one gives.
+    """
     seen: dict[str, list[Tensor]] = {}
 
     def note(name: str, parameter: Tensor) -> None:
@@ -25,16 +28,19 @@ def hooked(p: Pass) -> Found:
             raise ValueError(f"expected the hook of {name} to see a gradient, got none")
         seen.setdefault(name, []).append(own(parameter.grad).clone())
 
-    named = list(p.net.named_parameters())
+    named = list(p.net.named_parameters())[p.batch % 2 :: 2]
     handles = [q.register_post_accumulate_grad_hook(lambda q, name=n: note(name, q)) for n, q in named]
-    p.loss(p.net(p.inputs())).backward()
-    for handle in handles:
-        handle.remove()
-    grads = {name: own(q.grad).clone() for name, q in p.net.named_parameters() if q.grad is not None}
-    yield {
-        "calls": {name: len(seen.get(name, [])) for name, _ in named},
-        "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},
-    }
+    for salt in range(2):
+        seen.clear()
+        p.loss(p.net(p.inputs(salt)), salt).backward()
+        if salt:
+            for handle in handles:
+                handle.remove()
+        grads = {name: own(q.grad).clone() for name, q in p.net.named_parameters() if q.grad is not None}
+        yield {
+            "calls": {name: len(seen.get(name, [])) for name, _ in named},
+            "the gradient": {name: [torch.equal(one, grads[name]) for one in seen.get(name, [])] for name, _ in named},
+        }
 
 
 def backward_hooks(p: Pass) -> Found:
@@ -75,7 +81,7 @@ def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=case.learning_rate, foreach=False)
 
 
-HOOKED = Route(hooked, actions=ALONE)
+HOOKED = Route(hooked, actions=(*ALONE, ON))
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
 RESET_BLOCKS = Route(reset_blocks, actions=ALONE)
 BROKEN = Route(actions=broken)

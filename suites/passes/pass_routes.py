@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MethodType
 from typing import Any
 
 import torch
@@ -22,12 +23,21 @@ class Twice(Blocks):
         return self.blocks[0](super().forward(x))
 
 
+def encode(net: Blocks, x: Tensor, *, scale: int = 1) -> Any:
+    """Inputs to codes."""
+    return net.blocks[0](x * scale)
+
+
 class Methods(Blocks):
-    """The first block is the encoder, the others are the decoder; each is a method of its own."""
+    """The first block is the encoder, the others are the decoder; each is a method, the first one the object's."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.encode = MethodType(encode, self)  # type: ignore[method-assign]  # users give one object another method
 
     def encode(self, x: Tensor, *, scale: int = 1) -> Any:
-        """Inputs to codes."""
-        return self.blocks[0](x * scale)
+        """What the class does: nothing."""
+        return x
 
     def decode(self, codes: Tensor) -> Any:
         """Codes to outputs."""

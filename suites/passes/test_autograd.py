@@ -125,6 +125,13 @@ def test_several_backwards_may_go_through_one_trunk(trial: Trial, case: Training
     follows(trial, case, routes.HEADS)
 
 
+@requirement("autograd/retained-outputs", SHARDED, ranks=2)
+@given(case=pass_cases(blocks=3, plan=(0,)))
+def test_each_output_of_a_module_may_go_backward_by_itself(trial: Trial, case: TrainingCase) -> None:
+    """A backward from each of two outputs of one sharded module, through a retained graph, adds its gradients."""
+    follows(trial, case, routes.HALVES)
+
+
 @requirement("autograd/inputs-alone", SHARDED, ranks=2)
 @given(case=pass_cases())
 def test_gradients_of_inputs_alone_leave_those_of_parameters(trial: Trial, case: TrainingCase) -> None:
@@ -145,7 +152,7 @@ def test_a_loss_may_take_the_parameters_too(trial: Trial, case: TrainingCase) ->
 @requirement("autograd/post-accumulate-hooks", SHARDED, ranks=2)
 @given(case=pass_cases())
 def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, case: TrainingCase) -> None:
-    """A post-accumulate-grad hook of a sharded parameter is called once a backward, with the reduced gradient there."""
+    """A hook after accumulation, given at any time, is called once a backward, with the reduced gradient there."""
     follows(trial, case, hook_routes.HOOKED)
 
 

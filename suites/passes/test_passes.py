@@ -122,7 +122,7 @@ def test_optimizers_step_on_sharded_parameters(trial: Trial, case: HowCase) -> N
 @requirement("passes/forward-methods", SHARDED, Feature.FORWARD_METHOD, ranks=2)
 @given(case=pass_cases())
 def test_registered_methods_gather_as_forward_does(trial: Trial, case: TrainingCase) -> None:
-    """Training through registered methods, in turn with forward, gives the unsharded model's results."""
+    """Training through registered methods, of class or object, in turn with forward, is the unsharded model's."""
     follows(trial, case, routes.METHODS)
 
 

@@ -116,6 +116,32 @@ def outputs_of_containers(rank: Rank, case: PlainCase) -> list[Tensor]:
     return [sharder(rank)(each)(torch.ones(1, 2, device=rank.device)).detach() for each in containers]
 
 
+def layer_class(factor: float) -> type[nn.Linear]:
+    """A class of layers that multiply; all such classes have one name."""
+
+    class Layer(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return factor * super().forward(x)
+
+    return Layer
+
+
+def namesakes() -> nn.Sequential:
+    """Two layers of ones, of two classes that have one name; the second one's outputs are negative."""
+    layers = [layer_class(factor)(2, 2, bias=False) for factor in (1.0, -1.0)]
+    for layer in layers:
+        nn.init.ones_(layer.weight)
+    return nn.Sequential(*layers)
+
+
+def outputs_of_namesakes(rank: Rank, case: PlainCase) -> Tensor:
+    """What they give for ones, each sharded by itself."""
+    net: Any = namesakes()
+    for module in (*net, net):
+        sharder(rank)(module)
+    return net(torch.ones(1, 2, device=rank.device)).detach()  # type: ignore[no-any-return]
+
+
 def ranks_of_the_default_mesh(rank: Rank, case: PlainCase) -> list[Any]:
     """The ranks of the mesh that a parameter lies on where none was given."""
     net = rank.implementation.fully_shard(linear())

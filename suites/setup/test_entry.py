@@ -79,6 +79,12 @@ def test_containers_with_a_forward_of_their_own_are_taken(trial: Trial) -> None:
     finds(trial, nets.outputs_of_containers, TWO, [outputs, outputs])
 
 
+@requirement("entry/namesakes", SHARDED)
+def test_classes_of_one_name_stay_apart(trial: Trial) -> None:
+    """Modules of two classes that have one name, as each file may have its Block, each run as their own class does."""
+    finds(trial, nets.outputs_of_namesakes, TWO, nets.namesakes()(torch.ones(1, 2)).detach())
+
+
 @requirement("entry/default-mesh", SHARDED)
 def test_without_a_mesh_all_ranks_share(trial: Trial) -> None:
     """Without a mesh, parameters are sharded over one axis of all ranks."""

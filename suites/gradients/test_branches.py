@@ -1,0 +1,56 @@
+"""Branches: micro-batches that each are reduced, and ranks, may use different parameters of a group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import example
+from hypothesis import strategies as st
+
+from harness.requirement import requirement
+from harness.trial import Trial
+from harness.vendor import Feature
+from suites.communication.played import play
+from suites.gradients.accumulation import REPLICAS
+from suites.gradients.branches import BranchedMicroBatches, branched_micro_batches
+from suites.kit.cases import Stack
+from suites.kit.strategies import each, given
+from suites.oracle.expected import expected
+from suites.oracle.judging import follows
+
+SOME = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
+#: One rank does not use the first block, or, where it is a group of its own, what it gives.
+OTHER = ("1", "01")
+BY_RANK = replace(SOME, runs=OTHER, zeros_for_unused=True, by_rank=True)
+FEW = [(None, None), ("bfloat16", None), ("bfloat16", "float32")]
+
+
+@requirement("branches/by-turns", Feature.FULLY_SHARD, ranks=2)
+@example(case=replace(SOME, dtype="float64", runs=OTHER, reduced=True))
+@given(case=branched_micro_batches(reduced=True))
+def test_micro_batches_that_are_reduced_may_use_different_parameters(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Micro-batches that are each reduced add up, also where each uses other parameters of a group."""
+    follows(trial, play, expected(case))
+
+
+@requirement("branches/by-turns-hsdp", Feature.FULLY_SHARD, Feature.HSDP, ranks=2)
+@given(case=branched_micro_batches(reduced=True, **REPLICAS))
+def test_replicas_may_use_different_parameters_by_turns(trial: Trial, case: BranchedMicroBatches) -> None:
+    """The same on replicas of shards."""
+    follows(trial, play, expected(case))
+
+
+@requirement("branches/zeros-by-rank", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
+@each(BY_RANK, param_dtype=(None, "bfloat16"))
+@given(case=branched_micro_batches(zeros=True, by_rank=True, dtype="float32", pairs=FEW))
+def test_ranks_may_use_different_parameters(trial: Trial, case: BranchedMicroBatches) -> None:
+    """With set_reduce_scatter_unused_params each rank may use other parameters of a group: elsewhere they are zero."""
+    follows(trial, play, expected(case))
+
+
+@requirement("branches/zeros-of-modules", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, ranks=2)
+@example(case=replace(BY_RANK, runs=OTHER, sharded=(0, 1)))
+@given(case=branched_micro_batches(zeros=True, by_rank=True, runs=st.just(OTHER), sharded=(0, 1)))
+def test_ranks_may_leave_out_what_a_sharded_module_gives(trial: Trial, case: BranchedMicroBatches) -> None:
+    """The same of modules that are groups of their own, and run on all ranks, of which one does not use the result."""
+    follows(trial, play, expected(case))
