@@ -103,14 +103,19 @@ class OffloadedRecorded(Offloaded, RecordedStack):
     """A stack that rests on the CPU, and notes where gradients lie."""
 
 
-def fine(case: PrecisionCase) -> PrecisionCase:
+def fine(case: PrecisionCase, kept: bool = False) -> PrecisionCase:
     """Micro-batches of very different sizes: each gradient is exact in bfloat16, their sum only in float32.
+
+    If ``kept``, parameters stay whole between them.
 
     See the notes of ``precision.py``: the first micro-batch is 2**11 times as large as the second, and its gradients
     are integers of at most 28 · 2**11; the sum of both over four ranks is below 2**18, which 24 bits hold.
     """
     scales = tuple(scale for scale in (SCALE, 1.0) for _ in range(case.world_size))
-    return replace(case, scales=scales, acts=("defer gradient_sync", *PASS, "resume gradient_sync", *PASS))
+    keep, free = (("keep backward",), ("free backward",)) if kept else ((), ())
+    return replace(
+        case, scales=scales, acts=("defer gradient_sync", *keep, *PASS, "resume gradient_sync", *free, *PASS)
+    )
 
 
 class WideStack(ShardedStack):

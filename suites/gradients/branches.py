@@ -62,17 +62,20 @@ class BranchedMicroBatches(PrecisionCase):
         return net(inputs, places, "01" if self.sharded else places)
 
 
+#: Nets of two blocks.
+TWO_BLOCKS = st.builds(
+    Stack, st.integers(1, 3), st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2), bias=st.booleans()
+)
 #: In low precision, where gradients that wait are in reduce_dtype and those that come are not.
 LOW: dict[str, Any] = {"dtype": "float32", "pairs": [("bfloat16", "float32")]}
 
 
 def branched_micro_batches(zeros: bool = False, **fixed: Any) -> st.SearchStrategy[BranchedMicroBatches]:
     """Two or three micro-batches, of which two use different blocks, unless there are ``zeros`` for unused ones."""
-    blocks = st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2)
     return precision_cases(
         BranchedMicroBatches,
         steps=1,
-        net=st.builds(Stack, st.integers(1, 3), blocks, bias=st.booleans()),
+        net=TWO_BLOCKS,
         zeros_for_unused=zeros,
         **{
             "runs": st.lists(st.sampled_from(["0", "1", "01"]), min_size=2, max_size=3, unique=not zeros).map(tuple),

@@ -65,6 +65,11 @@ def by_own_size(case: TrainingCase) -> TrainingCase:
     return replace(case, acts=dividing(dict.fromkeys(each_unit(case), float(case.shards)), sums=False))
 
 
+def put_off(case: TrainingCase) -> TrainingCase:
+    """The case with a pass more, which is all-reduced with the last one."""
+    return replace(case, acts=(*case.acts[: -len(PASS)], "defer all_reduce", *PASS, "resume all_reduce", *PASS))
+
+
 # What runs on ranks.
 
 

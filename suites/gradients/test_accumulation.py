@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import example
@@ -29,7 +28,7 @@ from suites.gradients.accumulation import (
     begun_again,
     fine,
 )
-from suites.gradients.branches import LOW, BranchedMicroBatches, branched_micro_batches
+from suites.gradients.branches import TWO_BLOCKS
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import LOW as EXACT_LOW
@@ -47,12 +46,8 @@ RICH = AccumulationCase(
     2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=3, kept=(True, False)
 )
 LINE = Stack(1, ("linear",), 1, bias=False)
+FINE = PrecisionCase(2, LINE, exact=True, seed=1, batch=1)
 BEFORE_LAST = TrainingCase(2, LINE, dtype="float64", steps=1, batch=1)
-BRANCHES = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
-#: Blocks of micro-batches, of which the last uses fewer.
-EARLY = st.sampled_from([("01", "0"), ("1", "01", "0"), ("01", "0", "1")])
-#: No micro-batch uses the second block.
-UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
 
 
 @requirement("accumulation/quiet", *ADDING, ranks=2)
@@ -105,15 +100,6 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
     adds_up(trial, replace(case, quiet="replicas"))
-
-
-@requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
-@example(case=replace(BRANCHES, dtype="float64", mesh=(2, 1)))
-@example(case=replace(BRANCHES, dtype="float64", mesh=(2, 2), world_size=4, runs=("0", "01", "1")))
-@given(case=branched_micro_batches(**REPLICAS))
-def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: BranchedMicroBatches) -> None:
-    """Micro-batches that use different parameters of a group may be all-reduced with the last one alone."""
-    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/gathers-once", *ADDING, ranks=2)
@@ -181,8 +167,8 @@ def test_a_backward_that_is_not_the_last_leaves_gradients(trial: Trial, case: Tr
 
 @requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)
 @costly(2)
-@example(case=fine(PrecisionCase(2, LINE, exact=True, seed=1, batch=1, param_dtype="bfloat16", reduce_dtype="float32")))
-@given(case=precision_cases(bias=False, steps=1, pairs=[("bfloat16", "float32")]).map(fine))
+@examples(fine(replace(FINE, param_dtype="bfloat16", reduce_dtype="float32"), kept) for kept in (False, True))
+@given(case=st.builds(fine, precision_cases(bias=False, steps=1, pairs=[("bfloat16", "float32")]), st.booleans()))
 def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
     """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
     follows(trial, play, expected(case))
@@ -190,51 +176,11 @@ def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: PrecisionCase)
 
 @requirement("accumulation/grad-dtype", *ADDING, Feature.OTHER_DTYPES, ranks=2)
 @costly(2)
-@example(case=fine(PrecisionCase(2, LINE, exact=True, seed=1, batch=1, dtype="bfloat16")))
+@example(case=fine(replace(FINE, dtype="bfloat16")))
 @given(case=precision_cases(bias=False, steps=1, pairs=[(None, None)], dtype=st.sampled_from(EXACT_LOW)).map(fine))
 def test_gradients_have_the_dtype_that_is_asked_for(trial: Trial, case: PrecisionCase) -> None:
     """Parameters in low precision whose grad_dtype is float32 have gradients in it, added up and reduced unrounded."""
     follows(trial, WideStack.play, expected(case))
-
-
-@requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
-@example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32"))
-@given(case=branched_micro_batches(**LOW))
-def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case: BranchedMicroBatches) -> None:
-    """Where gradients that wait are in reduce_dtype, micro-batches may use different parameters of a group."""
-    follows(trial, play, expected(case))
-
-
-@requirement("accumulation/early-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
-@example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32", runs=("01", "0")))
-@given(case=branched_micro_batches(runs=EARLY, **LOW))
-def test_parameters_may_be_used_before_the_last_micro_batch_alone(trial: Trial, case: BranchedMicroBatches) -> None:
-    """Gradients that wait in reduce_dtype are reduced, too, of parameters that the last micro-batch does not use."""
-    follows(trial, play, expected(case))
-
-
-@requirement("accumulation/zeros", *ADDING, Feature.UNUSED_PARAMETERS, ranks=2)
-@example(case=replace(BRANCHES, dtype="float64", **UNUSED))
-@given(case=branched_micro_batches(zeros=True))
-def test_what_no_micro_batch_uses_may_count_as_zero(trial: Trial, case: BranchedMicroBatches) -> None:
-    """With set_reduce_scatter_unused_params micro-batches may use some parameters alone; others have zeros at last."""
-    follows(trial, play, expected(case))
-
-
-@requirement("accumulation/hsdp-zeros", *ADDING, Feature.UNUSED_PARAMETERS, Feature.HSDP, ranks=2)
-@example(case=replace(BRANCHES, dtype="float64", mesh=(2, 1), **UNUSED))
-@given(case=branched_micro_batches(zeros=True, **REPLICAS))
-def test_zeros_are_all_reduced_with_partial_sums(trial: Trial, case: BranchedMicroBatches) -> None:
-    """The same on replicas of shards, of which the last micro-batch alone is all-reduced."""
-    follows(trial, play, expected(case))
-
-
-@requirement("accumulation/low-zeros", *ADDING, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
-@example(case=replace(BRANCHES, param_dtype="bfloat16", reduce_dtype="float32", **UNUSED))
-@given(case=branched_micro_batches(zeros=True, **LOW))
-def test_zeros_go_with_gradients_that_wait_in_reduce_dtype(trial: Trial, case: BranchedMicroBatches) -> None:
-    """The same where gradients that wait are in reduce_dtype, and those that come are not."""
-    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/offload", *ADDING, Feature.CPU_OFFLOAD, ranks=2)
@@ -257,6 +203,18 @@ STASHED = (*PASS, "stash", *PASS, "step", "drop", *PASS)
 @given(case=training_cases(exact=True, acts=STASHED))
 def test_gradients_that_a_user_keeps_stay_what_they_are(trial: Trial, case: TrainingCase) -> None:
     """Where gradients are set to None and the user keeps the tensors, later passes do not change these."""
+    follows(trial, play, expected(case))
+
+
+#: A block trains in the first micro-batch alone; the second pass is reduced.
+FROZEN_MEANWHILE = ("defer gradient_sync", *PASS, "freeze 0", "resume gradient_sync", *PASS)
+
+
+@requirement("accumulation/frozen-meanwhile", *ADDING, ranks=2)
+@example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=FROZEN_MEANWHILE))
+@given(case=training_cases(exact=True, net=TWO_BLOCKS, acts=FROZEN_MEANWHILE))
+def test_what_is_frozen_between_micro_batches_keeps_its_gradient(trial: Trial, case: TrainingCase) -> None:
+    """Gradients of earlier micro-batches are reduced with the last one, also of what is frozen before that."""
     follows(trial, play, expected(case))
 
 

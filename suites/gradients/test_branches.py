@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import example
 from hypothesis import strategies as st
@@ -12,17 +13,71 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.communication.played import play
 from suites.gradients.accumulation import REPLICAS
-from suites.gradients.branches import BranchedMicroBatches, branched_micro_batches
+from suites.gradients.branches import LOW, BranchedMicroBatches, branched_micro_batches
 from suites.kit.cases import Stack
 from suites.kit.strategies import each, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
 
+ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
 SOME = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
 #: One rank does not use the first block, or, where it is a group of its own, what it gives.
 OTHER = ("1", "01")
 BY_RANK = replace(SOME, runs=OTHER, zeros_for_unused=True, by_rank=True)
 FEW = [(None, None), ("bfloat16", None), ("bfloat16", "float32")]
+#: Blocks of micro-batches, of which the last uses fewer.
+EARLY = st.sampled_from([("01", "0"), ("1", "01", "0"), ("01", "0", "1")])
+#: No micro-batch uses the second block.
+UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
+
+
+@requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
+@example(case=replace(SOME, dtype="float64", mesh=(2, 1)))
+@example(case=replace(SOME, dtype="float64", mesh=(2, 2), world_size=4, runs=("0", "01", "1")))
+@given(case=branched_micro_batches(**REPLICAS))
+def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Micro-batches that use different parameters of a group may be all-reduced with the last one alone."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/late-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
+@example(case=replace(SOME, param_dtype="bfloat16", reduce_dtype="float32"))
+@given(case=branched_micro_batches(**LOW))
+def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Where gradients that wait are in reduce_dtype, micro-batches may use different parameters of a group."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/early-parameters", *ADDING, Feature.MIXED_PRECISION, ranks=2)
+@example(case=replace(SOME, param_dtype="bfloat16", reduce_dtype="float32", runs=("01", "0")))
+@given(case=branched_micro_batches(runs=EARLY, **LOW))
+def test_parameters_may_be_used_before_the_last_micro_batch_alone(trial: Trial, case: BranchedMicroBatches) -> None:
+    """Gradients that wait in reduce_dtype are reduced, too, of parameters that the last micro-batch does not use."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/zeros", *ADDING, Feature.UNUSED_PARAMETERS, ranks=2)
+@example(case=replace(SOME, dtype="float64", **UNUSED))
+@given(case=branched_micro_batches(zeros=True))
+def test_what_no_micro_batch_uses_may_count_as_zero(trial: Trial, case: BranchedMicroBatches) -> None:
+    """With set_reduce_scatter_unused_params micro-batches may use some parameters alone; others have zeros at last."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/hsdp-zeros", *ADDING, Feature.UNUSED_PARAMETERS, Feature.HSDP, ranks=2)
+@example(case=replace(SOME, dtype="float64", mesh=(2, 1), **UNUSED))
+@given(case=branched_micro_batches(zeros=True, **REPLICAS))
+def test_zeros_are_all_reduced_with_partial_sums(trial: Trial, case: BranchedMicroBatches) -> None:
+    """The same on replicas of shards, of which the last micro-batch alone is all-reduced."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/low-zeros", *ADDING, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
+@example(case=replace(SOME, param_dtype="bfloat16", reduce_dtype="float32", **UNUSED))
+@given(case=branched_micro_batches(zeros=True, **LOW))
+def test_zeros_go_with_gradients_that_wait_in_reduce_dtype(trial: Trial, case: BranchedMicroBatches) -> None:
+    """The same where gradients that wait are in reduce_dtype, and those that come are not."""
+    follows(trial, play, expected(case))
 
 
 @requirement("branches/by-turns", Feature.FULLY_SHARD, ranks=2)

@@ -19,6 +19,7 @@ from suites.gradients.reductions import (
     dividing,
     factor_cases,
     large_cases,
+    put_off,
     replicated_factor_cases,
 )
 from suites.kit import expected_collectives as wire
@@ -56,6 +57,14 @@ def test_a_factor_divides_the_sum_of_one_group(trial: Trial, case: TrainingCase)
 @given(case=replicated_factor_cases(2))
 def test_a_factor_divides_the_sum_over_all_replicas(trial: Trial, case: TrainingCase) -> None:
     """On replicas of shards the sum that a factor divides is that over all ranks."""
+    follows(trial, play, expected(case))
+
+
+@requirement("reduction/divide-factor-partial", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, ranks=2)
+@example(case=put_off(replace(SQUARE, acts=dividing({"root": 2.0}))))
+@given(case=replicated_factor_cases(2).map(put_off))
+def test_a_factor_divides_partial_sums_once(trial: Trial, case: TrainingCase) -> None:
+    """A factor divides once each what waits to be all-reduced, and what comes with the last micro-batch."""
     follows(trial, play, expected(case))
 
 
