@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
@@ -21,6 +22,20 @@ class Twice(Blocks):
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""
         return self.blocks[0](super().forward(x))
+
+
+class Recalled(Blocks):
+    """All blocks but the last run again in backward, together."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return self.blocks[-1](checkpoint(self.before, x, use_reentrant=False))
+
+    def before(self, x: Tensor) -> Any:
+        """What comes before the last block."""
+        for block in list(self.blocks)[:-1]:
+            x = block(x)
+        return x
 
 
 def encode(net: Blocks, x: Tensor, *, scale: int = 1) -> Any:
@@ -146,6 +161,7 @@ CHILD_TRIED = replace(CHILD_ALONE, actions=("forward", "backward", "forward"))
 TWO_FORWARDS = Route(actions=TWO)
 TWO_FORWARDS_AGAIN = replace(TWO_FORWARDS, recomputed=None)
 TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
+UNNEEDED = Route(net=Recalled, actions=("set unshard_in_backward False in blocks.0", "forward", "backward"))
 METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)

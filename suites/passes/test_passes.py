@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hypothesis import example
+
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.trial.refusals import ERRORS, TYPE_ERRORS
@@ -107,6 +109,14 @@ def test_one_net_may_learn_through_another_that_learns_meanwhile(trial: Trial, c
 def test_gathering_ahead_changes_no_result(trial: Trial, case: HowCase) -> None:
     """Whatever modules prefetch in forward and backward, the results are the unsharded model's."""
     follows(trial, case, routes.AHEAD)
+
+
+@requirement("passes/recalled", SHARDED, Feature.UNSHARD_IN_BACKWARD, ranks=2)
+@example(case=TrainingCase(2, Stack(3, ("linear",) * 3), (0,), "float64", True, reshard_after_forward=True))
+@given(case=pass_cases(blocks=3, plain=True, plan=(0,)))
+def test_what_backward_need_not_gather_may_run_again_in_it(trial: Trial, case: TrainingCase) -> None:
+    """After set_unshard_in_backward(False) a module that runs again in backward is gathered for that."""
+    follows(trial, case, routes.UNNEEDED)
 
 
 @requirement("passes/optimizers", SHARDED, ranks=2)
