@@ -18,6 +18,7 @@ from suites.oracle.judging import finds
 from suites.parameters import registration
 from suites.parameters.registration import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
+from suites.passes.pass_routes import PICTURES
 from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
 
@@ -149,6 +150,13 @@ def test_a_net_may_be_converted_and_converted_back_between_steps(trial: Trial, c
 def test_a_net_may_be_converted_between_steps(trial: Trial, case: DtypeCase) -> None:
     """Between steps a sharded net may be converted to another dtype, and trains on in that as the unsharded does."""
     follows(trial, case, registration.CONVERTED)
+
+
+@requirement("registration/memory-format", SHARDED, Feature.CONVERSION, level="should", ranks=2)
+@given(case=pass_cases(plain=True, dim=2, plan=(0,), world_size=2, steps=2))
+def test_a_sharded_net_may_have_another_memory_format(trial: Trial, case: TrainingCase) -> None:
+    """After to(memory_format=channels_last) a sharded net trains as the unsharded one does."""
+    follows(trial, case, PICTURES)
 
 
 @requirement("registration/converted-under-policy", SHARDED, Feature.CONVERSION, Feature.MIXED_PRECISION, ranks=2)

@@ -24,6 +24,28 @@ class Twice(Blocks):
         return self.blocks[0](super().forward(x))
 
 
+class Pictures(Blocks):
+    """A convolution, whose weight is not a row after the other once it is in another memory format; and its mean."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks = nn.ModuleList([nn.Conv2d(stack.dim, stack.dim, 2, padding=1, bias=False), *self.blocks[1:]])
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        first, *others = self.blocks
+        x = first(x[..., None, None]).sum((-2, -1))
+        for block in others:
+            x = block(x)
+        return x
+
+
+def in_channels_last(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Sharding by plan; then all is laid out anew."""
+    shard_by_plan(implementation, case, net, **options)
+    net.to(memory_format=torch.channels_last)
+
+
 class Recalled(Blocks):
     """All blocks but the last run again in backward, together."""
 
@@ -161,6 +183,7 @@ CHILD_TRIED = replace(CHILD_ALONE, actions=("forward", "backward", "forward"))
 TWO_FORWARDS = Route(actions=TWO)
 TWO_FORWARDS_AGAIN = replace(TWO_FORWARDS, recomputed=None)
 TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
+PICTURES = Route(net=Pictures, spread=in_channels_last)
 UNNEEDED = Route(net=Recalled, actions=("set unshard_in_backward False in blocks.0", "forward", "backward"))
 METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
 NO_INPUTS = Route(net=Source, run=from_nothing)

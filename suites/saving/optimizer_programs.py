@@ -126,7 +126,7 @@ def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
 
 
 def grouped(net: OnRank, rate: float, initial: float) -> torch.optim.Optimizer:
-    """An optimizer of the first weight, of all else at half the rate, and of an empty group; with an entry in each.
+    """An optimizer of the first weight, of all else at half the rate, and of nothing at a quarter; an entry in each.
 
     The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
@@ -134,7 +134,7 @@ def grouped(net: OnRank, rate: float, initial: float) -> torch.optim.Optimizer:
     groups: list[Facts] = [
         {"params": [first], "lr": rate},
         {"params": rest, "lr": rate / 2},
-        {"params": [], "lr": rate},
+        {"params": [], "lr": rate / 4},
     ]
     return make_optimizer(net.case.optimizer, [{**group, "initial_lr": initial} for group in groups])
 
@@ -146,8 +146,9 @@ def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
 
 
 def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
-    """Ask for the state of an optimizer that has never stepped."""
+    """Ask for the state of an optimizer of several groups that has never stepped."""
     net = OnRank(rank, case)
+    net.optimizer = grouped(net, RATE, initial=0.25)
     state = net.state()["optimizer"]
     moments = {
         name: {key: value for key, value in found.items() if key != "step"}
@@ -159,4 +160,5 @@ def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
         "moments": moments,
         "strays": strays(net.net, state),
         "with gradients": gradients,
+        "rates": [group["lr"] for group in net.optimizer.param_groups],
     }

@@ -18,7 +18,7 @@ from suites.kit.strategies import costly, each, examples_first, given, world_siz
 from suites.oracle.expected import Expected
 from suites.oracle.judging import finds, follows
 from suites.saving import optimizer_programs as programs
-from suites.saving.chains import ChainNet, CheckpointCase, Layout
+from suites.saving.chains import RATE, ChainNet, CheckpointCase, Layout
 from suites.saving.checkpoint_strategies import checkpoint_cases, either_way, layouts
 from suites.saving.optimizer_states import PLANS, KeptCase, UnshardedUnits
 
@@ -200,7 +200,7 @@ def test_frozen_parameters_can_be_left_out(trial: Trial, case: CheckpointCase) -
 @costly()
 @given(case=HERE)
 def test_an_optimizer_that_never_stepped_keeps_zeros(trial: Trial, case: CheckpointCase) -> None:
-    """Asked for before any step, an optimizer's state is zeros laid out as its parameters, and these do not change."""
+    """Asked for before any step, its state is zeros laid out as parameters; these, and rates, do not change."""
 
     def wanted(number: int) -> Any:
         held = case.held(number)
@@ -208,7 +208,8 @@ def test_an_optimizer_that_never_stepped_keeps_zeros(trial: Trial, case: Checkpo
             name: {key: torch.zeros_like(value) for key, value in entries.items() if key != "step"}
             for name, entries in held["optimizer"].items()
         }
-        return {"net": held["net"], "moments": zeros, "strays": [], "with gradients": []}
+        rates = [RATE, RATE / 2, RATE / 4]
+        return {"net": held["net"], "moments": zeros, "strays": [], "with gradients": [], "rates": rates}
 
     finds(trial, programs.never_stepped, case, wanted)
 
