@@ -24,7 +24,7 @@ from suites.kit.programs import apply, data_mesh, layouts, train, whole_mesh
 from suites.kit.strategies import costly, given, world_sizes
 from suites.oracle.judging import finds, trains
 from suites.oracle.layout import shard
-from suites.parameters.empties import EmptyCase, empty_cases
+from suites.parameters.empties import EMPTY_ROWS, NO_ROWS, EmptyCase, empty_cases
 
 #: Two ranks each way, which do not divide the rows of one MLP; and the least that has something to put together.
 UNEVEN = ParallelCase(4, Stack(5, ("mlp",), multiplier=1), mesh=(2, 2))
@@ -131,23 +131,19 @@ def beside_nothing(rank: Rank, case: EmptyCase, *facts: str) -> dict[str, Any]:
     return layouts(apply(rank, case, case.build()), data_mesh(rank, case), *facts)
 
 
-#: What is asked without putting anything together, which DTensor itself may not do where another dim is empty.
-AT_REST = (*SPREAD, "size", "stride", "local")
-
-
 @requirement("sharding/zero-elements-layout", Feature.FULLY_SHARD, level="should", ranks=2)
 @costly()
 @example(case=EMPTY)
-@given(case=empty_cases())
-def test_a_parameter_without_elements_lies_as_any_other(trial: Trial, case: EmptyCase) -> None:
-    """A parameter of no elements is sharded as any other: it keeps its size and stride, and ranks have empty parts."""
-    finds(trial, beside_nothing, case, lambda number: case.layouts(number, *AT_REST), *AT_REST)
+@given(case=empty_cases(*NO_ROWS))
+def test_a_parameter_without_rows_lies_as_any_other(trial: Trial, case: EmptyCase) -> None:
+    """A parameter of no rows is sharded as any other: it keeps its size and stride, and ranks have empty parts."""
+    finds(trial, beside_nothing, case, case.layouts)
 
 
 @requirement("sharding/zero-elements", Feature.FULLY_SHARD, level="should", ranks=2)
 @costly()
 @example(case=EMPTY)
-@given(case=empty_cases())
+@given(case=empty_cases(*NO_ROWS, *EMPTY_ROWS))
 def test_a_parameter_without_elements_is_sharded_as_any_other(trial: Trial, case: EmptyCase) -> None:
     """A net with a parameter of no elements trains as unsharded: it and its gradient keep their other dims."""
     trains(trial, train, case)
