@@ -195,7 +195,7 @@ def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationC
 
 
 #: Gradients of a first pass, which a user keeps, as one does who combines those of several tasks.
-STASHED = (*PASS, "stash", *PASS, "step", "drop", *PASS)
+STASHED = (*PASS, "stash", *PASS, "drop", *PASS)
 
 
 @requirement("accumulation/stashed", Feature.FULLY_SHARD, ranks=2)
