@@ -12,7 +12,7 @@ from torch import nn
 
 from reference_models.fsdp.modules.state import own_state
 from tests.mutants import name_of
-from tests.mutants.hooking import each_gradient_once, instead, outputs
+from tests.mutants.hooking import each_gradient_once, instead, outputs, sharded
 from tests.mutants.making import called_otherwise, inside, modules_of, mutant, right
 from tests.mutants.state.reference_chapter import of_the_reference
 
@@ -136,10 +136,19 @@ def multiplies_the_last(group: Any, reduce: Callable[..., None], gradients: dict
     reduce({parameter: gradient * (factor or 1.0) for parameter, gradient in gradients.items()}, queue)
 
 
-def is_off_where_strided(module: Any, output: Any) -> Any:
-    """Modules of which a part is in another memory format give twice what they should."""
-    parts = [parameter.sharded.to_local() for group in own_state(module).groups for parameter in group.parameters]
-    return output if all(part.is_contiguous() for part in parts) else output * 2
+def is_off_once_strided(module: Any) -> None:
+    """A module that is laid out in another memory format gives twice what it should."""
+    instead("_apply", notes_formats)(module)
+    outputs(lambda module, output: output * 2 if "is_strided" in vars(module) else output)(module)
+
+
+def notes_formats(module: Any, apply: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Remembers that a part has been laid out otherwise."""
+    result = apply(*args, **options)
+    parts = [parameter.to_local() for parameter in sharded(module)]
+    if not all(part.is_contiguous() for part in parts):
+        vars(module)["is_strided"] = True
+    return result
 
 
 def swaps_rates(module: Any, optimizer: Any, **options: Any) -> Any:
@@ -171,7 +180,7 @@ leaves_others_waiting = of_the_reference(
 divides_partial_sums_alone = of_the_reference(
     "reduction/divide-factor-partial", in_groups("_start_reduction", multiplies_the_last)
 )
-knows_one_format = of_the_reference("registration/memory-format", outputs(is_off_where_strided))
+knows_one_format = of_the_reference("registration/memory-format", is_off_once_strided)
 asks_by_a_step = replace(
     right,
     name=name_of("optimizer-state/never-stepped"),
