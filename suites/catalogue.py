@@ -26,8 +26,8 @@ from suites.seeds import SEEDS
 
 _LIFE = """
 collectives arguments refusals sharding grouping registration meta lazy-init entry parity generated passes autograd
-partial-groups reshard prefetch communication events memory overlap stress reduction accumulation branches precision
-offload parameters clipping hsdp tensor-parallel parameter-mesh spmd-mesh extensions replicate checkpoint composition
+partial-groups reshard prefetch communication events memory overlap stress reduction accumulation precision offload
+parameters clipping hsdp tensor-parallel parameter-mesh spmd-mesh extensions replicate checkpoint composition
 state-dict optimizer-state distributed-checkpoint state-matrix scripts interactions
 """
 #: The chapters in the order of a model's life.

@@ -1,4 +1,4 @@
-"""Branches: micro-batches that each are reduced, and ranks, may use different parameters of a group."""
+"""Gradient accumulation where micro-batches, or ranks, use different parameters of a group."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_zeros_go_with_gradients_that_wait_in_reduce_dtype(trial: Trial, case: B
     follows(trial, play, expected(case))
 
 
-@requirement("branches/by-turns", Feature.FULLY_SHARD, ranks=2)
+@requirement("accumulation/by-turns", Feature.FULLY_SHARD, ranks=2)
 @example(case=replace(SOME, dtype="float64", runs=OTHER, reduced=True))
 @given(case=branched_micro_batches(reduced=True))
 def test_micro_batches_that_are_reduced_may_use_different_parameters(trial: Trial, case: BranchedMicroBatches) -> None:
@@ -88,14 +88,14 @@ def test_micro_batches_that_are_reduced_may_use_different_parameters(trial: Tria
     follows(trial, play, expected(case))
 
 
-@requirement("branches/by-turns-hsdp", Feature.FULLY_SHARD, Feature.HSDP, ranks=2)
+@requirement("accumulation/by-turns-hsdp", Feature.FULLY_SHARD, Feature.HSDP, ranks=2)
 @given(case=branched_micro_batches(reduced=True, **REPLICAS))
 def test_replicas_may_use_different_parameters_by_turns(trial: Trial, case: BranchedMicroBatches) -> None:
     """The same on replicas of shards."""
     follows(trial, play, expected(case))
 
 
-@requirement("branches/zeros-by-rank", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
+@requirement("accumulation/zeros-by-rank", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
 @each(BY_RANK, param_dtype=(None, "bfloat16"))
 @given(case=branched_micro_batches(zeros=True, by_rank=True, dtype="float32", pairs=FEW))
 def test_ranks_may_use_different_parameters(trial: Trial, case: BranchedMicroBatches) -> None:
@@ -103,7 +103,7 @@ def test_ranks_may_use_different_parameters(trial: Trial, case: BranchedMicroBat
     follows(trial, play, expected(case))
 
 
-@requirement("branches/zeros-of-modules", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, ranks=2)
+@requirement("accumulation/zeros-of-modules", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, ranks=2)
 @example(case=replace(BY_RANK, runs=OTHER, sharded=(0, 1)))
 @given(case=branched_micro_batches(zeros=True, by_rank=True, runs=st.just(OTHER), sharded=(0, 1)))
 def test_ranks_may_leave_out_what_a_sharded_module_gives(trial: Trial, case: BranchedMicroBatches) -> None:

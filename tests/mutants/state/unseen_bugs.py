@@ -170,12 +170,12 @@ registers_methods_of_classes = replace(
     right, name=name_of("passes/forward-methods"), register_forward_method=registers_the_classes
 )
 loses_what_is_frozen = of_the_reference("accumulation/frozen-meanwhile", in_groups("_take_gradients", of_what_trains))
-replaces_by_turns = of_the_reference("branches/by-turns", in_groups("receive", adds_where_the_first_does))
+replaces_by_turns = of_the_reference("accumulation/by-turns", in_groups("receive", adds_where_the_first_does))
 is_wide_where_unused = of_the_reference(
-    "branches/zeros-by-rank", in_groups("_start_reduction", reduces_in_another_dtype)
+    "accumulation/zeros-by-rank", in_groups("_start_reduction", reduces_in_another_dtype)
 )
 leaves_others_waiting = of_the_reference(
-    "branches/zeros-of-modules", in_groups("_start_reduction", reduces_what_it_has)
+    "accumulation/zeros-of-modules", in_groups("_start_reduction", reduces_what_it_has)
 )
 divides_partial_sums_alone = of_the_reference(
     "reduction/divide-factor-partial", in_groups("_start_reduction", multiplies_the_last)

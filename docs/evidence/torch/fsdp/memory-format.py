@@ -1,4 +1,4 @@
-"""A sharded net cannot be laid out in another memory format (torch 2.13.0).
+"""A sharded net cannot be laid out in another memory format (torch 2.13.0 to 2.15.0).
 
 Run: python docs/evidence/torch/fsdp/memory-format.py
 Expected: 4.0 from both ranks. Got: RuntimeError, "view size is not compatible with input tensor's size and stride".
