@@ -95,7 +95,9 @@ def test_replicas_may_use_different_parameters_by_turns(trial: Trial, case: Bran
     follows(trial, play, expected(case))
 
 
-@requirement("accumulation/zeros-by-rank", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2)
+@requirement(
+    "accumulation/zeros-by-rank", Feature.FULLY_SHARD, Feature.UNUSED_PARAMETERS, Feature.MIXED_PRECISION, ranks=2
+)
 @each(BY_RANK, param_dtype=(None, "bfloat16"))
 @given(case=branched_micro_batches(zeros=True, by_rank=True, dtype="float32", pairs=FEW))
 def test_ranks_may_use_different_parameters(trial: Trial, case: BranchedMicroBatches) -> None:
