@@ -89,6 +89,7 @@ def test_micro_batches_that_are_reduced_may_use_different_parameters(trial: Tria
 
 
 @requirement("accumulation/by-turns-hsdp", Feature.FULLY_SHARD, Feature.HSDP, ranks=2)
+@example(case=replace(SOME, dtype="float64", mesh=(2, 1), runs=OTHER, reduced=True))
 @given(case=branched_micro_batches(reduced=True, **REPLICAS))
 def test_replicas_may_use_different_parameters_by_turns(trial: Trial, case: BranchedMicroBatches) -> None:
     """The same on replicas of shards."""

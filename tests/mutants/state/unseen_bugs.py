@@ -117,6 +117,13 @@ def adds_where_the_first_does(group: Any, receive: Callable[[Any], None], reduct
     receive(reduction)
 
 
+def on_replicas(other: Callable[..., None]) -> Callable[..., None]:
+    """The same, of groups that have replicas."""
+    return lambda group, right, reduction: (
+        right(reduction) if group.mesh.replicate.group is None else other(group, right, reduction)
+    )
+
+
 def reduces_in_another_dtype(group: Any, reduce: Callable[..., None], gradients: dict[Any, Any], queue: Any) -> None:
     """A rank that has no gradient of a parameter reduces in the parameter's dtype."""
     if len(gradients) < len(group.parameters) and not group.precision.reduce_dtype:
@@ -171,6 +178,9 @@ registers_methods_of_classes = replace(
 )
 loses_what_is_frozen = of_the_reference("accumulation/frozen-meanwhile", in_groups("_take_gradients", of_what_trains))
 replaces_by_turns = of_the_reference("accumulation/by-turns", in_groups("receive", adds_where_the_first_does))
+replaces_by_turns_on_replicas = of_the_reference(
+    "accumulation/by-turns-hsdp", in_groups("receive", on_replicas(adds_where_the_first_does))
+)
 is_wide_where_unused = of_the_reference(
     "accumulation/zeros-by-rank", in_groups("_start_reduction", reduces_in_another_dtype)
 )
@@ -186,3 +196,6 @@ asks_by_a_step = replace(
     name=name_of("optimizer-state/never-stepped"),
     state_dicts=replace(right.state_dicts, get_optimizer_state_dict=swaps_rates),
 )
+
+#: Ranks that do not agree wait for each other, or send what others do not expect.
+RAISES = ("is_wide_where_unused", "leaves_others_waiting")
