@@ -33,8 +33,8 @@ class BranchedMicroBatches(PrecisionCase):
 
     On replicas all-reduces wait for the last one, elsewhere all reductions do. With ``zeros_for_unused`` what no
     micro-batch goes through has gradients, too. With ``by_rank`` there is one micro-batch, and each rank has a run of
-    its own; blocks that are groups of their own run on all ranks then, on inputs that need a gradient. If they are
-    ``reduced``, all micro-batches are.
+    its own; blocks that are groups of their own run on all ranks then, on inputs that need a gradient. With
+    ``reduced`` every micro-batch is reduced.
     """
 
     runs: tuple[str, ...] = ("0", "1")

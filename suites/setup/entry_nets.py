@@ -135,7 +135,7 @@ def namesakes() -> nn.Sequential:
 
 
 def outputs_of_namesakes(rank: Rank, case: PlainCase) -> Tensor:
-    """What they give for ones, each sharded by itself."""
+    """What they give for ones, each a group of its own."""
     net: Any = namesakes()
     for module in (*net, net):
         sharder(rank)(module)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from harness.vendor import Implementation
 from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient, instead
 from tests.mutants.making import mutant, reduced_then, right
@@ -27,6 +28,12 @@ Change = Callable[[Any], None]
 def in_units(change: Change) -> Change:
     """Change the units alone."""
     return lambda module: change(module) if type(module).__name__.endswith("Unit") else None
+
+
+def asked_otherwise(requirement: str, get_optimizer_state_dict: Callable[..., Any]) -> Implementation:
+    """torch's implementation with another ``get_optimizer_state_dict``."""
+    states = replace(right.state_dicts, get_optimizer_state_dict=get_optimizer_state_dict)
+    return replace(right, name=name_of(requirement), state_dicts=states)
 
 
 #: Its gradients are twice what they should be, which Adam's step does not show but what it keeps does.
@@ -91,11 +98,7 @@ drops_the_last_of_groups = mutant("optimizer-state/groups", freezes_the_last)
 #: Sharded parameters take gradients, though they were frozen before.
 forgets_what_is_frozen = mutant("optimizer-state/frozen", lambda module: module.requires_grad_(True))
 starts_with_gradients = mutant("optimizer-state/never-stepped", has_gradients)
-forgets_outer_names = replace(
-    right,
-    name=name_of("optimizer-state/by-name"),
-    state_dicts=replace(right.state_dicts, get_optimizer_state_dict=named_within_their_units),
-)
+forgets_outer_names = asked_otherwise("optimizer-state/by-name", named_within_their_units)
 
 IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
 #: A net in units is trained there, too; and what needs gradients needs the same once it is sharded.

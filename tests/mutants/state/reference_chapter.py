@@ -29,6 +29,16 @@ def of_the_reference(requirement: str, after: Callable[[Any], None]) -> Implemen
     return given(requirement, change, of=right)
 
 
+def in_groups(method: str, other: Callable[..., Any]) -> Callable[[Any], None]:
+    """A change to each module: ``other(group, right, *args)`` takes the place of a method of its groups."""
+
+    def change(module: Any) -> None:
+        for group in own_state(module).groups:
+            setattr(group, method, partial(other, group, getattr(group, method)))
+
+    return change
+
+
 @torch.no_grad()
 def _lose(module: Any) -> None:
     for parameter in module.parameters(recurse=False):
@@ -42,12 +52,6 @@ def has_no_empty_gradients(module: Any) -> None:
     for parameter in module.parameters():
         if not parameter.numel():
             parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
-
-
-def keeps_two_dtypes(module: Any) -> None:
-    """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
-    for group in own_state(module).groups:
-        group._start_reduction = partial(_of_one_dtype, group._start_reduction)
 
 
 def adds_parts_up_at_once(module: Any) -> None:
@@ -81,13 +85,8 @@ def _of_this_rank(group: Any, parameter: Any, take: Callable[[], Any]) -> Any:
     return take()
 
 
-def reduces_what_is_new_alone(module: Any) -> None:
+def with_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
     """What waits is reduced with the new gradient of the same parameter, or lost."""
-    for group in own_state(module).groups:
-        group._take_gradients = partial(_with_new_ones, group, group._take_gradients)
-
-
-def _with_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
     new = [p for p in group.parameters if p.unsharded is not None and p.unsharded.grad is not None]
     return {p: gradient for p, gradient in take().items() if p in new or not group.options.reduces}
 
@@ -100,11 +99,7 @@ def keeping(field: str, method: str) -> Callable[[Any], None]:
         right()
         setattr(group, field, kept)
 
-    def change(module: Any) -> None:
-        for group in own_state(module).groups:
-            setattr(group, method, partial(over, group, getattr(group, method)))
-
-    return change
+    return in_groups(method, over)
 
 
 def forgets_layers(module: Any) -> None:
@@ -121,13 +116,8 @@ def asks_once_for_hooks(module: Any) -> None:
             parameter.find_extension = lambda: None
 
 
-def fills_in_param_dtype(module: Any) -> None:
+def beside_zeros(group: Any, reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
     """Zeros for what is unused are in param_dtype, and not brought together with what waits in reduce_dtype."""
-    for group in own_state(module).groups:
-        group._start_reduction = partial(_beside_zeros, group, group._start_reduction)
-
-
-def _beside_zeros(group: Any, reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
     unused = [p for p in group.parameters if p not in gradients and group.options.reduces_unused]
     kinds, low = {gradient.dtype for gradient in gradients.values()}, group.precision.param_dtype
     if unused and low and kinds - {low}:
@@ -135,7 +125,8 @@ def _beside_zeros(group: Any, reduce: Callable[..., None], gradients: Any, queue
     reduce(gradients, queue)
 
 
-def _of_one_dtype(reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
+def of_one_dtype(group: Any, reduce: Callable[..., None], gradients: Any, queue: Any) -> None:
+    """What waits is in reduce_dtype, what is new in param_dtype, and they are not brought together."""
     if len({gradient.dtype for gradient in gradients.values()}) > 1:
         raise AssertionError("expected gradients of one dtype")
     reduce(gradients, queue)
@@ -180,12 +171,14 @@ doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_b
 has_hooks_for_good = of_the_reference("extensions/dropped", asks_once_for_hooks)
 sums_tp_in_param_dtype = of_the_reference("tensor-parallel/reduce-dtype", adds_parts_up_at_once)
 sums_no_tp_while_quiet = of_the_reference("tensor-parallel/accumulation", takes_parts_while_quiet)
-loses_what_is_not_used_last = of_the_reference("accumulation/early-parameters", reduces_what_is_new_alone)
+loses_what_is_not_used_last = of_the_reference(
+    "accumulation/early-parameters", in_groups("_take_gradients", with_new_ones)
+)
 resets_nothing_that_waits = of_the_reference("accumulation/reset", keeping("_accumulated", "forget"))
 resets_no_partial_sums = of_the_reference("accumulation/hsdp-reset", keeping("_partial", "forget"))
 keeps_old_rows = of_the_reference("scripts/to-group", keeping("_kept", "reshard"))
 layers_stay_full = of_the_reference("state-dict/after-forward", forgets_layers)
-mixes_dtypes = of_the_reference("accumulation/late-parameters", keeps_two_dtypes)
-fills_with_another_dtype = of_the_reference("accumulation/low-zeros", fills_in_param_dtype)
+mixes_dtypes = of_the_reference("accumulation/late-parameters", in_groups("_start_reduction", of_one_dtype))
+fills_with_another_dtype = of_the_reference("accumulation/low-zeros", in_groups("_start_reduction", beside_zeros))
 
 RAISES = ("has_hooks_for_good", "mixes_dtypes", "fills_with_another_dtype")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from reference_models.fsdp.modules.state import own_state
 from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient_once, instead, outputs, sharded
 from tests.mutants.making import called_otherwise, inside, modules_of, mutant, right
-from tests.mutants.state.reference_chapter import of_the_reference
+from tests.mutants.state.optimizer_state import asked_otherwise
+from tests.mutants.state.reference_chapter import in_groups, of_the_reference
 
 #: The graph that goes backward, or none.
 graph_task = torch._C._current_graph_task_id
@@ -74,7 +73,7 @@ def is_off_in_backward(module: Any, output: Any) -> Any:
 
 
 def is_off_where_not_needed(module: Any) -> None:
-    """Both."""
+    """Gives twice what it should where it runs again in a backward that was told not to gather it."""
     instead("set_unshard_in_backward", is_told)(module)
     outputs(is_off_in_backward)(module)
 
@@ -92,16 +91,6 @@ def registers_the_classes(module: nn.Module, name: str) -> None:
     """The method of a module's class is registered, whatever the module has of its own."""
     vars(module).pop(name, None)
     right.register_forward_method(module, name)
-
-
-def in_groups(method: str, other: Callable[..., Any]) -> Callable[[Any], None]:
-    """A change to each module: ``other(group, right, *args)`` takes the place of a method of its groups."""
-
-    def change(module: Any) -> None:
-        for group in own_state(module).groups:
-            setattr(group, method, partial(other, group, getattr(group, method)))
-
-    return change
 
 
 def of_what_trains(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
@@ -191,11 +180,7 @@ divides_partial_sums_alone = of_the_reference(
     "reduction/divide-factor-partial", in_groups("_start_reduction", multiplies_the_last)
 )
 knows_one_format = of_the_reference("registration/memory-format", is_off_once_strided)
-asks_by_a_step = replace(
-    right,
-    name=name_of("optimizer-state/never-stepped"),
-    state_dicts=replace(right.state_dicts, get_optimizer_state_dict=swaps_rates),
-)
+asks_by_a_step = asked_otherwise("optimizer-state/never-stepped", swaps_rates)
 
 #: Ranks that do not agree wait for each other, or send what others do not expect.
 RAISES = ("is_wide_where_unused", "leaves_others_waiting")
