@@ -7,11 +7,13 @@ written beside an output shows. FSDP itself does not run here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore
 
 from harness.collective_trace.torch_names import all_gather, premultiplied_sum, reduce_scatter
 from harness.worlds.rank import Rank
@@ -123,6 +125,21 @@ def tried(rank: Rank, case: CollectiveCase) -> list[Any]:
 def performed_twice(rank: Rank, case: CollectiveCase) -> list[list[Memory]]:
     """Everything, and then everything again from the same numbers."""
     return [performed(rank, case), performed(rank, case)]
+
+
+def after_restarts(rank: Rank, case: CollectiveCase, path: str) -> list[list[Memory]]:
+    """Everything among all ranks, and again among fewer and fewer, each time with a process group begun anew."""
+    done = []
+    for size in range(case.world_size, 0, -1):
+        dist.destroy_process_group()
+        rank.forget_groups()
+        if rank.number >= size:
+            break
+        store = FileStore(f"{path}/{size}", size)
+        dist.init_process_group(rank.backend.process_group, store=store, rank=rank.number, world_size=size)
+        done.append(performed(rank, replace(case, world_size=size)))
+        dist.barrier()
+    return done
 
 
 def in_the_same_memory(rank: Rank, case: CollectiveCase) -> list[Memory]:

@@ -1,4 +1,4 @@
-"""What tools above a backend ask of it: barriers, objects as checkpoints send them, and the moves of a DTensor.
+"""What tools above a backend ask of it: barriers, rings, objects as checkpoints send them, and a DTensor's moves.
 
 A DTensor of rows [0 1 2] whose parts lie on two ranks as [0 1] and [2] is whole again on both as [0 1 2]; the sum of
 parts [1 2] and [3 4] is [4 6] on both, or [4] on one and [6] on the other.
@@ -20,7 +20,7 @@ from harness.data.case import Case
 from harness.data.comparison import Allowance
 from harness.worlds.rank import Rank
 from suites.collectives.collective_cases import Collective, CollectiveCase
-from suites.collectives.collective_strategies import groups_of, overlapping
+from suites.collectives.collective_strategies import SMALL, edges, groups_of, overlapping
 from suites.kit import tolerance
 from suites.kit.cases import draw, mixed
 from suites.kit.strategies import world_sizes
@@ -74,6 +74,57 @@ def wanted_marks(case: CollectiveCase, rank: int) -> list[list[str]]:
     """The marks of all ranks that meet."""
     all_ranks = [case.members(turn) for turn in range(len(case.calls))]
     return [[f"{turn}-{each}" for each in ranks] if rank in ranks else [] for turn, ranks in enumerate(all_ranks)]
+
+
+# Rings.
+
+
+@dataclass(frozen=True)
+class RingCase(Case):
+    """Each member of ``ranks`` has ``numel`` numbers for the next one, and other ones for the one before."""
+
+    world_size: int
+    ranks: tuple[int, ...]
+    numel: int
+    dtype: str = "float32"
+    seed: int = 0
+
+    def sent(self, member: int, step: int) -> Tensor:
+        """What a member has for the one that comes ``step`` after it."""
+        return draw((self.numel,), mixed(self.seed, member, step + 1), True).to(getattr(torch, self.dtype))
+
+
+@st.composite
+def ring_cases(draw: st.DrawFn) -> RingCase:
+    """At least two of the ranks, with small parts or large ones."""
+    world_size = draw(world_sizes(2))
+    ranks = draw(st.sets(st.integers(0, world_size - 1), min_size=2).map(sorted).map(tuple))
+    dtype = draw(st.sampled_from(["float32", "bfloat16", "int64"]))
+    return RingCase(world_size, ranks, draw(SMALL | edges()), dtype, draw(st.integers(0, 2**16)))
+
+
+def around(rank: Rank, case: RingCase) -> list[Tensor]:
+    """Send to both neighbours and receive from both, all at once, as rings of context parallelism do."""
+    group = rank.group(case.ranks)
+    if group is None:
+        return []
+    member, size = case.ranks.index(rank.number), len(case.ranks)
+    after, before = case.ranks[(member + 1) % size], case.ranks[member - 1]
+    sent = [case.sent(member, step).to(rank.device) for step in (1, -1)]
+    got = [torch.empty_like(each) for each in sent]
+    sends = [dist.P2POp(dist.isend, part, peer, group) for part, peer in zip(sent, (after, before), strict=True)]
+    receives = [dist.P2POp(dist.irecv, part, peer, group) for part, peer in zip(got, (before, after), strict=True)]
+    for work in dist.batch_isend_irecv([*sends, *receives]):
+        work.wait()
+    return [each.cpu() for each in got]
+
+
+def wanted_around(case: RingCase, rank: int) -> list[Tensor]:
+    """What each has for this one: the one before, and the one after."""
+    if rank not in case.ranks:
+        return []
+    member, size = case.ranks.index(rank), len(case.ranks)
+    return [case.sent((member - step) % size, step) for step in (1, -1)]
 
 
 # Objects.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hypothesis import example
@@ -14,7 +13,6 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.worlds.base import Program
 from suites.collectives import collective_programs as programs
-from suites.collectives import collective_users as users
 from suites.collectives.collective_cases import (
     EXCHANGES,
     FROM_ONE,
@@ -41,7 +39,6 @@ from suites.collectives.collective_strategies import (
     unusual,
 )
 from suites.kit.strategies import given
-from suites.oracle.judging import finds
 from suites.saving.checkpoint_strategies import directory
 
 ALL: tuple[Kind, ...] = (*GATHERS, *SCATTERS, "scatter", *IN_PLACE)
@@ -120,6 +117,15 @@ def test_averages_are_sums_divided_by_the_number_of_ranks(trial: Trial, case: Co
     is_right(trial, case)
 
 
+@requirement("collectives/infinite", ranks=2)
+@example(case=every(REDUCING, FLOATS, "SUM", "AVG", data="infinite"))
+@example(case=every(REDUCING, FLOATS, data="largest"))
+@given(case=collective_cases(REDUCING, FLOATS, op=st.sampled_from(["SUM", "AVG"]), data="infinite"))
+def test_what_overflows_is_infinite_on_every_rank(trial: Trial, case: CollectiveCase) -> None:
+    """Infinities, NaNs, and sums that are too large for the dtype arrive as such: loss scaling looks for them."""
+    is_right(trial, case)
+
+
 @requirement("collectives/premul-sum", ranks=2, limits=("premul_sum",))
 @example(case=CollectiveCase(2, tuple(replace(HALVES, kind=kind) for kind in REDUCING)))
 @given(
@@ -184,7 +190,7 @@ def test_work_that_was_waited_for_says_that_it_is_done(trial: Trial, case: Colle
 
 
 @requirement("collectives/sub-groups", ranks=2)
-@example(case=CollectiveCase(3, tuple(Collective(kind, 3) for kind in ALL), ((1, 2),)))
+@example(case=CollectiveCase(3, tuple(Collective(kind, 3, root=root) for kind in ALL for root in (0, 1)), ((1, 2),)))
 @given(case=collective_cases(ALL, FLOATS, groups=groups_of))
 def test_a_group_of_some_ranks_is_right_among_itself(trial: Trial, case: CollectiveCase) -> None:
     """Collectives in a group of some ranks, which need not include rank 0, are right by the places of ranks in it."""
@@ -198,27 +204,16 @@ def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: C
     is_right(trial, case, programs.in_flight)
 
 
-@requirement("collectives/barrier", ranks=2)
-@example(case=CollectiveCase(3, (Collective("barrier", 0),) * 2, ((1, 2),)))
-@given(case=users.barrier_cases())
-def test_nobody_leaves_a_barrier_before_everybody_came(trial: Trial, case: CollectiveCase) -> None:
-    """A barrier of a group, waited for at once or later, holds each rank until all ranks of the group have come."""
+@requirement("collectives/restarted", level="should", ranks=2, worlds=("processes",))
+@example(case=every(REDUCING, ["float32"], "AVG", data="multiples"))
+@given(case=collective_cases(ALL, FLOATS, most_calls=2, large=False))
+def test_fewer_ranks_may_begin_again(trial: Trial, case: CollectiveCase) -> None:
+    """Where ranks destroy their process group, and fewer begin another in the same processes, all is right there."""
     with directory() as path:
-        finds(trial, users.at_barriers, case, partial(users.wanted_marks, case), path)
-
-
-@requirement("collectives/objects", ranks=2)
-@given(case=users.object_cases())
-def test_objects_arrive_whole(trial: Trial, case: users.ObjectCase) -> None:
-    """Objects, which ranks have in different sizes, are gathered, broadcast and scattered whole, as checkpoints do."""
-    finds(trial, users.objects, case, partial(users.wanted_objects, case))
-
-
-@requirement("collectives/dtensor", ranks=2)
-@given(case=users.move_cases())
-def test_the_moves_of_a_dtensor_bring_the_right_parts(trial: Trial, case: users.MoveCase) -> None:
-    """A DTensor on the backend is spread, made whole, summed, averaged and cut another way as plain arithmetic says."""
-    finds(trial, users.moves, case, partial(users.wanted_moves, case), within=users.rounded_means(case))
+        for number, done in enumerate(trial.run(programs.after_restarts, case, path)):
+            for size, got in zip(range(case.world_size, 0, -1), done, strict=False):
+                for place in range(len(case.steps)):
+                    _agrees(trial, replace(case, world_size=size), place, number, got[place])
 
 
 @requirement("collectives/unusual", ranks=2)

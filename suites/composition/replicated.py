@@ -13,6 +13,7 @@ from torch import nn
 
 from harness.worlds.rank import Rank
 from suites.composition.compose import ComposedCase, spread_by
+from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
 from suites.kit.precision import PrecisionCase
 from suites.kit.programs import ShardedStack, data_mesh, policy_of
@@ -42,6 +43,14 @@ class Replicas(ShardedStack):
 def replicate(rank: Rank, net: nn.Module, **options: Any) -> Any:
     """Call the function that gives DTensors."""
     return rank.implementation.replicate_fsdp(net, **options)
+
+
+def sliced(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """What all modules but the last of a replicated sequence are, taken as a slice."""
+    net = replicate(rank, case.build(), mesh=rank.mesh())
+    part = net[:-1]
+    same = [one is other for one, other in zip(part, net, strict=False)]
+    return {"is a Sequential": isinstance(part, nn.Sequential), "same": same}
 
 
 def expected_layouts(case: ComposedCase) -> dict[str, Any]:

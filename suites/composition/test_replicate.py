@@ -24,8 +24,8 @@ from suites.composition.compose_strategies import (
     replicas,
     routes,
 )
-from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, wrong
-from suites.kit.cases import Stack
+from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, sliced, wrong
+from suites.kit.cases import Stack, TrainingCase
 from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import given
@@ -196,6 +196,13 @@ def test_replicas_communicate_gradients_and_nothing_else(trial: Trial, case: Com
         made, most = synchronised.pop("all_reduce", 0), len(case.calls)
         trial.holds(0 < made <= most, f"rank {number}: expected 1 to {most} all-reduces, but {made} were made")
         trial.agree(f"rank {number}, others and without sync", [synchronised, alone], [{}, {}])
+
+
+@requirement("replicate/slices", DTENSORS)
+def test_a_slice_of_a_replicated_sequential_is_a_sequential(trial: Trial) -> None:
+    """Slicing a replicated Sequential gives a Sequential of the same modules."""
+    case = TrainingCase(2, Stack(1, ("linear", "mlp", "linear")))
+    finds(trial, sliced, case, {"is a Sequential": True, "same": [True, True]})
 
 
 @requirement("replicate/refuses-meshes", DTENSORS)

@@ -32,9 +32,10 @@ class AccumulationCase(TrainingCase):
     """Steps of some micro-batches each, of which only the last is reduced as usual.
 
     ``quiet`` says whose reductions are off until then: "all", by one call on the root; "root", the root's own only;
-    "some", those of the block that was sharded first; "replicas", those among replicas; or "none". "gathered" is "all",
-    and what is gathered stays so until then; with "pipeline" each forward is ahead of a backward besides. With
-    "finalized" no micro-batch is reduced: that is left to an act of its own, which may be waited for ``later``.
+    "some", those of the block that was sharded first; "replicas", those among replicas; "scattered", the same, but then
+    all are turned on; or "none". "gathered" is "all", and what is gathered stays so until then; with "pipeline" each
+    forward is ahead of a backward besides. With "finalized" no micro-batch is reduced: that is left to an act of its
+    own, which may be waited for ``later``.
     ``kept`` says for each step, in turn, whether gradients are zeroed after it, rather than dropped.
     """
 
@@ -63,7 +64,9 @@ class AccumulationCase(TrainingCase):
 
     def passes(self) -> tuple[str, ...]:
         """The micro-batches of a step, with what is switched off for all but the last backward."""
-        off, on = [f"defer {each}" for each in self.switched()], [f"resume {each}" for each in self.switched()]
+        settings = self.switched()
+        off = [f"defer {each}" for each in settings]
+        on = [f"resume {each}" for each in (["gradient_sync"] if self.quiet == "scattered" else settings)]
         if self.quiet in ("gathered", "pipeline", "finalized"):
             off, on = [*off, "set reshard_after_backward False"], [*on, "set reshard_after_backward True"]
         if self.quiet == "finalized":
@@ -77,8 +80,10 @@ class AccumulationCase(TrainingCase):
         """The settings that keep gradients from being reduced."""
         if self.quiet == "some":
             return [f"gradient_sync in {self.sharded[0]}"]
-        others = {"none": [], "root": ["gradient_sync in root"], "replicas": ["all_reduce"]}
-        return {**others, "pipeline": ["last", "gradient_sync"]}.get(self.quiet, ["gradient_sync"])
+        if self.quiet in ("replicas", "scattered"):
+            return ["all_reduce"]
+        others = {"none": [], "root": ["gradient_sync in root"], "pipeline": ["last", "gradient_sync"]}
+        return others.get(self.quiet, ["gradient_sync"])
 
 
 @st.composite

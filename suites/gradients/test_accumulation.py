@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,14 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""
     adds_up(trial, replace(case, quiet="replicas"))
+
+
+@requirement("accumulation/hsdp-resumed", *ADDING, Feature.HSDP, ranks=2)
+@examples(replace(RICH, mesh=mesh, world_size=math.prod(mesh), quiet="scattered") for mesh in ((2, 1), (2, 2)))
+@given(case=accumulation_cases("scattered", **REPLICAS))
+def test_gradient_sync_turns_on_what_was_turned_off_alone(trial: Trial, case: AccumulationCase) -> None:
+    """After set_requires_all_reduce(False), set_requires_gradient_sync(True) has replicas reduce all that waits."""
+    adds_up(trial, case)
 
 
 @requirement("accumulation/gathers-once", *ADDING, ranks=2)

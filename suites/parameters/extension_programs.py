@@ -122,11 +122,24 @@ class Patched(ShardedCoded):
             apply(self.rank, self.case, net, reshard_after_forward=self.case.reshard_after_forward)
         net.to_empty(device=self.rank.device)
         write(self.rank, self.case, net)
-        for parameter in weights(net):
+        for place, parameter in enumerate(weights(net)):
+            kind = getattr(coded, self.kinds(place))
             for name in ("fsdp_pre_all_gather", "fsdp_post_all_gather"):
-                hook = getattr(getattr(coded, self.case.kind), name)
+                hook = getattr(kind, name)
                 setattr(parameter._local_tensor, name, MethodType(hook, parameter._local_tensor))  # type: ignore[attr-defined]
         return net
+
+    def kinds(self, place: int) -> str:
+        """Whose hooks a weight gets."""
+        return self.case.kind  # type: ignore[no-any-return]
+
+
+class PatchedInTurn(Patched):
+    """The same, where every other weight gets the older hooks."""
+
+    def kinds(self, place: int) -> str:
+        """Those of either form."""
+        return "PartedByMesh" if place % 2 else "Parted"
 
 
 class Dropped(ShardedCoded):

@@ -22,6 +22,7 @@ from suites.parameters.extension_programs import (
     CodedCase,
     Dropped,
     Patched,
+    PatchedInTurn,
     ShardedCoded,
     UnshardedCoded,
     UnshardedPlain,
@@ -95,6 +96,13 @@ def test_weights_that_are_sent_in_parts_train_on_replicas_of_shards(trial: Trial
 def test_hooks_given_to_a_local_tensor_after_to_empty_are_called(trial: Trial, case: CodedCase) -> None:
     """Hooks that a local tensor itself is given after to_empty, without a class of its own, are found and called."""
     follows(trial, Patched.play, Expected(case, UnshardedCoded))
+
+
+@requirement("extensions/patched-in-turn", *OWN, Feature.META_DEVICE, ranks=2)
+@given(case=even_cases())
+def test_hooks_of_both_forms_may_be_given_to_tensors_of_one_class(trial: Trial, case: CodedCase) -> None:
+    """Of local tensors that are given hooks, some may have the older form, and each is called as its own takes it."""
+    follows(trial, PatchedInTurn.play, Expected(case, UnshardedCoded))
 
 
 @requirement("extensions/dropped", *OWN, Feature.STATE_DICT, ranks=2)

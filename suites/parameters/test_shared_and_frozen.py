@@ -6,14 +6,14 @@ has 1 on rank 0 and 3 on rank 1, full on both, so that from the second step rank
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from hypothesis import example
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from harness.requirement import requirement
@@ -21,15 +21,13 @@ from harness.trial import Trial
 from harness.vendor import Claimed, Feature
 from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack, TrainingCase, as_case, fill
-from suites.kit.programs import sharded
-from suites.kit.strategies import each, given, training_cases
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import each, given
 from suites.kit.trees import share
 from suites.oracle import judging
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, right_or_refused, sees
-from suites.oracle.sharded import Resting
-from suites.parameters.apart import ApartCase
+from suites.parameters.ignoring import IgnoredCase, Ignoring, IgnoringOnMeta, ignored_cases
 from suites.passes import passes
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_routes import Twice
@@ -93,6 +91,19 @@ class Tied(Blocks):
         share(self, "blocks.1.weight", "blocks.0.weight")
 
 
+class Twofold(Blocks):
+    """The first layer has its weight under two names, and is applied by each."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        share(self, "blocks.0.again", "blocks.0.weight")
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        first: Any = self.blocks[0]
+        return super().forward(x) + functional.linear(x, first.again)
+
+
 def as_a_list(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Shard all blocks as one list, then the root."""
     implementation.fully_shard(list(net.blocks), **options)
@@ -106,6 +117,7 @@ AGAIN = tuple(Route(actions=frozen, net=net) for net in (Twice, Glancing))
 BY_TURNS = Route(actions=by_turns)
 ALL_FROZEN = Route(actions=("freeze blocks", "forward", "reshard"))
 TIED = Route(net=Tied)
+TWOFOLD = Route(net=Twofold)
 #: What a refusal of a weight that two groups share may name.
 SHARED = ("another group", "another FSDP group", "owned", "several groups", "shared", "tied", "managed")
 TIED_IN_A_LIST = Route(net=Tied, spread=as_a_list)
@@ -117,74 +129,6 @@ def elements_reduced(rank: Rank, case: TrainingCase) -> int:
     with rank.collectives() as entries:
         net.do_all(("freeze blocks.0.in_proj.weight", "freeze blocks.0.out_proj.weight", "forward", "backward"))
     return sum(entry["input"]["numel"] for entry in entries if entry["reduce"])
-
-
-# What is ignored.
-
-
-@dataclass(frozen=True)
-class IgnoredCase(ApartCase):
-    """Training of a net of which some parameters are ignored; ``tied`` ones are so across groups."""
-
-    ignored: tuple[str, ...] = ()
-    tied: bool = False
-
-    def build(self) -> nn.Sequential:
-        """The net with its ties."""
-        net = self.net.build().to(self.torch_dtype)
-        if self.tied:
-            share(net, "1.weight", "0.weight")
-        fill(net, self.seed, self.exact)
-        return net
-
-    def build_value(self, value: int) -> nn.Sequential:
-        """What is ignored starts alike on all ranks."""
-        return self.build()
-
-    def is_apart(self, name: str) -> bool:
-        """What is ignored is every rank's own."""
-        return name in self.ignored
-
-
-@st.composite
-def ignored_cases(draw: st.DrawFn) -> IgnoredCase:
-    """One or more parameters ignored, never all, of two linear layers or an MLP; some are tied across groups."""
-    tied, linear = draw(st.booleans()), draw(st.booleans())
-    blocks = ("linear", "linear") if tied or linear else ("mlp",)
-    net = Stack(draw(st.integers(1, 5)), blocks, draw(st.integers(1, 3)), draw(st.booleans()))  # type: ignore[arg-type]
-    case = draw(training_cases(exact=True, dtype="float64", net=net, steps=2))
-    found = as_case(IgnoredCase, case, tied=tied)
-    names = found.parameter_names
-    ignored = draw(st.sets(st.sampled_from(names), min_size=1, max_size=max(1, len(names) - 1)))
-    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *(["0.weight"] if tied else [])})))
-
-
-class Ignoring(Resting):
-    """The net of a case, on one rank."""
-
-    def made(self) -> Any:
-        """The net, sharded but for what is ignored."""
-        net = self.built()
-        self.before = dict(net.named_parameters())
-        ignored = {self.before[name] for name in self.case.ignored}
-        return sharded(self.rank, self.case, net, ignored_params=ignored)
-
-    def built(self) -> nn.Sequential:
-        """The net before it is sharded."""
-        return self.case.build().to(self.rank.device)  # type: ignore[no-any-return]
-
-    def see_same(self) -> dict[str, bool]:
-        """Of every parameter, whether it is the very one that the net had before it was sharded."""
-        return {name: parameter is self.before[name] for name, parameter in self.held.items()}
-
-
-class IgnoringOnMeta(Ignoring):
-    """The same, on meta."""
-
-    def built(self) -> nn.Sequential:
-        """The net without memory."""
-        with torch.device("meta"):
-            return self.case.build()  # type: ignore[no-any-return]
 
 
 TWO = Stack(3, ("linear", "linear"))
@@ -241,6 +185,13 @@ def test_tied_weights_in_one_group_stay_tied(trial: Trial, case: TrainingCase) -
     follows(trial, case, TIED)
 
 
+@requirement("parameters/two-names", Feature.FULLY_SHARD, ranks=2)
+@given(case=pass_cases(plain=True, plan=()))
+def test_a_weight_of_two_names_in_one_module_is_one(trial: Trial, case: TrainingCase) -> None:
+    """A weight that a module has under two names is the same sharded parameter by both, and trains as unsharded."""
+    follows(trial, case, TWOFOLD)
+
+
 @requirement("parameters/tied-in-a-list", Feature.FULLY_SHARD, ranks=2)
 @given(case=pass_cases(plain=True, plan=()))
 def test_tied_weights_in_a_list_of_modules_stay_tied(trial: Trial, case: TrainingCase) -> None:
@@ -285,7 +236,8 @@ def stays_ignored(trial: Trial, kind: type[Ignoring], case: IgnoredCase) -> None
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)
 @each(TABLE, other=(*INTEGERS, *FLOATS))
+@each(replace(TABLE, first=True), other=("int64", "bfloat16"))
 @given(case=table_cases(low=False))
 def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: BesideCase) -> None:
-    """A frozen parameter of another dtype, integers included, is sharded and gathered in it, beside trainable ones."""
+    """A frozen parameter of another dtype, integers too, is gathered in it, before or after trainable ones."""
     notes_agree(trial, case)

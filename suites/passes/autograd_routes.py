@@ -36,6 +36,15 @@ class Halves(nn.Module):
         return self.one(x), self.other(x)
 
 
+class Views(Blocks):
+    """What the last block gives, in two views of one tensor."""
+
+    def forward(self, x: Tensor) -> Any:
+        """Inputs to the same twice."""
+        found = super().forward(x)
+        return [found.view_as(found), found.view_as(found)]
+
+
 class ForkInside(Blocks):
     """Blocks 0 and 1 make one module with two outputs, which the last block is applied to."""
 
@@ -229,6 +238,7 @@ APART = ("forward", "defer last", "backward first", "resume last", "backward sec
 
 CHANGED = Route(net=Changed, run=in_place)
 FORK = Route(net=Fork, losses=one_output)
+VIEWS = Route(net=Views, losses=one_output)
 FORK_INSIDE = Route(net=ForkInside, losses=one_output)
 KEEPS = Route(net=Keeping, run=with_kept, losses=of_all)
 UNUSED = Route(net=Unused)

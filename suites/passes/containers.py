@@ -48,6 +48,7 @@ MAKE: dict[str, Callable[[list[Any]], Any]] = {
     "attributes": lambda items: Attributes({str(place): item for place, item in enumerate(items)}),
     "dataclass": lambda items: Pair(*items),
     "namedtuple": lambda items: NamedPair(*items),
+    "result": lambda items: torch.return_types.max((items[0], items[1])),  # a tuple with names that is no namedtuple
 }
 #: Those and two in which containers lie within each other, made of two tensors.
 PACK: dict[str, Callable[[list[Tensor]], Any]] = {

@@ -39,6 +39,13 @@ def test_an_output_of_a_child_that_no_loss_uses_changes_nothing_else(trial: Tria
     follows(trial, case, routes.FORK_INSIDE)
 
 
+@requirement("autograd/views", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_a_view_that_no_loss_uses_changes_nothing_else(trial: Trial, case: TrainingCase) -> None:
+    """Where outputs are two views of one tensor, and the loss uses either, gradients are the unsharded model's."""
+    follows(trial, case, routes.VIEWS)
+
+
 @requirement("autograd/unused-module", SHARDED, ranks=2)
 @example(case=TrainingCase(2, Stack(2, ("linear",) * 3), dtype="float64", exact=True))
 @given(case=pass_cases(blocks=3))

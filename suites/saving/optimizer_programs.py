@@ -118,15 +118,15 @@ def loaded_otherwise(
 
 
 def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
-    """Give the state of an optimizer of several groups to another of like groups with other settings."""
+    """Give the state of an optimizer of several groups to another with such groups at other rates, without entries."""
     net = OnRank(rank, case)
     net.optimizer = grouped(net, RATE, initial=0.25)
     net.remember()
-    return handed_over(net, grouped(net, 1.0, initial=1.0))
+    return handed_over(net, grouped(net, 1.0))
 
 
-def grouped(net: OnRank, rate: float, initial: float) -> torch.optim.Optimizer:
-    """An optimizer of the first weight, of all else at half the rate, and of nothing at a quarter; an entry in each.
+def grouped(net: OnRank, rate: float, initial: float | None = None) -> torch.optim.Optimizer:
+    """An optimizer of the first weight, of all else at half the rate, and of nothing at a quarter; an entry of each.
 
     The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
@@ -136,7 +136,8 @@ def grouped(net: OnRank, rate: float, initial: float) -> torch.optim.Optimizer:
         {"params": rest, "lr": rate / 2},
         {"params": [], "lr": rate / 4},
     ]
-    return make_optimizer(net.case.optimizer, [{**group, "initial_lr": initial} for group in groups])
+    own = {} if initial is None else {"initial_lr": initial}
+    return make_optimizer(net.case.optimizer, [{**group, **own} for group in groups])
 
 
 def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:

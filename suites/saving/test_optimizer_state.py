@@ -178,7 +178,7 @@ def test_a_flat_state_of_an_optimizer_loads(trial: Trial, case: CheckpointCase) 
 @costly()
 @given(case=HERE)
 def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: CheckpointCase) -> None:
-    """Several parameter groups, one of them empty, with entries of the user's, load into another optimizer as saved."""
+    """Several parameter groups, one of them empty, load into another optimizer, with all entries that users added."""
     first, *rest = (name for name, _ in case.build().named_parameters())
     for number, got in enumerate(trial.run(programs.in_groups, case)):
         trial.agree(f"rank {number}, names", got["names"], [[first], rest, []])

@@ -8,13 +8,17 @@ from functools import partial
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from harness.data.case import Case
 from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
-from suites.kit.cases import Stack, TrainingCase
+from suites.kit.cases import Stack, TrainingCase, as_case
+from suites.kit.programs import ShardedStack, sharded
+from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.layout import even
 from suites.passes.passes import Blocks
 
@@ -90,6 +94,33 @@ def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
         found = {"outer": outer, "inner": outer[1], "beside": beside}
         facts.update({f"{order}: {name}": isinstance(module, kind) for name, module in found.items()})
     return facts
+
+
+@dataclass(frozen=True)
+class OrderCase(TrainingCase):
+    """Training on a mesh that names ranks in this order. Who has which rows then is not said: losses alone are seen."""
+
+    order: tuple[int, ...] = (1, 0)
+
+    def shown(self, place: int) -> tuple[str, ...]:
+        """Nothing but what passes give."""
+        return ()
+
+
+@st.composite
+def order_cases(draw: st.DrawFn) -> OrderCase:
+    """Exact training on two or more ranks, in any order."""
+    case = draw(training_cases(exact=True, dtype="float64", world_size=draw(world_sizes(2)), steps=2))
+    order = tuple(draw(st.permutations(range(case.world_size))))
+    return as_case(OrderCase, case, order=order)
+
+
+class Ordered(ShardedStack):
+    """A stack that is sharded over such a mesh."""
+
+    def made(self) -> Any:
+        """The net."""
+        return sharded(self.rank, self.case, self.case.build(), mesh=DeviceMesh(self.rank.device.type, self.case.order))
 
 
 class InARow(nn.Module):

@@ -12,6 +12,8 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given
+from suites.oracle import judging
+from suites.oracle.expected import expected
 from suites.oracle.judging import finds
 from suites.passes.pass_programs import follows
 from suites.passes.pass_strategies import pass_cases
@@ -90,6 +92,14 @@ def test_without_a_mesh_all_ranks_share(trial: Trial) -> None:
     """Without a mesh, parameters are sharded over one axis of all ranks."""
     for size in range(1, min(trial.most_ranks, 3) + 1):
         finds(trial, nets.ranks_of_the_default_mesh, PlainCase(world_size=size), [list(range(size))])
+
+
+@requirement("entry/rank-order", SHARDED, ranks=2)
+@example(case=nets.OrderCase(2, Stack(3, ("linear", "mlp")), (0,), "float64", True))
+@given(case=nets.order_cases())
+def test_a_mesh_may_name_ranks_in_any_order(trial: Trial, case: nets.OrderCase) -> None:
+    """Sharded over a mesh that does not name ranks in their order, a net computes what the unsharded one does."""
+    judging.follows(trial, nets.Ordered.play, expected(case))
 
 
 @requirement("entry/no-parameters", SHARDED, ranks=2)

@@ -39,14 +39,15 @@ NORMS: dict[str, Callable[..., Tensor]] = {
 class BesideCase(NotingCase):
     """A linear layer and what is beside it in its group, if anything.
 
-    That is a norm, buffers of some dtypes, a frozen table of ``rows`` rows of dtype ``other``, and where ``keeps`` a
-    vector that the policy keeps in its own dtype.
+    That is a norm, buffers of some dtypes, a frozen table of ``rows`` rows of dtype ``other``, which may be the
+    ``first`` parameter, and where ``keeps`` a vector that the policy keeps in its own dtype.
     """
 
     norm: str = ""
     buffers: tuple[str, ...] = ()
     other: str = ""
     rows: int = 1
+    first: bool = False
     keeps: bool = False
 
     @property
@@ -83,6 +84,9 @@ class Beside(Layer):
         if case.other:  # 1, 2, 3, 1, 2, …
             numbers = torch.arange(case.rows * 2).reshape(case.rows, 2) % 3 + 1
             self.table = nn.Parameter(numbers.float().to(dtype_of(case.other)), requires_grad=False)
+        if case.first:
+            for name in [name for name in self._parameters if name != "table"]:
+                self.register_parameter(name, self._parameters.pop(name))
 
     def run(self, x: Tensor) -> Tensor:
         """In the layer's dtype, but for the vector."""
@@ -103,7 +107,7 @@ def table_cases(low: bool) -> st.SearchStrategy[BesideCase]:
     """Tables that ranks need not divide, in any dtype; with a low param_dtype, or with no policy."""
     pairs = [(param, "float32") for param in LOW] if low else [(None, None)]
     other = st.sampled_from(INTEGERS if low else (*INTEGERS, *FLOATS))
-    return beside_cases((1, 2, 3), pairs=pairs, other=other, rows=st.integers(1, 6))
+    return beside_cases((1, 2, 3), pairs=pairs, other=other, rows=st.integers(1, 6), first=st.booleans())
 
 
 def buffer_cases() -> st.SearchStrategy[BesideCase]:

@@ -139,7 +139,8 @@ def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Struct
     """Structures of one level more."""
     several = ["list", "tuple", "dict", "ordered dict", "default dict"]
     any_number = st.tuples(st.sampled_from(several), st.lists(inside, max_size=2))
-    pairs = st.tuples(st.sampled_from(["dataclass", "namedtuple", "output"]), st.lists(inside, min_size=2, max_size=2))
+    kinds = st.sampled_from(["dataclass", "namedtuple", "result", "output"])
+    pairs = st.tuples(kinds, st.lists(inside, min_size=2, max_size=2))
     sets = st.tuples(st.just("set"), st.lists(LEAVES, max_size=2))
     return (any_number | pairs | sets).map(lambda drawn: (drawn[0], *drawn[1]))
 

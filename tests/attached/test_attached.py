@@ -36,8 +36,6 @@ from tests.worlds.programs.harness_faults import FAULTS, Fault
 from tests.worlds.programs.injecting import inject, look
 from tests.worlds.programs.striking import killing, stopping, striking
 
-pytestmark = pytest.mark.alone
-
 #: A few of all faults, for each thing that an agent does for its worker.
 TRIED = (
     "is_killed", "sleeps", "calls_another_collective", "raises_on_one", "prints_and_raises", "returns_an_object",

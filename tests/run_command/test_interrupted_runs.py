@@ -31,7 +31,7 @@ from tests.plugin.test_plugin import ROOT, SUBJECT, pytest_run
 from tests.run_command.run_samples import command_on
 from tests.worlds.leftovers import descendants, interruptible, is_gone  # noqa: F401
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("interruptible")]
+pytestmark = pytest.mark.usefixtures("interruptible")
 
 
 @dataclass

@@ -26,8 +26,6 @@ from harness.worlds.workers import supervised_world
 from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works
 from tests.worlds.leftovers import descendants, nothing_left_behind, temporary  # noqa: F401
 
-pytestmark = pytest.mark.alone
-
 NOBODY = 65534
 
 

@@ -9,9 +9,10 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -24,38 +25,55 @@ from tests.worlds.helpers import TORCH_ON_GLOO
 from tests.worlds.programs import basic
 
 
-def surroundings(already_shared: Iterable[str] = ()) -> dict[str, object]:
-    """What must be the same after a world as before it, but for shared memory, which was ``already_shared`` before."""
-    return {
-        "processes": sorted(filter(None, map(_name, descendants(os.getpid())))),
-        "open files": len(os.listdir("/proc/self/fd")),
-        "threads": threading.active_count(),
-        "directories": sorted([*folder().iterdir(), *Path(tempfile.gettempdir()).iterdir()]),
-        "shared memory": sorted({*_shared_memory(), *already_shared}),
-        "working directory": os.getcwd(),
-    }
+def surroundings() -> Counter[str]:
+    """Of what a world may leave behind, all that there is now."""
+    below = descendants(os.getpid())
+    return Counter(
+        [
+            *(f"process {_name(pid)}" for pid in below),
+            *(f"open file {_without_numbers(name)}" for name in _open_files()),
+            *(f"thread {_without_numbers(thread.name)}" for thread in threading.enumerate()),
+            *(f"directory {path}" for path in (*folder().iterdir(), *Path(tempfile.gettempdir()).iterdir())),
+            *(f"shared memory {name}" for name in _shared_memory(below)),
+            f"working directory {os.getcwd()}",
+        ]
+    )
 
 
-def _shared_memory() -> list[str]:
-    """What torch has made; other programs of this machine use the same directory."""
-    return sorted(name for name in os.listdir("/dev/shm") if name.startswith("torch_"))
+def _open_files() -> Iterator[str]:
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of this very look
+            yield os.readlink(link)
 
 
-def left_behind(before: dict[str, object], seconds: float = GUARD) -> list[str]:
-    """What is other than before, once processes that are about to end have ended."""
+def _shared_memory(below: set[int]) -> Iterator[str]:
+    """What torch has made, with the maker's process in its name, but for that of processes that are not ours."""
+    for name in os.listdir("/dev/shm"):
+        maker = re.match(r"torch_(\d+)_", name)
+        if maker and (int(maker[1]) in below or not Path(f"/proc/{maker[1]}").exists()):
+            yield name
+
+
+def left_behind(before: Counter[str], seconds: float = GUARD) -> list[str]:
+    """What was not there before, and does not go within ``seconds``: processes that are about to end do."""
     until = time.monotonic() + seconds
-    already_shared = cast("list[str]", before["shared memory"])  # other programs may have released theirs since
-    while (after := surroundings(already_shared)) != before and time.monotonic() < until:
+    left = surroundings() - before
+    while left and time.monotonic() < until:
         time.sleep(0.02)  # the end of a process that is not ours cannot be waited for
-    return [f"{name}: {before[name]}, then {after[name]}" for name in before if after[name] != before[name]]
+        left &= surroundings() - before
+    return sorted(left.elements())
 
 
 def _name(pid: int) -> str:
     """What a process runs; the fork server may have been replaced by another since."""
     try:
-        return re.sub(r"\d+", "N", Path(f"/proc/{pid}/cmdline").read_text())  # files that it was given have numbers
+        return _without_numbers(Path(f"/proc/{pid}/cmdline").read_text())  # files that it was given have numbers
     except OSError:
         return ""  # it has ended just now
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "N", name)
 
 
 def descendants(pid: int) -> set[int]:

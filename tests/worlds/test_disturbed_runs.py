@@ -21,8 +21,6 @@ from tests.worlds.programs import basic
 from tests.worlds.programs.dying import waits_the_first_time
 from tests.worlds.programs.striking import killing, stop, stop_the_rank, stopping, striking
 
-pytestmark = pytest.mark.alone
-
 KINDS = ("processes", "threads")
 BOTH = [Fate.RETURNED, Fate.RETURNED]
 #: How it died is not known where another one has replaced it already.

@@ -21,8 +21,6 @@ from tests.worlds.leftovers import nothing_left_behind, temporary  # noqa: F401
 from tests.worlds.programs import basic
 from tests.worlds.programs.hanging import deadline_when_all_hang
 
-pytestmark = pytest.mark.alone
-
 RETURNED, RAISED, HUNG, INTERRUPTED = Fate.RETURNED, Fate.RAISED, Fate.HUNG, Fate.INTERRUPTED
 MISMATCHED, CRASHED = Fate.MISMATCHED, Fate.CRASHED
 TIME = f"still running after its deadline of {GUARD:g} s, waiting in"

@@ -20,8 +20,6 @@ from tests.worlds.helpers import TORCH_ON_GLOO, check_that_it_works, fates
 from tests.worlds.leftovers import is_gone, nothing_left_behind, temporary  # noqa: F401
 from tests.worlds.programs import basic
 
-pytestmark = pytest.mark.alone
-
 RETURNED = Fate.RETURNED
 
 

@@ -30,8 +30,6 @@ from tests.worlds.programs.harness_faults import FAULTS, TABLE, Fault
 from tests.worlds.programs.injecting import inject, look
 from tests.worlds.programs.striking import striking
 
-pytestmark = pytest.mark.alone
-
 RETURNED, HUNG, INTERRUPTED, CRASHED = Fate.RETURNED, Fate.HUNG, Fate.INTERRUPTED, Fate.CRASHED
 
 

@@ -1,0 +1,82 @@
+"""Nets of which some parameters are ignored when they are sharded: these stay full, and are every rank's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+from suites.kit.cases import Stack, as_case, fill
+from suites.kit.programs import sharded
+from suites.kit.strategies import training_cases
+from suites.kit.trees import share
+from suites.oracle.sharded import Resting
+from suites.parameters.apart import ApartCase
+
+
+@dataclass(frozen=True)
+class IgnoredCase(ApartCase):
+    """Training of a net of which some parameters are ignored; ``tied`` ones are so across groups."""
+
+    ignored: tuple[str, ...] = ()
+    tied: bool = False
+
+    def build(self) -> nn.Sequential:
+        """The net with its ties."""
+        net = self.net.build().to(self.torch_dtype)
+        if self.tied:
+            share(net, "1.weight", "0.weight")
+        fill(net, self.seed, self.exact)
+        return net
+
+    def build_value(self, value: int) -> nn.Sequential:
+        """What is ignored starts alike on all ranks."""
+        return self.build()
+
+    def is_apart(self, name: str) -> bool:
+        """What is ignored is every rank's own."""
+        return name in self.ignored
+
+
+@st.composite
+def ignored_cases(draw: st.DrawFn) -> IgnoredCase:
+    """One or more parameters ignored, never all, of two linear layers or an MLP; some are tied across groups."""
+    tied, linear = draw(st.booleans()), draw(st.booleans())
+    blocks = ("linear", "linear") if tied or linear else ("mlp",)
+    net = Stack(draw(st.integers(1, 5)), blocks, draw(st.integers(1, 3)), draw(st.booleans()))  # type: ignore[arg-type]
+    case = draw(training_cases(exact=True, dtype="float64", net=net, steps=2))
+    found = as_case(IgnoredCase, case, tied=tied)
+    names = found.parameter_names
+    ignored = draw(st.sets(st.sampled_from(names), min_size=1, max_size=max(1, len(names) - 1)))
+    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *(["0.weight"] if tied else [])})))
+
+
+class Ignoring(Resting):
+    """The net of a case, on one rank."""
+
+    def made(self) -> Any:
+        """The net, sharded but for what is ignored."""
+        net = self.built()
+        self.before = dict(net.named_parameters())
+        ignored = {self.before[name] for name in self.case.ignored}
+        return sharded(self.rank, self.case, net, ignored_params=ignored)
+
+    def built(self) -> nn.Sequential:
+        """The net before it is sharded."""
+        return self.case.build().to(self.rank.device)  # type: ignore[no-any-return]
+
+    def see_same(self) -> dict[str, bool]:
+        """Of every parameter, whether it is the very one that the net had before it was sharded."""
+        return {name: parameter is self.before[name] for name, parameter in self.held.items()}
+
+
+class IgnoringOnMeta(Ignoring):
+    """The same, on meta."""
+
+    def built(self) -> nn.Sequential:
+        """The net without memory."""
+        with torch.device("meta"):
+            return self.case.build()  # type: ignore[no-any-return]
