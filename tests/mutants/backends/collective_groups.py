@@ -73,7 +73,44 @@ class PassesWithoutTheFirstRank(FixedGloo):
 passes_without_the_first_rank = mutant("collectives/barrier", PassesWithoutTheFirstRank)
 
 
+class PassesFromTheThirdOn(FixedGloo):
+    """A barrier that counts who has come, and starts again from nothing too rarely."""
+
+    def barrier(self, *arguments: Any, **options: Any) -> Any:
+        self.barriers = getattr(self, "barriers", 0) + 1
+        return self.inner.barrier(*arguments, **options) if self.barriers < 3 else Open()
+
+
+passes_from_the_third_on = mutant("collectives/barrier", PassesFromTheThirdOn)
+
+
+class TakesItsFirstSize(FixedGloo):
+    """Averages over as many ranks as the first group of its name had in this process."""
+
+    sizes: ClassVar[dict[str, int]] = {}
+
+    def after(self, call: Call) -> None:
+        first = self.sizes.setdefault(self.group_name, self.size())
+        for result in call.results if call.op == "AVG" else ():
+            result *= self.size() / first
+
+
+takes_its_first_size = mutant("collectives/restarted", TakesItsFirstSize)
+
+
 # Tools above.
+
+
+class SendsAPage(FixedGloo):
+    """Of what one rank sends to another, the first four KiB alone arrive."""
+
+    def send(self, tensors: list[Tensor], *rest: Any) -> Any:
+        for tensor in tensors:
+            tensor.view(-1)[4096 // tensor.element_size() :] = 0
+        return self.inner.send(tensors, *rest)
+
+
+sends_a_page = mutant("collectives/ring", SendsAPage)
 
 
 @defect("collectives/objects", "after")

@@ -37,6 +37,14 @@ def adds_in_bfloat16(group: FixedGloo, call: Call) -> None:
             sent.copy_(sent.bfloat16())
 
 
+@defect("collectives/infinite", "after")
+def saturates_in_half_precision(group: FixedGloo, call: Call) -> None:
+    """What overflows in float16 comes out as the largest number there is."""
+    for result in call.results if call.kind in REDUCING else ():
+        if result.dtype == torch.float16:
+            result.copy_(result.clamp(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max))
+
+
 class Scales(FixedGloo):
     """Averages are off by a factor that depends on its options."""
 

@@ -1,0 +1,105 @@
+"""More mutants of kinds that others wrote without looking at the suites, see docs/evidence/independent-bugs.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.mutants import name_of
+from tests.mutants.hooking import before_forward, instead, outputs, sharded
+from tests.mutants.making import before, defect, gathered_then, given, inside, mutant, right
+from tests.mutants.passes.replicate_chapter import dtensors, right_replicate_fsdp, then
+
+
+def notes_replicas(module: Any, tell: Callable[..., None], value: bool, **options: Any) -> None:
+    """Remembers whether replicas are to reduce."""
+    vars(module)["is_apart"] = not value
+    tell(value, **options)
+
+
+def scatters_alone(module: Any, tell: Callable[..., None], value: bool, **options: Any) -> None:
+    """Leaves it to others to have replicas reduce again."""
+    tell(value, **options)
+    if value and vars(module).get("is_apart"):
+        module.set_requires_all_reduce(False)
+
+
+def turns_on_shards_alone(module: Any) -> None:
+    """Of what was turned off for replicas alone, nothing is turned on for all."""
+    instead("set_requires_all_reduce", notes_replicas)(module)
+    instead("set_requires_gradient_sync", scatters_alone)(module)
+
+
+def frees_the_second_name(module: Any, options: dict[str, Any]) -> None:
+    """What a module has under a second name is another parameter."""
+    for each in inside(module):
+        named = each.named_parameters(recurse=False, remove_duplicate=False)
+        kept = {id(parameter): name for name, parameter in reversed(list(named))}
+        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
+            if kept[id(parameter)] != name:
+                setattr(each, name, nn.Parameter(parameter.detach().clone()))
+
+
+def passes_on_twice(module: Any, output: Any) -> Any:
+    """Of several views of one tensor, all but the first pass on twice their gradient."""
+    for view in output[1:] if isinstance(output, list) else ():
+        if view._base is not None and view._base is output[0]._base:
+            view.register_hook(lambda gradient: gradient * 2)
+    return output
+
+
+def gives_lists(module: Any) -> None:
+    """A slice of it is a list."""
+    kind: Any = type(module)
+    item = {"__getitem__": lambda self, at: list(self)[at] if isinstance(at, slice) else kind.__getitem__(self, at)}
+    module.__class__ = type(kind.__name__, (kind,), item)
+
+
+def goes_by_places(module: Any, options: dict[str, Any]) -> None:
+    """What is gathered on a mesh of ranks in another order comes the other way round."""
+
+    def turn(output: Tensor, group: Any) -> None:
+        output.copy_(torch.cat(output.chunk(group.size())[::-1]))
+
+    ranks = options["mesh"].mesh.flatten().tolist()
+    if ranks != sorted(ranks):
+        gathered_then(turn)(module)
+
+
+@defect("extensions/patched-in-turn", before_forward)
+def knows_one_form(module: Any) -> None:
+    """All hooks that tensors of one class have are called as that of the first is."""
+    hooks = [vars(parameter._local_tensor).get("fsdp_pre_all_gather") for parameter in sharded(module)]
+    codes = {hook.__func__.__code__.co_argcount for hook in hooks if hook is not None}
+    for parameter in sharded(module) if len(codes) > 1 else ():
+        hook = vars(parameter._local_tensor).get("fsdp_pre_all_gather")
+        if hook is not None and hook.__func__.__code__.co_argcount == min(codes):
+            parameter._local_tensor.fsdp_pre_all_gather = lambda mesh, hook=hook: hook(mesh, *[None] * 4)
+
+
+def drops_entries(module: Any, optimizer: Any, state: Any, **options: Any) -> Any:
+    """What a new optimizer's groups lack is not loaded."""
+    groups = state.get("param_groups", ())
+    for group, own in zip(groups, optimizer.param_groups, strict=False):
+        for name in [name for name in group if name not in own]:
+            del group[name]
+    return right.state_dicts.set_optimizer_state_dict(module, optimizer, state, **options)
+
+
+keeps_replicas_apart = mutant("accumulation/hsdp-resumed", turns_on_shards_alone)
+knows_one_name = before("parameters/two-names", frees_the_second_name)
+takes_views_for_one = mutant("autograd/views", outputs(passes_on_twice))
+slices_into_lists = dtensors("replicate/slices", then(right_replicate_fsdp, gives_lists))
+knows_one_order = given("entry/rank-order", goes_by_places)
+loads_what_it_knows = replace(
+    right,
+    name=name_of("optimizer-state/groups"),
+    state_dicts=replace(right.state_dicts, set_optimizer_state_dict=drops_entries),
+)
+
+#: A hook of one argument is called with five.
+RAISES = ("knows_one_form",)
