@@ -37,7 +37,7 @@ Kind = Literal[
 ]
 #: ``whole``: integers whose sums every dtype holds. ``multiples``: of the number of members, so that averages are
 #: integers. ``rounded``: fractions of either sign, whose sums are rounded. ``bits``: any bits, also NaNs. ``infinite``:
-#: small integers, infinities and NaNs. ``largest``: the largest number of the dtype.
+#: multiples, infinities and NaNs. ``largest``: the largest number of the dtype.
 Data = Literal["whole", "multiples", "rounded", "bits", "infinite", "largest"]
 #: ``inside`` is contiguous within a larger buffer; ``strided`` and ``transposed`` are not contiguous.
 Layout = Literal["plain", "inside", "strided", "transposed"]
@@ -139,8 +139,9 @@ def numbers(count: int, seed: int, dtype: torch.dtype, data: Data, members: int)
         sign = torch.randint(0, 2, (count,), generator=generator) * 2 - 1
         return (sign * (torch.rand(count, generator=generator, dtype=torch.float64) * 3.875 + 0.125)).to(dtype)
     if data in UNBOUNDED:
-        values = [1.0, -2.0, 3.0, math.inf, -math.inf, math.nan] if data == "infinite" else [torch.finfo(dtype).max]
-        return torch.tensor(values, dtype=dtype)[torch.randint(0, len(values), (count,), generator=generator)]
+        wild = [members, -2.0 * members, math.inf, -math.inf, math.nan]
+        values = torch.tensor(wild if data == "infinite" else [torch.finfo(dtype).max], dtype=dtype)
+        return values[torch.randint(0, len(values), (count,), generator=generator)]
     unit = members if data == "multiples" else 1
     most = max(1, min(16, 120 // (unit * members)))
     whole = torch.randint(-most, most + 1, (count,), generator=generator) * unit

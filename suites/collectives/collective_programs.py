@@ -128,9 +128,15 @@ def performed_twice(rank: Rank, case: CollectiveCase) -> list[list[Memory]]:
 
 
 def after_restarts(rank: Rank, case: CollectiveCase, path: str) -> list[list[Memory]]:
-    """Everything among all ranks, and again among fewer and fewer, each time with a process group begun anew."""
-    done = []
+    """Everything among all ranks, and again among fewer and fewer, each time with a process group begun anew.
+
+    Ranks meet in a file before one of them leaves a group, since its peers may still read what it sent.
+    """
+    done: list[list[Memory]] = []
+    store = FileStore(f"{path}/before", case.world_size)
     for size in range(case.world_size, 0, -1):
+        store.set(f"rank {rank.number}", "")
+        store.wait([f"rank {number}" for number in range(size + 1 if done else size)])
         dist.destroy_process_group()
         rank.forget_groups()
         if rank.number >= size:
@@ -138,7 +144,6 @@ def after_restarts(rank: Rank, case: CollectiveCase, path: str) -> list[list[Mem
         store = FileStore(f"{path}/{size}", size)
         dist.init_process_group(rank.backend.process_group, store=store, rank=rank.number, world_size=size)
         done.append(performed(rank, replace(case, world_size=size)))
-        dist.barrier()
     return done
 
 

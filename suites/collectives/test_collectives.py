@@ -206,7 +206,7 @@ def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: C
 
 @requirement("collectives/restarted", level="should", ranks=2, worlds=("processes",))
 @example(case=every(REDUCING, ["float32"], "AVG", data="multiples"))
-@given(case=collective_cases(ALL, FLOATS, most_calls=2, large=False))
+@given(case=collective_cases(ALL, FLOATS, most_calls=2, large=False, root=0))
 def test_fewer_ranks_may_begin_again(trial: Trial, case: CollectiveCase) -> None:
     """Where ranks destroy their process group, and fewer begin another in the same processes, all is right there."""
     with directory() as path:

@@ -110,7 +110,9 @@ class OrderCase(TrainingCase):
 @st.composite
 def order_cases(draw: st.DrawFn) -> OrderCase:
     """Exact training on two or more ranks, in any order."""
-    case = draw(training_cases(exact=True, dtype="float64", world_size=draw(world_sizes(2)), steps=2))
+    case = draw(
+        training_cases(exact=True, dtype="float64", world_size=draw(world_sizes(2, power_of_two=True)), steps=2)
+    )
     order = tuple(draw(st.permutations(range(case.world_size))))
     return as_case(OrderCase, case, order=order)
 
