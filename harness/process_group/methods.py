@@ -63,6 +63,13 @@ class CollectiveGroup(dist.ProcessGroup):
         """The name under which torch registered the group."""
         return self._name
 
+    #: Sends and receives of a batch are made one after the other, as torch asks of what ``_get_backend`` gives.
+    supports_coalescing = False
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+        """What does the work on a device: this group itself."""
+        return self
+
     @abstractmethod
     def _post(
         self, name: str, opts: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *agree: Any, **more: Any
