@@ -63,11 +63,8 @@ class CollectiveGroup(dist.ProcessGroup):
         """The name under which torch registered the group."""
         return self._name
 
-    #: Sends and receives of a batch are made one after the other, as torch asks of what ``_get_backend`` gives.
-    supports_coalescing = False
-
     def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
-        """What does the work on a device: this group itself."""
+        """What does the work on a device, this group; from 2.15 on torch asks before it sends a batch."""
         return self
 
     @abstractmethod

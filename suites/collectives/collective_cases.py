@@ -42,9 +42,6 @@ Data = Literal["whole", "multiples", "rounded", "bits", "infinite", "largest"]
 #: ``inside`` is contiguous within a larger buffer; ``strided`` and ``transposed`` are not contiguous.
 Layout = Literal["plain", "inside", "strided", "transposed"]
 
-#: What may come to infinity, or to no number.
-UNBOUNDED: tuple[Data, ...] = ("infinite", "largest")
-
 GATHERS: tuple[Kind, ...] = ("all_gather_single", "all_gather")
 SCATTERS: tuple[Kind, ...] = ("reduce_scatter_single", "reduce_scatter")
 FROM_ONE: tuple[Kind, ...] = ("broadcast", "scatter")
@@ -138,9 +135,10 @@ def numbers(count: int, seed: int, dtype: torch.dtype, data: Data, members: int)
     if data == "rounded":
         sign = torch.randint(0, 2, (count,), generator=generator) * 2 - 1
         return (sign * (torch.rand(count, generator=generator, dtype=torch.float64) * 3.875 + 0.125)).to(dtype)
-    if data in UNBOUNDED:
-        wild = [members, -2.0 * members, math.inf, -math.inf, math.nan]
-        values = torch.tensor(wild if data == "infinite" else [torch.finfo(dtype).max], dtype=dtype)
+    if data == "largest":
+        return torch.full((count,), torch.finfo(dtype).max, dtype=dtype)
+    if data == "infinite":
+        values = torch.tensor([members, -2.0 * members, math.inf, -math.inf, math.nan], dtype=dtype)
         return values[torch.randint(0, len(values), (count,), generator=generator)]
     unit = members if data == "multiples" else 1
     most = max(1, min(16, 120 // (unit * members)))

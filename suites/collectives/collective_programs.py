@@ -132,16 +132,16 @@ def after_restarts(rank: Rank, case: CollectiveCase, path: str) -> list[list[Mem
 
     Ranks meet in a file before one of them leaves a group, since its peers may still read what it sent.
     """
-    done: list[list[Memory]] = []
-    store = FileStore(f"{path}/before", case.world_size)
+    done = []
+    store, members = FileStore(f"{path}/before", case.world_size), case.world_size
     for size in range(case.world_size, 0, -1):
         store.set(f"rank {rank.number}", "")
-        store.wait([f"rank {number}" for number in range(size + 1 if done else size)])
+        store.wait([f"rank {number}" for number in range(members)])
         dist.destroy_process_group()
         rank.forget_groups()
         if rank.number >= size:
             break
-        store = FileStore(f"{path}/{size}", size)
+        store, members = FileStore(f"{path}/{size}", size), size
         dist.init_process_group(rank.backend.process_group, store=store, rank=rank.number, world_size=size)
         done.append(performed(rank, replace(case, world_size=size)))
     return done

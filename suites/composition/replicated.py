@@ -17,7 +17,7 @@ from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
 from suites.kit.precision import PrecisionCase
 from suites.kit.programs import ShardedStack, data_mesh, policy_of
-from suites.kit.trees import modules_outside
+from suites.kit.trees import modules_outside, slice_of
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,7 @@ def replicate(rank: Rank, net: nn.Module, **options: Any) -> Any:
 
 def sliced(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     """What all modules but the last of a replicated sequence are, taken as a slice."""
-    net = replicate(rank, case.build(), mesh=rank.mesh())
-    part = net[:-1]
-    same = [one is other for one, other in zip(part, net, strict=False)]
-    return {"is a Sequential": isinstance(part, nn.Sequential), "same": same}
+    return slice_of(replicate(rank, case.build(), mesh=rank.mesh()))
 
 
 def expected_layouts(case: ComposedCase) -> dict[str, Any]:

@@ -8,6 +8,7 @@ A net of two MLPs where ``1.in_proj`` is ``0.in_proj`` has outside of ``0.out_pr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -60,3 +61,10 @@ def is_closed(net: nn.Module, *names: str) -> bool:
     outside = {id(tensor) for tensor in tensors(modules_outside(net, names))}
     inside = tensors([module for name in names for module in net.get_submodule(name).modules()])
     return not any(id(tensor) in outside for tensor in inside)
+
+
+def slice_of(net: Any) -> dict[str, Any]:
+    """What all modules but the last of a Sequential are, taken as a slice: facts in plain data."""
+    part = net[:-1]
+    same = [one is other for one, other in zip(part, net, strict=False)]
+    return {"is a Sequential": isinstance(part, nn.Sequential), "same": same}

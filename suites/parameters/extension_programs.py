@@ -123,13 +123,13 @@ class Patched(ShardedCoded):
         net.to_empty(device=self.rank.device)
         write(self.rank, self.case, net)
         for place, parameter in enumerate(weights(net)):
-            kind = getattr(coded, self.kinds(place))
+            kind = getattr(coded, self.kind_of(place))
             for name in ("fsdp_pre_all_gather", "fsdp_post_all_gather"):
                 hook = getattr(kind, name)
                 setattr(parameter._local_tensor, name, MethodType(hook, parameter._local_tensor))  # type: ignore[attr-defined]
         return net
 
-    def kinds(self, place: int) -> str:
+    def kind_of(self, place: int) -> str:
         """Whose hooks a weight gets."""
         return self.case.kind  # type: ignore[no-any-return]
 
@@ -137,7 +137,7 @@ class Patched(ShardedCoded):
 class PatchedInTurn(Patched):
     """The same, where every other weight gets the older hooks."""
 
-    def kinds(self, place: int) -> str:
+    def kind_of(self, place: int) -> str:
         """Those of either form."""
         return "PartedByMesh" if place % 2 else "Parted"
 

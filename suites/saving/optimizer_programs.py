@@ -120,13 +120,13 @@ def loaded_otherwise(
 def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
     """Give the state of an optimizer of several groups to another with such groups at other rates, without entries."""
     net = OnRank(rank, case)
-    net.optimizer = grouped(net, RATE, initial=0.25)
+    net.optimizer = grouped(net, RATE, initial_lr=0.25)
     net.remember()
     return handed_over(net, grouped(net, 1.0))
 
 
-def grouped(net: OnRank, rate: float, initial: float | None = None) -> torch.optim.Optimizer:
-    """An optimizer of the first weight, of all else at half the rate, and of nothing at a quarter; an entry of each.
+def grouped(net: OnRank, rate: float, **entries: float) -> torch.optim.Optimizer:
+    """An optimizer of the first weight, of all else at half the rate, and of nothing at a quarter; entries of each.
 
     The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
@@ -136,8 +136,7 @@ def grouped(net: OnRank, rate: float, initial: float | None = None) -> torch.opt
         {"params": rest, "lr": rate / 2},
         {"params": [], "lr": rate / 4},
     ]
-    own = {} if initial is None else {"initial_lr": initial}
-    return make_optimizer(net.case.optimizer, [{**group, **own} for group in groups])
+    return make_optimizer(net.case.optimizer, [{**group, **entries} for group in groups])
 
 
 def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
@@ -149,7 +148,7 @@ def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
 def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
     """Ask for the state of an optimizer of several groups that has never stepped."""
     net = OnRank(rank, case)
-    net.optimizer = grouped(net, RATE, initial=0.25)
+    net.optimizer = grouped(net, RATE, initial_lr=0.25)
     state = net.state()["optimizer"]
     moments = {
         name: {key: value for key, value in found.items() if key != "step"}

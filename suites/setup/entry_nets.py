@@ -19,6 +19,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase, as_case
 from suites.kit.programs import ShardedStack, sharded
 from suites.kit.strategies import training_cases, world_sizes
+from suites.kit.trees import slice_of
 from suites.oracle.layout import even
 from suites.passes.passes import Blocks
 
@@ -62,18 +63,14 @@ def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
     kind = rank.implementation.module_class
     listed = [net[place] for place in case.sharded]
     returned = {"list": not listed or sharder(rank)(listed) is listed, "module": sharder(rank)(net) is net}
-    part, modules = net[:-1], dict(net.named_modules())
+    modules = dict(net.named_modules())
     return {
         "returned": returned,
         "still what it was": {name: isinstance(module, before.get(name, ())) for name, module in modules.items()},
         "sharded": [name for name, module in modules.items() if isinstance(module, kind)],
         "untouched": [name for name, module in modules.items() if type(module) is before.get(name)],
         "names": names_of(net),
-        "slice": {
-            "is sharded": isinstance(part, kind),
-            "is a Sequential": isinstance(part, nn.Sequential),
-            "same": [one is other for one, other in zip(part, net, strict=False)],
-        },
+        "slice": {"is sharded": isinstance(net[:-1], kind), **slice_of(net)},
     }
 
 

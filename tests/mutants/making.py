@@ -135,10 +135,15 @@ def unties(module: Any, options: dict[str, Any]) -> None:
     """Give every place a parameter of its own."""
     seen: list[Tensor] = []
     for each in inside(module):
-        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
-            if any(parameter is one for one in seen):
-                setattr(each, name, nn.Parameter(parameter.detach().clone()))
-            seen.append(parameter)
+        untie(each, seen)
+
+
+def untie(module: nn.Module, seen: list[Tensor]) -> None:
+    """Give a module its own parameter for each that was seen; it has then been seen."""
+    for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+        if any(parameter is one for one in seen):
+            setattr(module, name, nn.Parameter(parameter.detach().clone()))
+        seen.append(parameter)
 
 
 def mutant(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.mutants import name_of
 from tests.mutants.hooking import before_forward, instead, outputs, sharded
-from tests.mutants.making import before, defect, gathered_then, given, inside, mutant, right
+from tests.mutants.making import before, defect, gathered_then, given, inside, mutant, right, untie
 from tests.mutants.passes.replicate_chapter import dtensors, right_replicate_fsdp, then
 
 
@@ -37,11 +37,7 @@ def turns_on_shards_alone(module: Any) -> None:
 def frees_the_second_name(module: Any, options: dict[str, Any]) -> None:
     """What a module has under a second name is another parameter."""
     for each in inside(module):
-        named = each.named_parameters(recurse=False, remove_duplicate=False)
-        kept = {id(parameter): name for name, parameter in reversed(list(named))}
-        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
-            if kept[id(parameter)] != name:
-                setattr(each, name, nn.Parameter(parameter.detach().clone()))
+        untie(each, [])
 
 
 def passes_on_twice(module: Any, output: Any) -> Any:

@@ -46,8 +46,9 @@ def freeze(parameter: Any) -> None:
 
 
 def freezes_the_last(module: nn.Module) -> None:
-    """The last parameter that takes a gradient takes none once it is sharded."""
-    freeze([parameter for parameter in module.parameters() if parameter.requires_grad][-1])
+    """The last parameter that takes a gradient, if any does, takes none once it is sharded."""
+    for parameter in [parameter for parameter in module.parameters() if parameter.requires_grad][-1:]:
+        freeze(parameter)
 
 
 def has_gradients(module: nn.Module) -> None:
