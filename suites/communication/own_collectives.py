@@ -14,7 +14,7 @@ from suites.communication.played import RecordedStack
 from suites.kit.cases import TrainingCase
 from suites.kit.expected_collectives import ROOT, units
 from suites.kit.own_collectives import OwnGather, OwnReduction
-from suites.oracle.sharded import played_on
+from suites.oracle.sharded import State, played_on
 
 
 class _Noting:
@@ -51,6 +51,14 @@ class NotingReduction(_Noting, OwnReduction):
     """A reduce-scatter that notes."""
 
 
+class WorkingGather(NotingGather):
+    """An all-gather that returns work, asked to or not."""
+
+    def run(self, collective: Any, tensors: tuple[Tensor, ...], group: dist.ProcessGroup, is_async: bool) -> Any:
+        """One call, which goes on when it returns."""
+        return super().run(collective, tensors, group, is_async=True)
+
+
 # What runs on ranks.
 
 
@@ -78,11 +86,20 @@ def asked_to_return_early(rank: Rank, case: TrainingCase) -> dict[str, int]:
     return {"early": sum(asked), "none at all": int(not asked)}
 
 
-def give_own(stack: RecordedStack) -> list[tuple[NotingGather, NotingReduction]]:
-    """Give every sharded module that has parameters a gather and a reduction of its own."""
+def returned_work(rank: Rank, case: TrainingCase) -> list[State]:
+    """Train with gathers that return work; what could be seen after each action."""
+    stack = RecordedStack(rank, case)
+    give_own(stack, WorkingGather)
+    return played_on(stack)
+
+
+def give_own(
+    stack: RecordedStack, gather: type[NotingGather] = NotingGather
+) -> list[tuple[NotingGather, NotingReduction]]:
+    """Give every sharded module that has parameters such a gather and a reduction of its own."""
     own = []
     for unit in units(stack.case):
-        own.append((NotingGather(), NotingReduction()))
+        own.append((gather(), NotingReduction()))
         for kind, collective in zip(("all_gather", "reduce_scatter"), own[-1], strict=True):
             stack.tell(f"set_custom_{kind}", collective, "" if unit.name == ROOT else unit.name)
     return own

@@ -209,6 +209,13 @@ def test_collectives_of_the_user_may_look_at_their_results(trial: Trial, case: T
     finds(trial, own_collectives.asked_to_return_early, case, {"early": 0, "none at all": 0})
 
 
+@requirement("communication/own-work", SHARDED, OWN, level="should", ranks=2)
+@given_half(case=training_cases(exact=True))
+def test_work_of_the_users_gathers_is_waited_for(trial: Trial, case: TrainingCase) -> None:
+    """A custom all-gather may always return work, which is waited for before what it gathers is used."""
+    follows(trial, own_collectives.returned_work, expected(case))
+
+
 @requirement("communication/group-apart", SHARDED, Feature.ONE_MESSAGE, APART, OWN, ranks=2)
 @given_half(case=training_cases(steps=1))
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:

@@ -17,6 +17,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.functional import dropout
 
 from harness.data.case import Case
 from harness.worlds.rank import Rank
@@ -67,9 +68,10 @@ class RecomputeCase(Case):
         return [first.to(rank.device).requires_grad_(self.input_gradients), second.to(rank.device)]
 
     def options(self) -> dict[str, Any]:
-        """The keywords that ``checkpoint`` is called with; ``keyword`` is one more."""
-        names = ("preserve_rng_state", "early_stop", "determinism_check")
-        return {**{name: getattr(self, name) for name in names}, **({self.keyword: True} if self.keyword else {})}
+        """The keywords that ``checkpoint`` is called with, if they are not its defaults; ``keyword`` is one more."""
+        given = {"preserve_rng_state": True, "early_stop": True, "determinism_check": "default"}
+        chosen = {name: getattr(self, name) for name, default in given.items() if getattr(self, name) != default}
+        return {**chosen, **({self.keyword: True} if self.keyword else {})}
 
 
 @st.composite
@@ -123,14 +125,15 @@ def run_in(x: Tensor) -> str:
 class Layer(nn.Module):
     """Two tensors and a keyword in, two tensors out: ``(dropout(tanh(linear(a))) · scale, b + a)``.
 
-    It logs its runs, fails in the requested one, and remembers the memory of its activations.
+    It logs its runs, fails in the requested one, and remembers the memory of its activations. No module says that it
+    drops anything.
     """
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
         self.log: list[str]
         self.linear = Noting(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.linear.log, self.log = [], []
         self.fails_in: int | None = None
         self.activations: list[StorageWeakRef] = []
@@ -142,7 +145,7 @@ class Layer(nn.Module):
             raise ArithmeticError(f"run {self.fails_in} fails")
         inner = torch.tanh(self.linear(a))
         self.activations.append(StorageWeakRef(inner.untyped_storage()))
-        return self.dropout(inner) * scale, b + a
+        return dropout(inner, self.dropout, self.training) * scale, b + a
 
 
 class Chain(nn.Module):

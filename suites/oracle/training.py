@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from suites.oracle.layout import own
+
 
 class Interrupted(Exception):
     """Raised in a forward on purpose."""
@@ -119,10 +121,11 @@ class Trained:
 
     @torch.no_grad()
     def negate(self, place: str) -> None:
-        """Write other values into the parameters of a module, as users do who average weights or set them."""
+        """Write other values into the floating parameters of a module; as by collectives, autograd is not told."""
         for net in self.nets():
-            for parameter in at(net, place).parameters():
-                parameter.neg_()
+            for held in map(own, at(net, place).parameters()):
+                if held.is_floating_point():
+                    held.data.copy_(-held.double())  # float8 has no negation
 
     def vary(self, _: str) -> None:
         """Halve every rate, and change every entry of the user's own, as schedulers do."""

@@ -83,6 +83,33 @@ class Methods(Blocks):
         return codes
 
 
+class Scored(Blocks):
+    """The last block runs by a method of its own, after all others have run forward."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks[-1] = Scoring(self.blocks[-1])
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        last: Any = self.blocks[-1]
+        for block in list(self.blocks)[:-1]:
+            x = block(x)
+        return last.score(x)
+
+
+class Scoring(nn.Module):
+    """A module with a method of its own, and no other forward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def score(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return self.inner(x)
+
+
 class Source(Blocks):
     """Starts from a parameter of its own; forward takes nothing."""
 
@@ -147,6 +174,13 @@ def with_methods(implementation: Claimed, case: TrainingCase, net: Any, **option
         implementation.register_forward_method(net, name)
 
 
+def with_a_list(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """All blocks are one list, of which the last has a registered method."""
+    implementation.fully_shard(list(net.blocks), **options)
+    implementation.register_forward_method(net.blocks[-1], "score")
+    implementation.fully_shard(net, **options)
+
+
 def roots_apart(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Every block is a root of its own."""
     for block in net.blocks:
@@ -186,6 +220,7 @@ TWO_BACKWARDS = Route(actions=("forward", "backward") * 2)
 PICTURES = Route(net=Pictures, spread=in_channels_last)
 UNNEEDED = Route(net=Recalled, actions=("set unshard_in_backward False in blocks.0", "forward", "backward"))
 METHODS = Route(net=Methods, run=by_methods, spread=with_methods)
+IN_A_LIST = Route(net=Scored, spread=with_a_list)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
 RAGGED = Route(run=ragged)

@@ -136,6 +136,13 @@ def test_registered_methods_gather_as_forward_does(trial: Trial, case: TrainingC
     follows(trial, case, routes.METHODS)
 
 
+@requirement("passes/forward-methods-in-a-list", SHARDED, Feature.FORWARD_METHOD, Feature.MODULE_LISTS, ranks=2)
+@given(case=pass_cases())
+def test_a_registered_method_may_end_a_list(trial: Trial, case: TrainingCase) -> None:
+    """Of modules sharded as a list, the last may run by a registered method, once the others have run forward."""
+    follows(trial, case, routes.IN_A_LIST)
+
+
 #: Nothing varies where only a name is wrong.
 SMALL = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear")), sharded=(0,), exact=True)
 

@@ -60,17 +60,21 @@ def reloaded(rank: Rank, case: KeptCase) -> Facts:
     units.do_all(case.actions)
     fresh = make_optimizer(case.kind, units.net.parameters())
     fresh.param_groups[0]["lr"] = 1.0
-    return handed_over(units, fresh)
+    return handed_over(units, units.optimizer, fresh)
 
 
-def handed_over(net: Sharded, fresh: torch.optim.Optimizer) -> Facts:
-    """Give a new optimizer the state of a net's by names; what is said by both, and which parameters groups have."""
+def handed_over(net: Sharded, old: Any, fresh: Any) -> Facts:
+    """Give a new optimizer, or several, a net's state by names; what all say, and which parameters groups have."""
     states = net.rank.implementation.state_dicts
-    state: Any = states.get_optimizer_state_dict(net.net, net.optimizer)
+    state: Any = states.get_optimizer_state_dict(net.net, old)
     states.set_optimizer_state_dict(net.net, fresh, copy.deepcopy(state))
     names = [group["params"] for group in state["param_groups"]]
-    original, reloaded = (described(each.state_dict()) for each in (net.optimizer, fresh))
-    return {"names": names, "original": original, "reloaded": reloaded}
+    return {"names": names, "original": all_described(old), "reloaded": all_described(fresh)}
+
+
+def all_described(optimizers: Any) -> list[Facts]:
+    """The state of one optimizer or of several, each with parameters by number."""
+    return [described(each.state_dict()) for each in (optimizers if isinstance(optimizers, list) else [optimizers])]
 
 
 # Nets whose optimizers keep known numbers.
@@ -122,7 +126,17 @@ def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
     net = OnRank(rank, case)
     net.optimizer = grouped(net, RATE, initial_lr=0.25)
     net.remember()
-    return handed_over(net, grouped(net, 1.0))
+    return handed_over(net, net.optimizer, grouped(net, 1.0))
+
+
+def of_several(rank: Rank, case: CheckpointCase) -> Facts:
+    """Give the state of two optimizers of one net to two others of other rates."""
+    net = OnRank(rank, case).remember()
+    old, fresh = ([make_optimizer(case.optimizer, [group]) for group in halved(net, rate)] for rate in (RATE, 1.0))
+    for optimizer in old:
+        own = optimizer.param_groups[0]["params"]
+        optimizer.state.update({p: net.optimizer.state[p] for p in own if p in net.optimizer.state})
+    return handed_over(net, old, fresh)
 
 
 def grouped(net: OnRank, rate: float, **entries: float) -> torch.optim.Optimizer:
@@ -130,13 +144,14 @@ def grouped(net: OnRank, rate: float, **entries: float) -> torch.optim.Optimizer
 
     The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
-    first, *rest = net.net.parameters()
-    groups: list[Facts] = [
-        {"params": [first], "lr": rate},
-        {"params": rest, "lr": rate / 2},
-        {"params": [], "lr": rate / 4},
-    ]
+    groups = [*halved(net, rate), {"params": [], "lr": rate / 4}]
     return make_optimizer(net.case.optimizer, [{**group, **entries} for group in groups])
+
+
+def halved(net: OnRank, rate: float) -> list[Facts]:
+    """A group of the first weight, and one of all else at half the rate."""
+    first, *rest = net.net.parameters()
+    return [{"params": [first], "lr": rate}, {"params": rest, "lr": rate / 2}]
 
 
 def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:

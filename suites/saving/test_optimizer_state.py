@@ -185,6 +185,15 @@ def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: 
         trial.agree(f"rank {number}", got["reloaded"], got["original"])
 
 
+@requirement("optimizer-state/several", *SHARDED, ranks=2)
+@costly()
+@given(case=HERE)
+def test_several_optimizers_of_one_net_keep_each_its_own(trial: Trial, case: CheckpointCase) -> None:
+    """The state of two optimizers of one net, asked for together, loads into two others: each has its own settings."""
+    for number, got in enumerate(trial.run(programs.of_several, case)):
+        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+
+
 @requirement("optimizer-state/frozen", *SHARDED)
 @examples_first()
 @example(case=FIXED)

@@ -106,8 +106,9 @@ class NotingCase(PrecisionCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """A pass, with what has been noted so far."""
-        return ("forward", "notes", "backward", "notes")
+        """Two passes, the second with other parameters, and what has been noted so far."""
+        one = ("forward", "notes", "backward", "notes")
+        return (*one, "drop", "negate ", *one)
 
     def shown(self, place: int) -> tuple[str, ...]:
         """What training shows, at all times."""

@@ -22,7 +22,7 @@ from suites.kit.strategies import world_sizes
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import tensors_in
 from suites.passes.containers import MAKE
-from suites.training.noting import Noting, NotingCase
+from suites.training.noting import Noting, NotingCase, described
 
 #: What a structure is made of: ``("tensor", dtype)``, ``("text", what)`` or ``(kind, *structures)``.
 Structure = tuple[Any, ...]
@@ -86,9 +86,11 @@ class Handing(nn.Sequential):
     """Makes what it hands to its module: how a root moves its own inputs to a device is another matter."""
 
     def forward(self, made: Callable[[], tuple[Any, Any]]) -> Any:
-        """What the module gives."""
+        """What the module gives; what it was handed is ``left`` as it then is."""
         positional, named = made()
-        return self[0](*positional, **named)
+        found = self[0](*positional, **named)
+        self.left = described([*positional, named])
+        return found
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ class StructureCase(NotingCase):
         return net
 
     def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
-        """What it hands back."""
-        return net(self.made)
+        """What it hands back, and what has become of what it was handed."""
+        return net(self.made), net.left
 
     def made(self) -> tuple[list[Any], dict[str, Any]]:
         """What it is given."""

@@ -137,7 +137,7 @@ def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
 @example(case=OUTPUTS)
 @given(case=structure_cases())
 def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) -> None:
-    """A module is given floating tensors in param_dtype, by place or by name, nested or not, and all else as it is."""
+    """A module is given floating tensors in param_dtype, by place or by name, nested or not; the caller's stay."""
     notes_agree(trial, case)
 
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.mutants import name_of
 from tests.mutants.hooking import before_forward, instead, outputs, sharded
-from tests.mutants.making import before, defect, gathered_then, given, inside, mutant, right, untie
+from tests.mutants.making import (
+    before,
+    called_otherwise,
+    defect,
+    gathered_then,
+    given,
+    inside,
+    modules_of,
+    mutant,
+    right,
+    untie,
+)
+from tests.mutants.numbers.gathers import GathersOnce
+from tests.mutants.numbers.precision_chapter import cast, cast_by_kind, casting_inputs
+from tests.mutants.passes.checkpoint_chapter import recomputing
+from tests.mutants.passes.interaction_chapter import halve
 from tests.mutants.passes.replicate_chapter import dtensors, right_replicate_fsdp, then
 
 
@@ -86,6 +102,72 @@ def drops_entries(module: Any, optimizer: Any, state: Any, **options: Any) -> An
     return right.state_dicts.set_optimizer_state_dict(module, optimizer, state, **options)
 
 
+def loads_the_first_for_all(module: Any, optimizer: Any, state: Any, **options: Any) -> Any:
+    """All optimizers of a net have the settings of the first."""
+    found = right.state_dicts.set_optimizer_state_dict(module, optimizer, state, **options)
+    for other in optimizer[1:] if isinstance(optimizer, list) else ():
+        for group in other.param_groups:
+            group["lr"] = optimizer[0].param_groups[0]["lr"]
+    return found
+
+
+class Hasty:
+    """A user's own gather, for whose work nothing waits."""
+
+    def __init__(self, gather: Any) -> None:
+        self.gather, self.allocate = gather, gather.allocate
+
+    def __call__(self, *tensors: Any, **options: Any) -> None:
+        """Begin."""
+        self.work = self.gather(*tensors, **options)
+
+
+def waits_for_nothing(module: Any, tell: Callable[..., None], gather: Any) -> None:
+    """What a user's own gather returns is nothing."""
+    tell(Hasty(gather))
+
+
+def notes_lists(module: Any, _: dict[str, Any]) -> None:
+    """Remembers which modules are sharded together."""
+    for each in modules_of(module):
+        vars(each)["is_listed"] = isinstance(module, list)
+
+
+def halves_in_lists(module: Any, name: str) -> None:
+    """In a list, a method passes on half of its gradient."""
+    right.register_forward_method(module, name)
+    if vars(module).get("is_listed"):
+        method = getattr(module, name)
+        vars(module)[name] = lambda *args, **named: halve(module, args, method(*args, **named))
+
+
+def goes_by_versions(module: Any, options: dict[str, Any]) -> None:
+    """What is written without autograd being told is not seen."""
+
+    def restore(module: Any, _: Any) -> None:
+        for parameter in sharded(module) if "offload_policy" in options else ():
+            version, numbers = vars(parameter).get("was_sent", (-1, None))
+            if version == parameter._local_tensor._version:
+                parameter._local_tensor.data.copy_(numbers)
+            vars(parameter)["was_sent"] = (parameter._local_tensor._version, parameter._local_tensor.detach().clone())
+
+    for each in modules_of(module):
+        each.register_forward_pre_hook(restore, prepend=True)
+
+
+def keeps_numbers_of_modules(module: nn.Module, **options: Any) -> Any:
+    """Only modules that are there to drop draw random numbers."""
+    draws = any(isinstance(each, nn.Dropout) for each in module.modules())
+    return right.checkpoint(module, **{"preserve_rng_state": draws, **options})
+
+
+def cast_in_place(value: Any, low: torch.dtype) -> Any:
+    """The very dict, with what is in it cast."""
+    for key, item in value.items():
+        value[key] = cast(item, low)
+    return value
+
+
 keeps_replicas_apart = mutant("accumulation/hsdp-resumed", turns_on_shards_alone)
 knows_one_name = before("parameters/two-names", frees_the_second_name)
 takes_views_for_one = mutant("autograd/views", outputs(passes_on_twice))
@@ -96,6 +178,19 @@ loads_what_it_knows = replace(
     name=name_of("optimizer-state/groups"),
     state_dicts=replace(right.state_dicts, set_optimizer_state_dict=drops_entries),
 )
+loads_the_first = replace(
+    right,
+    name=name_of("optimizer-state/several"),
+    state_dicts=replace(right.state_dicts, set_optimizer_state_dict=loads_the_first_for_all),
+)
+does_not_wait_for_users = mutant("communication/own-work", after=instead("set_custom_all_gather", waits_for_nothing))
+knows_no_methods_in_lists = replace(
+    given("passes/forward-methods-in-a-list", notes_lists), register_forward_method=halves_in_lists
+)
+copies_what_has_a_version = given("offload/mixed-precision", goes_by_versions)
+looks_for_dropout = recomputing("checkpoint/random-numbers", keeps_numbers_of_modules)
+changes_the_callers = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(OrderedDict, cast_in_place)))
+casts_for_good = mutant("precision/other-dtypes", gather=GathersOnce)
 
 #: A hook of one argument is called with five.
 RAISES = ("knows_one_form",)
