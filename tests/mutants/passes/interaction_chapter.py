@@ -88,7 +88,7 @@ three_ranks = where("interactions/three-ranks", on_mesh(3))
 four_ranks = where("interactions/four-ranks", on_mesh(4))
 replicas = where("interactions/replicas", on_mesh(2, 2))
 thin_meshes = where("interactions/thin-meshes", on_mesh(1, 2))
-tensor_parallel = where("interactions/tensor-parallel", on_mesh(2, 1))
+tensor_parallel = where("interactions/tensor-parallel", on_mesh(2))
 two_meshes = where(
     "interactions/parameter-meshes",
     lambda options: options["mesh"].ndim == 2 and {"shard_placement_fn", "offload_policy"} <= options.keys(),
