@@ -187,7 +187,7 @@ does_not_wait_for_users = mutant("communication/own-work", after=instead("set_cu
 knows_no_methods_in_lists = replace(
     given("passes/forward-methods-in-a-list", notes_lists), register_forward_method=halves_in_lists
 )
-copies_what_has_a_version = given("offload/mixed-precision", goes_by_versions)
+copies_what_has_a_version = given("offload/written", goes_by_versions)
 looks_for_dropout = recomputing("checkpoint/random-numbers", keeps_numbers_of_modules)
 changes_the_callers = called_otherwise("precision/inputs", casting_inputs(cast_by_kind(OrderedDict, cast_in_place)))
 casts_for_good = mutant("precision/other-dtypes", gather=GathersOnce)
