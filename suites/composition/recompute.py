@@ -69,8 +69,8 @@ class RecomputeCase(Case):
 
     def options(self) -> dict[str, Any]:
         """The keywords that ``checkpoint`` is called with, if they are not its defaults; ``keyword`` is one more."""
-        given = {"preserve_rng_state": True, "early_stop": True, "determinism_check": "default"}
-        chosen = {name: getattr(self, name) for name, default in given.items() if getattr(self, name) != default}
+        named = {name: getattr(self, name) for name in ("preserve_rng_state", "early_stop", "determinism_check")}
+        chosen = {name: value for name, value in named.items() if value != getattr(RecomputeCase, name)}
         return {**chosen, **({self.keyword: True} if self.keyword else {})}
 
 

@@ -119,7 +119,6 @@ class Trained:
         for net in self.nets():
             at(net, place).requires_grad_(True)
 
-    @torch.no_grad()
     def negate(self, place: str) -> None:
         """Write other values into the floating parameters of a module; as by collectives, autograd is not told."""
         for net in self.nets():

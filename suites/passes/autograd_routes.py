@@ -63,9 +63,7 @@ class Cut(Blocks):
 
     def forward(self, x: Tensor) -> Any:
         """Inputs to what the head takes."""
-        for block in list(self.blocks)[:-1]:
-            x = block(x)
-        return x
+        return self.before_last(x)
 
 
 class Keeper(nn.Module):

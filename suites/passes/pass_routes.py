@@ -51,13 +51,7 @@ class Recalled(Blocks):
 
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""
-        return self.blocks[-1](checkpoint(self.before, x, use_reentrant=False))
-
-    def before(self, x: Tensor) -> Any:
-        """What comes before the last block."""
-        for block in list(self.blocks)[:-1]:
-            x = block(x)
-        return x
+        return self.blocks[-1](checkpoint(self.before_last, x, use_reentrant=False))
 
 
 def encode(net: Blocks, x: Tensor, *, scale: int = 1) -> Any:
@@ -93,9 +87,7 @@ class Scored(Blocks):
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""
         last: Any = self.blocks[-1]
-        for block in list(self.blocks)[:-1]:
-            x = block(x)
-        return last.score(x)
+        return last.score(self.before_last(x))
 
 
 class Scoring(nn.Module):

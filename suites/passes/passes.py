@@ -53,6 +53,12 @@ class Blocks(nn.Module):
             x = block(x)
         return x
 
+    def before_last(self, x: Tensor) -> Any:
+        """What all blocks but the last make of it."""
+        for block in list(self.blocks)[:-1]:
+            x = block(x)
+        return x
+
 
 @dataclass
 class Pass:

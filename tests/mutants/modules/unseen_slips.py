@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.mutants import name_of
 from tests.mutants.hooking import before_forward, instead, outputs, sharded
 from tests.mutants.making import (
     before,
@@ -29,6 +28,7 @@ from tests.mutants.numbers.precision_chapter import cast, cast_by_kind, casting_
 from tests.mutants.passes.checkpoint_chapter import recomputing
 from tests.mutants.passes.interaction_chapter import halve
 from tests.mutants.passes.replicate_chapter import dtensors, right_replicate_fsdp, then
+from tests.mutants.state.matrix_chapter import loads_optimizer, with_functions
 
 
 def notes_replicas(module: Any, tell: Callable[..., None], value: bool, **options: Any) -> None:
@@ -102,13 +102,11 @@ def drops_entries(module: Any, optimizer: Any, state: Any, **options: Any) -> An
     return right.state_dicts.set_optimizer_state_dict(module, optimizer, state, **options)
 
 
-def loads_the_first_for_all(module: Any, optimizer: Any, state: Any, **options: Any) -> Any:
-    """All optimizers of a net have the settings of the first."""
-    found = right.state_dicts.set_optimizer_state_dict(module, optimizer, state, **options)
+def goes_by_the_first(module: Any, optimizer: Any) -> None:
+    """All optimizers of a net have the rate of the first."""
     for other in optimizer[1:] if isinstance(optimizer, list) else ():
         for group in other.param_groups:
             group["lr"] = optimizer[0].param_groups[0]["lr"]
-    return found
 
 
 class Hasty:
@@ -173,16 +171,8 @@ knows_one_name = before("parameters/two-names", frees_the_second_name)
 takes_views_for_one = mutant("autograd/views", outputs(passes_on_twice))
 slices_into_lists = dtensors("replicate/slices", then(right_replicate_fsdp, gives_lists))
 knows_one_order = given("entry/rank-order", goes_by_places)
-loads_what_it_knows = replace(
-    right,
-    name=name_of("optimizer-state/groups"),
-    state_dicts=replace(right.state_dicts, set_optimizer_state_dict=drops_entries),
-)
-loads_the_first = replace(
-    right,
-    name=name_of("optimizer-state/several"),
-    state_dicts=replace(right.state_dicts, set_optimizer_state_dict=loads_the_first_for_all),
-)
+loads_what_it_knows = with_functions("optimizer-state/groups", set_optimizer_state_dict=drops_entries)
+loads_the_first = loads_optimizer("optimizer-state/several", goes_by_the_first)
 does_not_wait_for_users = mutant("communication/own-work", after=instead("set_custom_all_gather", waits_for_nothing))
 knows_no_methods_in_lists = replace(
     given("passes/forward-methods-in-a-list", notes_lists), register_forward_method=halves_in_lists
