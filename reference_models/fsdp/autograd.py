@@ -3,8 +3,10 @@
     y = call_in_backward(call, [x])    y is x, [1 2 3 4]
     y.backward(g)                      g, [5 6 7 8], reaches x after call() has returned
 
-Also what must not be seen by function transforms (``torch.func.jvp``, ``vmap``) and ``torch.compile``: they trace the
-user's mathematics, and gathering and freeing parameters is none of it.
+A loss that takes sharded parameters itself is noticed by hooks of theirs.
+
+Also what must not be seen by function transforms (``torch.func.jvp``, ``vmap``), inference mode and ``torch.compile``:
+they are about the user's mathematics, and gathering and freeing parameters is none of it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
 Given = ParamSpec("Given")
@@ -28,20 +30,41 @@ def call_in_backward(call: Callable[[], None], tensors: Sequence[Tensor]) -> tup
     return same
 
 
+class _BeforeAdding:
+    """A hook of a parameter, which is not saved with it."""
+
+    __torch_unserializable__ = True
+    calls: Sequence[Callable[[], None]]
+
+    def __call__(self, gradient: Tensor) -> None:
+        for call in self.calls:
+            call()
+
+
+def call_before_adding(parameter: nn.Parameter, *calls: Callable[[], None]) -> None:
+    """From now on these calls, and no others, are made before autograd itself adds to a parameter's gradient."""
+    hooks = (parameter._backward_hooks or {}).values()
+    hook = next((hook for hook in hooks if isinstance(hook, _BeforeAdding)), _BeforeAdding())
+    hook.calls = calls
+    if hook not in hooks and parameter.requires_grad:
+        parameter.register_hook(hook)
+
+
 def in_transform() -> bool:
     """Whether a function transform is at work."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active
 
 
-def unseen_by_transforms(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """``function``, run as if no function transform were at work."""
+def unseen_by_modes(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """``function``, run as if no function transform were at work, nor inference mode: what it makes may be trained."""
 
     @functools.wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        if not in_transform():
+        if not (in_transform() or torch.is_inference_mode_enabled()):
             return function(*args, **kwargs)
-        with torch._C._DisableFuncTorch():
+        grad = torch.is_grad_enabled()
+        with torch._C._DisableFuncTorch(), torch.inference_mode(False), torch.set_grad_enabled(grad):
             return function(*args, **kwargs)
 
     return run

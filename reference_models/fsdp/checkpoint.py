@@ -6,6 +6,7 @@ the four of x, and backward begins with computing the others again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -26,20 +27,25 @@ def checkpoint(module: nn.Module, **kwargs: Any) -> nn.Module:
     if set(kwargs) - _KNOWN:
         raise ValueError(f"Unexpected keyword arguments: {', '.join(sorted(set(kwargs) - _KNOWN))}")
     check_free([module], "checkpoint")
-    original, is_called = module.forward, False
-
-    def note_call(*_: Any) -> None:
-        nonlocal is_called
-        is_called = True
-
-    def forward(*args: Any, **more: Any) -> Any:
-        nonlocal is_called
-        if not is_called:  # but a method of the module's runs it
-            return original(*args, **more)
-        is_called = False
-        return run_checkpointed(original, *args, use_reentrant=False, **kwargs, **more)
-
     claim([module], "checkpoint", kwargs)
-    module.register_forward_pre_hook(note_call)
-    object.__setattr__(module, "forward", forward)
+    recomputed = _Recomputed(module.forward, kwargs)
+    module.register_forward_pre_hook(recomputed.note_call)
+    object.__setattr__(module, "forward", recomputed)
     return module
+
+
+class _Recomputed:
+    """A module's ``forward``, recomputed where the module is called; a copy of the module has one of its own."""
+
+    def __init__(self, original: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.original, self.options, self.is_called = original, options, False
+
+    def note_call(self, *_: Any) -> None:
+        """The module is called: its hooks before forward run."""
+        self.is_called = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_called:  # but a method of the module's runs it
+            return self.original(*args, **kwargs)
+        self.is_called = False
+        return run_checkpointed(self.original, *args, use_reentrant=False, **self.options, **kwargs)

@@ -8,6 +8,7 @@ A chain of two layers of which the second is recomputed runs so::
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class RecomputeCase(Case):
     """A chain of layers, of which those at ``recomputed`` are given to ``checkpoint`` with these options.
 
     With ``twice``, the chain runs its first layer once more at its end. If ``sharded``, so are the layers in which
-    anything is recomputed, which compute in the dtype ``low`` if there is one, and the root.
+    anything is recomputed, which compute in the dtype ``low`` if there is one, and the root. If ``copied``, a copy is
+    trained, as of an average of weights, and the original is all zeros.
     """
 
     world_size: int = 1
@@ -53,6 +55,7 @@ class RecomputeCase(Case):
     seed: int = 0
     sharded: bool = False
     checkpoint_first: bool = True
+    copied: bool = False
     reshard_after_forward: bool = True
     low: str = ""
 
@@ -181,6 +184,9 @@ def chain(rank: Rank, case: RecomputeCase, recompute: bool = True) -> Chain:
         shard(rank, case, net)
     for module in [net.get_submodule(place) for place in case.recomputed if recompute]:
         net.returned.append(checkpointed(rank, module, **case.options()) is module)
+    if case.copied:
+        original, net = net, copy.deepcopy(net)
+        torch._foreach_zero_([parameter.data for parameter in original.parameters()])
     if case.sharded and case.checkpoint_first:
         shard(rank, case, net)
     return net

@@ -88,6 +88,15 @@ def test_names_classes_and_structure_stay(trial: Trial, case: RecomputeCase) -> 
     trial.agree("is what was given", recomputed["returned the module"], [True] * len(case.recomputed))
 
 
+@requirement("checkpoint/copies", CHECKPOINT)
+@given(case=recompute_cases(LAYERS, copied=True))
+def test_copies_are_recomputed_with_their_own_weights(trial: Trial, case: RecomputeCase) -> None:
+    """A copy.deepcopy of a net that recomputes trains with weights of its own, and recomputes what the net does."""
+    [(plain, recomputed)] = trial.run(recompute.both, case)
+    trial.agree("results", recomputed["results"], plain["results"])
+    trial.agree("runs", recomputed["runs"], expected_runs(case, recomputing=True))
+
+
 @requirement("checkpoint/after-failures", CHECKPOINT)
 @given(case=recompute_cases(recomputed=("layers.0",), layers=1, twice=False))
 def test_a_module_that_raised_can_be_used_again(trial: Trial, case: RecomputeCase) -> None:

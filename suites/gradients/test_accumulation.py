@@ -194,9 +194,10 @@ def test_gradients_have_the_dtype_that_is_asked_for(trial: Trial, case: Precisio
 
 @requirement("accumulation/offload", *ADDING, Feature.CPU_OFFLOAD, ranks=2)
 @costly(2)
+@example(case=replace(RICH, quiet="none"))
 @given(case=accumulation_cases(dtype="float64"))
 def test_gradients_that_rest_on_the_cpu_add_up(trial: Trial, case: AccumulationCase) -> None:
-    """With offload to memory that is not pinned, micro-batches add up, and their gradients lie on the CPU."""
+    """With offload to memory that is not pinned, micro-batches add up, reduced each or at last, on the CPU."""
     traces = trial.run(OffloadedRecorded.play, case)
     agrees(trial, traces, expected(case))
     last = len(case.actions) - 1 - case.actions[::-1].index("step")

@@ -7,14 +7,17 @@ On eight ranks as 2 replicas × 2 shards × tp 2, rank ``4·replica + 2·shard +
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.distributed.tensor import Shard
 
 from harness.worlds.rank import Rank
 from suites.kit.parallel import ParallelCase, cut_over_tp
 from suites.kit.programs import ShardedStack, offload_policy, sharded
+from suites.oracle.layout import put_together
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,14 @@ def devices(rank: Rank, case: TensorParallelCase) -> list[str]:
     stack.do_all(("forward", "backward"))
     kept = [t for p in stack.held.values() for t in (p, p.grad)]
     return sorted({"none" if tensor is None else tensor.device.type for tensor in kept})
+
+
+def through_full_type(rank: Rank, case: TensorParallelCase) -> list[dict[str, Any]]:
+    """A full state dict as ``set_state_dict_type`` asks for; and a sharded one, put together, after that was loaded."""
+    stack, strategies = TensorParallel(rank, case), rank.implementation.strategies
+    strategies.set_state_dict_type(stack.net, "full")
+    kept = copy.deepcopy(stack.net.state_dict())
+    torch._foreach_zero_([parameter.data for parameter in stack.net.parameters()])
+    stack.net.load_state_dict(kept)
+    strategies.set_state_dict_type(stack.net, "sharded")
+    return [dict(kept), {name: put_together(value) for name, value in stack.net.state_dict().items()}]

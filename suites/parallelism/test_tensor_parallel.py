@@ -18,7 +18,7 @@ from suites.oracle.judging import finds, follows
 from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
 from suites.parallelism.norms import NormCase, clips, norm_cases, scales
 from suites.parallelism.partial_sums import right_sums, sums
-from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase, devices
+from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase, devices, through_full_type
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
 cases = partial(parallel_cases, kind=TensorParallelCase)
@@ -98,6 +98,13 @@ def test_offloaded_shards_of_tensor_parallel_parameters_train(trial: Trial, case
     """With CPU offload, shards and gradients of parameters cut over tp lie on the CPU, also where dp has one rank."""
     finds(trial, devices, case, ["cpu"])
     follows(trial, TensorParallel.play, expected(case))
+
+
+@requirement("tensor-parallel/full-type", *BOTH, Feature.WRAP_POLICY, Feature.STATE_DICT, ranks=4)
+@given(case=cases(meshes=FLAT[:1], exact=True))
+def test_full_state_dicts_load_into_what_two_axes_cut(trial: Trial, case: TensorParallelCase) -> None:
+    """Where tp cuts too, full state dicts by set_state_dict_type hold whole tensors, and load into all parts."""
+    finds(trial, through_full_type, case, [dict(case.build().state_dict())] * 2)
 
 
 @requirement("tensor-parallel/decoder", *BOTH, ranks=2)

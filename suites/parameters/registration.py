@@ -170,7 +170,7 @@ class Sum(Blocks):
 
 @dataclass(frozen=True)
 class DtypeCase(TrainingCase):
-    """The net is converted before each step, from the second on ``by_way_of`` another dtype.
+    """The net is converted before each step, from the second on after an evaluation and ``by_way_of`` another dtype.
 
     ``computes`` is the policy's ``param_dtype``, if there is a policy.
     """
@@ -194,10 +194,13 @@ def dtype_cases(draw: st.DrawFn, moment: Literal["first", "and back", "for good"
 
 def converted(p: Pass) -> Found:
     """Convert the net, then train; in which dtype parameters are, outputs come, and their values if it holds them."""
-    if p.case.by_way_of and p.batch > 0:
-        p.net.to(getattr(torch, p.case.by_way_of))
-    p.net.to(getattr(torch, p.case.dtypes[p.batch]))
-    at_rest = {name: str(q.dtype) for name, q in p.net.named_parameters()}
+    if p.batch > 0:
+        with torch.no_grad():
+            p.net(p.inputs())
+    at_rest = []
+    for dtype in filter(None, (p.case.by_way_of if p.batch > 0 else "", p.case.dtypes[p.batch])):
+        p.net.to(getattr(torch, dtype))
+        at_rest.append({name: str(q.dtype) for name, q in p.net.named_parameters()})
     outputs = p.net(p.inputs())
     p.loss(outputs).backward()
     is_exact = outputs.dtype.itemsize >= 4 and not p.case.computes

@@ -161,13 +161,9 @@ def of_all(p: Pass, outputs: Any) -> list[Tensor]:
     return [torch.stack(each_output(p, outputs)).sum()]
 
 
-def watched(case: HowCase, step: int) -> tuple[str, ...]:
-    """A step of training between two forwards without gradients; ``no_grad`` may even be the first there ever is.
-
-    What such a forward leaves unsharded is resharded before the optimizer steps, as no backward will do it.
-    """
-    before = ("look",) if step > 0 or case.how == "no_grad" else ()
-    return (*before, "forward", "backward", "look", "reshard")
+def watched_later(case: HowCase, step: int) -> tuple[str, ...]:
+    """A step as ``WATCHED`` takes it, without a forward before the first."""
+    return WATCHED_STEP[step == 0 :]
 
 
 def in_mode(p: Pass) -> Any:
@@ -241,7 +237,11 @@ FORK_INSIDE = Route(net=ForkInside, losses=one_output)
 KEEPS = Route(net=Keeping, run=with_kept, losses=of_all)
 UNUSED = Route(net=Unused)
 SKIPS = Route(net=Cut)
-WATCHED = Route(actions=watched, run=in_mode)
+#: A step of training between two forwards without gradients. What such a forward leaves unsharded is resharded before
+#: the optimizer steps, as no backward will do it.
+WATCHED_STEP = ("look", "forward", "backward", "look", "reshard")
+WATCHED = Route(actions=WATCHED_STEP, run=in_mode)
+WATCHED_LATER = replace(WATCHED, actions=watched_later)
 LOOKS = replace(WATCHED, actions=("look", "look", "reshard"))
 LOOKS_AT_COLUMNS = replace(LOOKS, dim=-1)
 DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))

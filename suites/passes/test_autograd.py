@@ -107,6 +107,13 @@ def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: H
 @in_each_way("inference_mode")
 def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: HowCase) -> None:
     """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
+    follows(trial, case, routes.WATCHED_LATER)
+
+
+@requirement("autograd/inference-first", SHARDED, ranks=2)
+@in_each_way("inference_mode")
+def test_forwards_in_inference_mode_may_come_before_the_first_step(trial: Trial, case: HowCase) -> None:
+    """Forwards in inference mode, the very first one too, give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
 

@@ -64,7 +64,7 @@ class ReductionQueue:
                 self._results.append((reduction, receiver))
             self._hand_out(self.room + 1)
 
-    def finish(self, waits: bool) -> None:
+    def finish(self, waits: bool = True) -> None:
         """Hand out the results of all of them, in the order in which they were started, and wait for them.
 
         Unless it ``waits``, the stream that computes goes on beside the last of them, which keep their memory.

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_models.fsdp.autograd import unseen_by_transforms
+from reference_models.fsdp.autograd import call_before_adding, unseen_by_modes
 from reference_models.fsdp.communication.collectives import Gathering, OwnPieces, Parcel, Reduction, division, gather
 from reference_models.fsdp.communication.lane import HERE, Lane, passed
 from reference_models.fsdp.communication.reduction_queue import ReductionQueue
@@ -66,6 +66,7 @@ class ParameterGroup:
         """Go by these from now on."""
         self.options = options
 
+    @unseen_by_modes
     def look_again(self) -> None:
         """Notice what has been done to the sharded parameters until now, their hooks for gathering included."""
         self._parcel = None
@@ -75,7 +76,7 @@ class ParameterGroup:
 
     # Gathering.
 
-    @unseen_by_transforms
+    @unseen_by_modes
     def unshard(self, lane: Lane = HERE, async_op: bool = False) -> bool:
         """Start gathering on a lane, unless all is there or on its way; whether it has been started.
 
@@ -108,7 +109,7 @@ class ParameterGroup:
         self._parcel = parcel if sent == resting else None
         return parcel
 
-    @unseen_by_transforms
+    @unseen_by_modes
     def wait(self) -> None:
         """Wait for a gather under way, and let the modules see the unsharded parameters."""
         if self._gathering is None:
@@ -117,8 +118,7 @@ class ParameterGroup:
         self._lane.lead()
         columns = gathering.columns()
         kept = self._kept
-        takes = [p.take(columns, kept.cut(p) if kept else p.cut) for p in self.parameters]
-        copies = [copy for take in takes for copy in take]
+        copies = [copy for p in self.parameters for copy in p.take(columns, kept.cut(p) if kept else p.cut)]
         if copies:
             torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
         self._kept = None
@@ -127,7 +127,7 @@ class ParameterGroup:
         for parameter in self.parameters:
             parameter.show_unsharded()
 
-    @unseen_by_transforms
+    @unseen_by_modes
     def reshard(self) -> None:
         """Free the unsharded parameters and let the modules see the sharded ones; a gather under way is used up."""
         if self._gathering is not None:
@@ -148,7 +148,7 @@ class ParameterGroup:
         elif frees or (frees is None and not is_root):
             self.reshard()
 
-    @unseen_by_transforms
+    @unseen_by_modes
     def _reshard_over(self, mesh: DataMesh) -> None:
         """Keep the rows of a smaller mesh, and let the modules see them, until backward needs everything."""
         if self.form is Form.UNSHARDED:
@@ -219,8 +219,9 @@ class ParameterGroup:
             at_once=any(parameter.has_hooks for parameter in reduced),
         )
         queue.start(reduction, rows, self if self._is_whole else None)
-        if not self._is_whole:
-            self._partial = reduction
+        self._partial = None if self._is_whole else reduction
+        for parameter in reduced if self.mesh.device.type != "cpu" else ():  # the loss may take the sharded form, too
+            call_before_adding(parameter.sharded, queue.finish, self.land)
 
     def receive(self, reduction: Reduction) -> None:
         """Give the sharded parameters what a reduction has made of their gradients."""
@@ -230,9 +231,8 @@ class ParameterGroup:
         first, *others = {parameter.grad_dtype or parameter.dtype for parameter in reduction.sizes}
         parts: dict[ManagedParameter, Tensor] = reduction.parts(None if others else first)
         with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            for parameter, own in parts.items():
-                if (landed := parameter.add_gradient(own)) is not None:
-                    self._landing.append(landed)
+            landings = [parameter.add_gradient(own) for parameter, own in parts.items()]
+            self._landing += [landed for landed in landings if landed is not None]
         if any(parameter.has_hooks for parameter in parts):
             self._hooks_ran = passed(self.mesh.device)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,6 +105,13 @@ def checkpoint_until_it_fails(module: Any, **options: Any) -> Any:
     return module
 
 
+def closes_over_the_module(module: Any, **options: Any) -> Any:
+    """Run the module itself, also where a copy of it is called."""
+    run = partial(torch.utils.checkpoint.checkpoint, module.forward, use_reentrant=False, **options)
+    object.__setattr__(module, "forward", lambda *args, **more: run(*args, **more))
+    return module
+
+
 @contextmanager
 def scaled_inputs(module: nn.Module) -> Any:
     """Recompute on inputs that are off by an eighth."""
@@ -153,6 +161,7 @@ runs_twice_without_gradients = recomputing("checkpoint/without-gradients", then(
 adds_a_module = recomputing(
     "checkpoint/leaves-the-module", then(lambda module: module.add_module("recomputed", nn.Identity()))
 )
+stays_with_the_original = recomputing("checkpoint/copies", closes_over_the_module)
 gives_up_after_failing = recomputing("checkpoint/after-failures", checkpoint_until_it_fails)
 ignores_contexts = recomputing("checkpoint/contexts", without("context_fn"))
 checks_nothing = recomputing("checkpoint/determinism", forced_options(determinism_check="none"))

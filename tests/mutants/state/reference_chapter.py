@@ -132,6 +132,23 @@ def of_one_dtype(group: Any, reduce: Callable[..., None], gradients: Any, queue:
     reduce(gradients, queue)
 
 
+def loses_what_two_axes_cut(module: Any) -> None:
+    """Where two axes cut, zeros are loaded in place of whole tensors."""
+
+    def lose(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, parameter in module.named_parameters():
+            if parameter.device_mesh.ndim == 2:
+                state_dict[f"{prefix}{name}"] = torch.zeros_like(state_dict[f"{prefix}{name}"])
+
+    module.register_load_state_dict_pre_hook(lose)
+
+
+def doubled_after_inference(module: Any, output: Any) -> Any:
+    """What ran in inference mode before it ever trained has gradients that are twice what they should be."""
+    began_with = vars(module).setdefault("began_in_inference_mode", torch.is_inference_mode_enabled())
+    return 2 * output - output.detach() if began_with and torch.is_grad_enabled() else output
+
+
 def is_off_by_columns(module: Any, output: Any) -> Any:
     """In inference mode, what is cut by columns gives twice what it should."""
     layouts = [parameter.layout for group in own_state(module).groups for parameter in group.parameters]
@@ -168,6 +185,8 @@ resets_no_reductions = of_the_reference(
 )
 gathers_after_evaluation = of_the_reference("communication/after-evaluation", notes_evaluations)
 doubles_columns = of_the_reference("passes/last-dim-inference", outputs(is_off_by_columns))
+loads_zeros = of_the_reference("tensor-parallel/full-type", loses_what_two_axes_cut)
+follows_no_evaluation = of_the_reference("autograd/inference-first", outputs(doubled_after_inference))
 has_hooks_for_good = of_the_reference("extensions/dropped", asks_once_for_hooks)
 sums_tp_in_param_dtype = of_the_reference("tensor-parallel/reduce-dtype", adds_parts_up_at_once)
 sums_no_tp_while_quiet = of_the_reference("tensor-parallel/accumulation", takes_parts_while_quiet)

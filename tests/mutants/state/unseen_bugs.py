@@ -156,6 +156,13 @@ def swaps_rates(module: Any, optimizer: Any, **options: Any) -> Any:
     return right.state_dicts.get_optimizer_state_dict(module, optimizer, **options)
 
 
+def then_reshards(module: Any, _: Any, *args: Any, **options: Any) -> Any:
+    """What is gathered is converted, and then freed."""
+    nn.Module._apply(module, *args, **options)
+    module.reshard()
+    return module
+
+
 goes_by_names = called_otherwise("entry/namesakes", by_their_names())
 ignores_too_much = called_otherwise("parameters/ignored-on-meta", ignores_all_on_meta)
 writes_over_what_was_kept = mutant("accumulation/stashed", each_gradient_once(uses_memory_again))
@@ -165,6 +172,7 @@ is_hooked_for_good = mutant("autograd/post-accumulate-hooks", takes_no_late_hook
 registers_methods_of_classes = replace(
     right, name=name_of("passes/forward-methods"), register_forward_method=registers_the_classes
 )
+converts_what_is_gathered = of_the_reference("registration/converted-and-back", instead("_apply", then_reshards))
 loses_what_is_frozen = of_the_reference("accumulation/frozen-meanwhile", in_groups("_take_gradients", of_what_trains))
 replaces_by_turns = of_the_reference("accumulation/by-turns", in_groups("receive", adds_where_the_first_does))
 replaces_by_turns_on_replicas = of_the_reference(
@@ -182,5 +190,5 @@ divides_partial_sums_alone = of_the_reference(
 knows_one_format = of_the_reference("registration/memory-format", is_off_once_strided)
 asks_by_a_step = asked_otherwise("optimizer-state/never-stepped", swaps_rates)
 
-#: Ranks that do not agree wait for each other, or send what others do not expect.
-RAISES = ("is_wide_where_unused", "leaves_others_waiting")
+#: Ranks that do not agree wait for each other, or send what others do not expect; layers of two dtypes do not fit.
+RAISES = ("is_wide_where_unused", "leaves_others_waiting", "converts_what_is_gathered")
