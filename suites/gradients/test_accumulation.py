@@ -97,6 +97,7 @@ def test_quiet_replicas_neither_scatter_nor_reduce(trial: Trial, case: Accumulat
 @costly(2)
 @example(case=replace(RICH, mesh=(2, 1)))
 @example(case=replace(RICH, world_size=4, mesh=(2, 2)))
+@example(case=replace(RICH, world_size=4, mesh=(2, 2), net=Stack(3, ("linear",) * 3, 1), sharded=(0, 1, 2)))
 @given(case=accumulation_cases(**REPLICAS))
 def test_replicas_can_be_reduced_with_the_last_micro_batch_only(trial: Trial, case: AccumulationCase) -> None:
     """With set_requires_all_reduce(False) every micro-batch is reduce-scattered, and the last one alone all-reduced."""

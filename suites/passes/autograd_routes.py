@@ -237,9 +237,9 @@ FORK_INSIDE = Route(net=ForkInside, losses=one_output)
 KEEPS = Route(net=Keeping, run=with_kept, losses=of_all)
 UNUSED = Route(net=Unused)
 SKIPS = Route(net=Cut)
-#: A step of training between two forwards without gradients. What such a forward leaves unsharded is resharded before
-#: the optimizer steps, as no backward will do it.
-WATCHED_STEP = ("look", "forward", "backward", "look", "reshard")
+#: A step of training with forwards without gradients before, within and after it. What such a forward leaves unsharded
+#: is resharded before the optimizer steps, as no backward will do it.
+WATCHED_STEP = ("look", "forward", "look", "backward", "look", "reshard")
 WATCHED = Route(actions=WATCHED_STEP, run=in_mode)
 WATCHED_LATER = replace(WATCHED, actions=watched_later)
 LOOKS = replace(WATCHED, actions=("look", "look", "reshard"))

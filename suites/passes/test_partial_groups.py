@@ -67,6 +67,13 @@ def test_a_list_can_be_kept_full_while_a_module_runs_alone(trial: Trial, case: T
     follows(trial, case, routes.KEPT_FULL)
 
 
+@requirement("partial-groups/evaluated", *PARTIAL, ranks=2)
+@given(case=pass_cases(blocks=3, plan=(0,), reshard_after_forward=True))
+def test_part_of_a_list_may_be_evaluated_before_the_step(trial: Trial, case: TrainingCase) -> None:
+    """After a forward without gradients that skips a listed module, the next sees what the optimizer has written."""
+    follows(trial, case, routes.EVALUATED)
+
+
 @requirement("partial-groups/two-forwards", *PARTIAL, ranks=2)
 @given(case=pass_cases(blocks=3))
 def test_one_backward_may_go_through_two_partial_forwards(trial: Trial, case: TrainingCase) -> None:

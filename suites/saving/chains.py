@@ -135,7 +135,7 @@ class CheckpointCase(CaseOnMesh, Situation):
     sharded: tuple[int, ...] = ()
     dtype: str = "float64"
     loaded_dtype: str = "float64"
-    optimizer: str = "Adam"
+    optimizer: str = "AdamW"
     steps: int = 2
     seed: int = 0
     meta: bool = False

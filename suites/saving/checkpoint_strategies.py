@@ -145,7 +145,7 @@ def case_of(cell: Cell, turn: int, trained: bool) -> CheckpointCase:
         loaded=loaded,
         more_loaded=tuple(more),
         sharded=((), (0,), (1,), (0, 1))[turn % 4],
-        optimizer=optimizers[turn // 2 % len(optimizers)] if trained else "Adam",
+        optimizer=optimizers[turn // 2 % len(optimizers)] if trained else "AdamW",
         meta=meta,
         seed=turn,
         **(WIDE if trained else dtypes),

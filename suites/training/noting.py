@@ -33,7 +33,7 @@ from suites.oracle.unsharded import Unsharded
 def described(value: Any) -> Any:
     """A value as plain data: its type, and what is in it. A dict with a default may have become one without."""
     if isinstance(value, Tensor):
-        return {"tensor": str(value.dtype), "values": value.detach().double()}
+        return {"tensor": str(value.dtype), "values": value.detach().to(torch.complex128)}
     if is_dataclass(value) and not isinstance(value, type):
         items = [dict(value)] if isinstance(value, dict) else []
         named = {f.name: getattr(value, f.name) for f in fields(value)}

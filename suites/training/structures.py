@@ -29,7 +29,7 @@ Structure = tuple[Any, ...]
 
 ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
-OTHERS = ("int64", "int32", "uint8", "bool")
+OTHERS = ("int64", "int32", "uint8", "bool", "complex64")
 LEAVES = st.tuples(st.just("tensor"), st.sampled_from([*FLOATS, *OTHERS])) | st.just(("text", "a"))
 
 
@@ -83,11 +83,17 @@ class Taking(Noting):
 
 
 class Handing(nn.Sequential):
-    """Makes what it hands to its module: how a root moves its own inputs to a device is another matter."""
+    """Makes what it hands to its module: how a root moves its own inputs to a device is another matter.
+
+    It hands it over twice, the second time with other numbers in the same tensors.
+    """
 
     def forward(self, made: Callable[[], tuple[Any, Any]]) -> Any:
         """What the module gives; what it was handed is ``left`` as it then is."""
         positional, named = made()
+        self[0](*positional, **named)
+        for tensor in tensors_in([positional, named]):
+            tensor.copy_(tensor.flip(0))
         found = self[0](*positional, **named)
         self.left = described([*positional, named])
         return found
@@ -162,10 +168,10 @@ def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
 
 
 def make(structure: Structure) -> Any:
-    """The value that a structure stands for; every tensor holds 1 and 0."""
+    """The value that a structure stands for; every tensor holds 1 and 0, or i and 0."""
     kind, *rest = structure
     if kind == "tensor":
-        return torch.tensor([1, 0]).to(dtype_of(rest[0]))
+        return torch.tensor([1j if rest[0] == "complex64" else 1, 0]).to(dtype_of(rest[0]))
     return rest[0] if kind == "text" else KINDS[kind]([make(each) for each in rest])
 
 

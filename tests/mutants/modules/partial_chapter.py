@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from harness.vendor.torch_fsdp2 import _groups, _state
@@ -100,6 +101,14 @@ def doubles_what_is_kept(module: Any) -> None:
     outputs(lambda module, output: doubled(output) if keeps[0] else output)(module)
 
 
+def gathered_after_evaluation(module: Any, output: Any) -> Any:
+    """After a forward without gradients all modules are gathered."""
+    for each in [] if torch.is_grad_enabled() else module.modules():
+        if hasattr(each, "unshard"):
+            each.unshard()
+    return output
+
+
 def gathers_twice_if_alone(module: Any, is_alone: bool) -> None:
     """What runs alone is gathered for each of its two passes."""
     if is_alone:
@@ -118,6 +127,7 @@ checkpoints_count_twice = replace(
 kept_counts_twice = mutant("partial-groups/accumulation", doubles_what_is_kept)
 gathers_twice_alone = mutant("partial-groups/gathered-once", when_alone(gathers_twice_if_alone))
 lists_cannot_be_kept = mutant("partial-groups/stays-full", cannot_stay_full)
+gathers_after_evaluation = mutant("partial-groups/evaluated", outputs(gathered_after_evaluation, is_root))
 halves_partial_forwards = mutant("partial-groups/two-forwards", second_call_is_halved(is_root))
 forgets_output_dtype = called_otherwise("partial-groups/output-dtype", lists(without_output_dtype))
 
