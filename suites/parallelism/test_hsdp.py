@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,10 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.programs import CONSTANT, ShardedStack, data_mesh, sharded, tensors, write
-from suites.kit.strategies import examples, given
+from suites.kit.strategies import cases_of, examples, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
+from suites.oracle.layout import shard
 from suites.oracle.sharded import State, played_on
 
 
@@ -41,6 +42,28 @@ class Spoilt(ShardedStack):
         source = dist.get_process_group_ranks(group)[0]
         for tensor in tensors(self.net).values():
             dist.broadcast(tensor, src=source, group=group)
+
+
+@dataclass(frozen=True)
+class WithinCase(TrainingCase):
+    """The blocks that are sharded by themselves lie on replicas of shards, and what is the root's on all ranks."""
+
+    def part(self, rank: int, name: str, full: Tensor) -> Tensor:
+        """What a rank holds of a parameter."""
+        on_replicas = int(name.partition(".")[0]) in self.sharded
+        return super().part(rank, name, full) if on_replicas else shard(full, self.world_size, rank)
+
+
+class Within(ShardedStack):
+    """Such a net, on one rank."""
+
+    def made(self) -> Any:
+        """The net."""
+        net, fully_shard = self.case.build(), self.rank.implementation.fully_shard
+        options = {"mesh": data_mesh(self.rank, self.case), "reshard_after_forward": self.case.reshard_after_forward}
+        for place in self.case.sharded:
+            fully_shard(net[place], **options)
+        return fully_shard(net, mesh=self.rank.mesh())
 
 
 def held(rank: Rank, case: TrainingCase, after_broadcast: bool) -> dict[str, Tensor]:
@@ -95,6 +118,14 @@ def test_hybrid_training_on_integers_equals_the_unsharded_model_bit_for_bit(tria
 def test_hybrid_training_follows_the_unsharded_model(trial: Trial, case: TrainingCase) -> None:
     """Gradients are averaged over all ranks of both axes: training is the unsharded model's but for rounding."""
     follows(trial, ShardedStack.play, expected(case))
+
+
+@requirement("hsdp/within-shards", Feature.FULLY_SHARD, Feature.HSDP, ranks=2)
+@example(case=WithinCase(4, Stack(3, ("linear",) * 3), (1, 2), "float64", exact=True, mesh=(2, 2)))
+@given(case=cases_of(WithinCase, hsdp_cases(exact=True)))
+def test_replicas_may_lie_within_what_all_ranks_shard(trial: Trial, case: WithinCase) -> None:
+    """Blocks on replicas of shards, in a root that is sharded over all ranks, train as the unsharded model does."""
+    follows(trial, Within.play, expected(case))
 
 
 @requirement("hsdp/replicas-stay-equal", Feature.FULLY_SHARD, Feature.HSDP, ranks=2, source="C17")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from tests.mutants.making import Reduction, mutant
+from tests.mutants.making import Reduction, called_otherwise, mutant, right
 
 
 def mesh_of(module: Any) -> Any:
@@ -68,6 +68,16 @@ def reduce_over_the_other_axis(module: Any) -> None:
 
 
 #: Gets none: replicas wait for a reduction that is never asked for.
+
+
+def on_the_mesh_within(module: Any, **options: Any) -> Any:
+    """A module lies on the mesh on which what was sharded within it lies."""
+    parameters = [] if isinstance(module, list) else list(module.parameters())
+    meshes = [parameter.device_mesh for parameter in parameters if isinstance(parameter, DTensor)]
+    return right.fully_shard(module, **{**options, **({"mesh": meshes[0]} if meshes else {})})
+
+
+lies_as_what_is_within = called_otherwise("hsdp/within-shards", on_the_mesh_within)
 replicas_have_no_gradients = mutant("hsdp/exact", lambda module: module.set_requires_all_reduce(False))
 replicas_never_meet = mutant("hsdp/exact", never_meet)
 sums_over_replicas = mutant("hsdp/exact", sum_up)
