@@ -67,9 +67,6 @@ def reduce_over_the_other_axis(module: Any) -> None:
     module.set_all_reduce_hook(mix)
 
 
-#: Gets none: replicas wait for a reduction that is never asked for.
-
-
 def on_the_mesh_within(module: Any, **options: Any) -> Any:
     """A module lies on the mesh on which what was sharded within it lies."""
     parameters = [] if isinstance(module, list) else list(module.parameters())
@@ -78,6 +75,7 @@ def on_the_mesh_within(module: Any, **options: Any) -> Any:
 
 
 lies_as_what_is_within = called_otherwise("hsdp/within-shards", on_the_mesh_within)
+#: Gets none: replicas wait for a reduction that is never asked for.
 replicas_have_no_gradients = mutant("hsdp/exact", lambda module: module.set_requires_all_reduce(False))
 replicas_never_meet = mutant("hsdp/exact", never_meet)
 sums_over_replicas = mutant("hsdp/exact", sum_up)
