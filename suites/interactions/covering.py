@@ -27,8 +27,10 @@ from suites.scenarios.scenario import Scenario, with_values
 #: Values of some dimensions: ``(("mesh", "4"), ("rows", "uneven"))``, in one order of the dimensions.
 Combination = tuple[tuple[str, str], ...]
 Values = Mapping[str, Sequence[str]]
+#: The dimensions of which any run tries any two values together: by these, requirements tell their scenarios apart.
+PLACES = ("mesh", "parallelism")
 #: The dimensions of which a thorough run tries any three values together: when a group is gathered, freed and reduced.
-CLOSE = ("runs", "wrapping", "mesh", "reshard", "recompute", "prefetch", "gradients")
+CLOSE = ("runs", "wrapping", "mesh", "parallelism", "reshard", "recompute", "prefetch", "gradients")
 
 
 def available(claims: Collection[Feature], ranks: int) -> dict[str, tuple[str, ...]]:
@@ -44,25 +46,31 @@ def covering(claims: frozenset[Feature], ranks: int, strength: int = 2) -> list[
     """Scenarios that have every possible value, or pair of values, or besides all triples of the close dimensions."""
     values = available(claims, ranks)
     largest_first = {name: values[name] for name in sorted(values, key=lambda name: -len(values[name]))}
-    every = list(combined(largest_first, min(strength, 2)))
-    if strength > 2:
-        every += combined({name: some for name, some in largest_first.items() if name in CLOSE}, strength)
+    every = list(_every(largest_first, strength))
     wanted = {one for one in every if completed(one, values) is not None}
     found = []
     for one in every:
         if one in wanted:
             chosen = completed(one, largest_first, wanted)
             assert chosen is not None
-            wanted -= set(combinations_of(chosen, strength))
+            wanted -= set(combinations_of(chosen.items()))
             found.append(with_values(chosen))
     return found
 
 
-def combinations_of(chosen: Mapping[str, str], strength: int) -> Iterator[Combination]:
-    """The combinations that a scenario has."""
-    yield from combinations(chosen.items(), min(strength, 2))
+def _every(values: Values, strength: int) -> Iterator[Combination]:
+    """What scenarios are made for, as far as it is possible."""
+    if strength == 1:
+        yield from combined({name: values[name] for name in values if name in PLACES}, 2)
+    yield from combined(values, min(strength, 2))
     if strength > 2:
-        yield from combinations([one for one in chosen.items() if one[0] in CLOSE], strength)
+        yield from combined({name: values[name] for name in values if name in CLOSE}, strength)
+
+
+def combinations_of(chosen: Collection[tuple[str, str]]) -> Iterator[Combination]:
+    """The combinations that these values have and that some array may have: of one, of two, and of three close ones."""
+    close = [one for one in chosen if one[0] in CLOSE]
+    return chain(combinations(chosen, 1), combinations(chosen, 2), combinations(close, 3))
 
 
 def combined(values: Values, strength: int) -> Iterator[Combination]:
@@ -102,9 +110,7 @@ def _search(chosen: dict[str, str], values: Values, wanted: Collection[Combinati
 def _gain(chosen: Mapping[str, str], name: str, value: str, values: Values, wanted: Collection[Combination]) -> int:
     """How many combinations that are wanted one more value adds."""
     known = [(other, chosen[other] if other != name else value) for other in values if other in chosen or other == name]
-    close = [one for one in known if one[0] in CLOSE] if name in CLOSE else []
-    tried = chain(combinations(known, 1), combinations(known, 2), combinations(close, 3))
-    return sum((name, value) in one and one in wanted for one in tried)
+    return sum((name, value) in one and one in wanted for one in combinations_of(known))
 
 
 @st.composite

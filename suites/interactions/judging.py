@@ -9,7 +9,7 @@ without one after the other; what cannot be left out remains::
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -44,8 +44,11 @@ class Tried:
         self.inner_test = inner_test
 
 
-def on_meshes(*meshes: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Have a test of one scenario, its ``case``, tried on those of the covering array that have such a mesh."""
+def on_meshes(*meshes: str, parallelism: str = "data") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Have a test of one scenario, its ``case``, tried on those of the covering array on these meshes, or on any."""
+
+    def is_meant(one: Scenario) -> bool:
+        return one.parallelism == parallelism and (not meshes or one.mesh in meshes)
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         tried = Tried(test)
@@ -53,7 +56,7 @@ def on_meshes(*meshes: str) -> Callable[[Callable[..., None]], Callable[..., Non
         @wraps(test)
         def each(*, trial: Trial) -> None:
             __tracebackhide__ = True
-            judge(trial, tried.inner_test, meshes)
+            judge(trial, tried.inner_test, is_meant)
 
         signature = inspect.signature(test)
         kept = [one for name, one in signature.parameters.items() if name != "case"]
@@ -63,13 +66,13 @@ def on_meshes(*meshes: str) -> Callable[[Callable[..., None]], Callable[..., Non
     return decorate
 
 
-def judge(trial: Trial, test: Callable[..., None], meshes: Sequence[str]) -> None:
-    """Try every scenario; at the end raise for all causes, with the smallest failing scenario of the first as case.
+def judge(trial: Trial, test: Callable[..., None], is_meant: Callable[[Scenario], bool]) -> None:
+    """Try what is meant of the array; at the end raise for all causes, with the first one's smallest scenario as case.
 
     If nothing smaller is wanted, the first failing scenario ends the test.
     """
     __tracebackhide__ = True
-    scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if one.mesh in meshes]
+    scenarios = [one for one in covering(claims(), trial.most_ranks, strength(trial)) if is_meant(one)]
     left_out = excluded(claims(), trial.most_ranks, strength(trial))
     trial.combinations.plan(VALUES, [one.values for one in scenarios], left_out)
     failures: dict[Scenario, SubjectFailure | None] = {}

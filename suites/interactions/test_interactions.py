@@ -17,7 +17,7 @@ from harness.vendor import Feature
 from suites.interactions.covering import scenarios
 from suites.interactions.judging import follows, on_meshes
 from suites.kit.strategies import costly, given
-from suites.scenarios.dimensions import OF_TWO, ON_TWO, TWO_MESHES
+from suites.scenarios.dimensions import TWO_MESHES
 from suites.scenarios.scenario import Scenario
 
 SHARDED = Feature.FULLY_SHARD
@@ -66,14 +66,14 @@ def test_features_work_together_on_thin_meshes(trial: Trial, case: Scenario) -> 
 
 
 @requirement("interactions/tensor-parallel", SHARDED, Feature.TENSOR_PARALLEL, ranks=2)
-@on_meshes(*OF_TWO)
+@on_meshes(parallelism="tensor")
 def test_features_work_together_after_tensor_parallelism(trial: Trial, case: Scenario) -> None:
     """Where two ranks share a block by tensor parallelism, any two features together work as they do unsharded."""
     follows(trial, case)
 
 
 @requirement("interactions/parameter-meshes", SHARDED, *TWO_MESHES, ranks=2)
-@on_meshes(*ON_TWO)
+@on_meshes(parallelism="two meshes")
 def test_features_work_together_on_two_meshes(trial: Trial, case: Scenario) -> None:
     """Where some layers are sharded over all ranks beside replicas, any two features work as they do unsharded."""
     follows(trial, case)

@@ -52,11 +52,11 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         Value("2x2", (Feature.HSDP,), 4),
         Value("1x2", (Feature.HSDP,), 2),
         Value("2x1", (Feature.HSDP,), 2),
-        Value("2 of 2", (Feature.TENSOR_PARALLEL,), 4),
-        Value("1 of 2", (Feature.TENSOR_PARALLEL,), 2),
-        Value("2x1 of 2", (Feature.TENSOR_PARALLEL, Feature.HSDP), 4),
-        Value("2x2 and 4", TWO_MESHES, 4),
-        Value("2x1 and 2", TWO_MESHES, 2),
+    ),
+    "parallelism": (
+        Value("data"),
+        Value("tensor", (Feature.TENSOR_PARALLEL,), 2),
+        Value("two meshes", TWO_MESHES, 2),
     ),
     "rows": (
         Value("even"),
@@ -118,13 +118,12 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
 #: The value of every dimension that is nothing special.
 DEFAULTS = {name: values[0].name for name, values in DIMENSIONS.items()}
 
-#: Meshes of which one has replicas and one all ranks in a row; with replicas; on which one rank has all rows; of which
-#: each place is two ranks that share the middle block by tensor parallelism; on which parameters lie on several meshes.
-ON_TWO = ("2x2 and 4", "2x1 and 2")
-REPLICATED = ("2x2", "1x2", "2x1", "2x1 of 2", *ON_TWO)
-UNCUT = ("1", "2x1", "1 of 2", "2x1 of 2", "2x1 and 2")
-OF_TWO = ("2 of 2", "1 of 2", "2x1 of 2")
-SEVERAL = (*OF_TWO, *ON_TWO)
+#: Meshes with replicas; on which one rank has all rows; of which two neighbours can share a block by tensor
+#: parallelism, and of these the ones on which one rank has all other rows then.
+REPLICATED = ("2x2", "1x2", "2x1")
+UNCUT = ("1", "2x1")
+PAIRED = ("2", "4", "2x2", "1x2")
+UNCUT_IF_PAIRED = ("2", "2x2", "1x2")
 
 
 def values_of(name: str) -> Iterator[str]:

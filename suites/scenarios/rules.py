@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from suites.scenarios.dimensions import DIMENSIONS, OF_TWO, REPLICATED, SEVERAL, UNCUT
+from suites.scenarios.dimensions import DIMENSIONS, PAIRED, REPLICATED, UNCUT, UNCUT_IF_PAIRED
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,18 @@ IN_TURN: tuple[dict[str, str], ...] = ({"gradients": "two losses"}, {"update": "
 IMPOSSIBLE = (
     _no("replicas are needed for an all-reduce", gradients="no all-reduce", mesh=_all_but("mesh", *REPLICATED)),
     _no("groups of two divide four ranks that shard", reshard="pairs", mesh=_all_but("mesh", "4")),
+    _no("groups of two divide four ranks that shard", reshard="pairs", parallelism="tensor"),
+    _no("tensor parallelism takes two neighbours", parallelism="tensor", mesh=_all_but("mesh", *PAIRED)),
+    _no("one of two meshes has replicas", parallelism="two meshes", mesh=_all_but("mesh", *REPLICATED)),
     *(_no(f"{NO_FULL} into a module that is shared", wrapping="shared", **each) for each in LOADS_FULL),
-    _no("a group has one axis", groups="from group", mesh=(*REPLICATED, *OF_TWO)),
+    _no("a group has one axis", groups="from group", mesh=REPLICATED),
+    _no("a group has one axis", groups="from group", parallelism="tensor"),
     *(
         _no(f"{NO_FULL} into parameters on the CPU beside buffers on a device", net="norms", offload="cpu", **each)
         for each in LOADS_FULL
     ),
-    _no("tensor parallelism cuts into equal parts", mesh=OF_TWO, rows=("uneven", "fewer")),
-    _no("torch has no norm of parameters on several meshes", mesh=SEVERAL, update="clipped"),
+    _no("tensor parallelism cuts into equal parts", parallelism="tensor", rows=("uneven", "fewer")),
+    _no("torch has no norm of parameters on several meshes", parallelism=("tensor", "two meshes"), update="clipped"),
     _no("nothing but the root is there to prefetch", prefetch=_all_but("prefetch", "default"), wrapping="root"),
     _no("lists of modules that run in part are judged by themselves", wrapping="list", runs="skipped"),
     _no("torch warns where no input takes a gradient", wrapping="wrapper", modules="backward hooks"),
@@ -102,6 +106,7 @@ APART = (
     ),
     _no("reduction/divides-once", reduction="factor", dtype=("param", "param and reduce", "output", "reduce", "wider")),
     _no("reduction/divides-once", reduction="factor", mesh=UNCUT),
+    _no("reduction/divides-once", reduction="factor", parallelism="tensor", mesh=UNCUT_IF_PAIRED),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", runs="twice"),
     _no("interactions/runs-twice-re-entrant", recompute="reentrant", wrapping="shared"),
     _no("interactions/state-between-of-pairs", reshard="pairs", asked="between", wrapping="shared"),

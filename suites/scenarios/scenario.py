@@ -24,7 +24,7 @@ from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import Situation
 from suites.scenarios.bodies import BATCH, INPUTS, Held, ScenarioNet, Table, plan
 from suites.scenarios.changes import change
-from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, ON_TWO, SEVERAL, value
+from suites.scenarios.dimensions import DEFAULTS, DIMENSIONS, value
 from suites.scenarios.optimizers import optimizer
 from suites.scenarios.rules import conflict
 from suites.scenarios.script import MIDDLE, script, shown
@@ -57,6 +57,7 @@ class Scenario(Situation):
     wrapping: str = DEFAULTS["wrapping"]
     modules: str = DEFAULTS["modules"]
     mesh: str = DEFAULTS["mesh"]
+    parallelism: str = DEFAULTS["parallelism"]
     rows: str = DEFAULTS["rows"]
     dtype: str = DEFAULTS["dtype"]
     inputs: str = DEFAULTS["inputs"]
@@ -109,11 +110,12 @@ class Scenario(Situation):
     @property
     def axes(self) -> tuple[int, ...]:
         """The mesh over which data is spread: (shards,) or (replicas, shards)."""
-        return tuple(int(size) for size in self.mesh.partition(" ")[0].split("x"))
+        *replicas, shards = (int(size) for size in self.mesh.split("x"))
+        return (*replicas, shards // self.tp)
 
     def is_flat(self, name: str) -> bool:
-        """Those of second layers are, on meshes of both kinds."""
-        return self.mesh in ON_TWO and ".second." in name
+        """Whether a parameter is spread over all ranks in a row, beside ones with replicas: those of second layers."""
+        return self.parallelism == "two meshes" and ".second." in name
 
     def axes_of(self, name: str) -> tuple[int, ...]:
         """The mesh over which a parameter is spread."""
@@ -122,7 +124,7 @@ class Scenario(Situation):
     @property
     def tp(self) -> int:
         """How many neighbouring ranks share the middle block, and a batch."""
-        return int(self.mesh.partition(" of ")[2] or 1)
+        return 2 if self.parallelism == "tensor" else 1
 
     @property
     def data_ranks(self) -> int:
@@ -238,7 +240,7 @@ class Scenario(Situation):
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """A new optimizer, that goes over parameters one by one if they lie on several meshes."""
         made = optimizer(self.optimizer, named)
-        for group in made.param_groups if self.mesh in SEVERAL else ():
+        for group in made.param_groups if self.parallelism != "data" else ():
             group.update({"foreach": False} if "foreach" in group else {})
         return made
 

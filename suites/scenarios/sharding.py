@@ -18,7 +18,6 @@ from suites.kit.programs import offload_policy
 from suites.oracle.sharded import FORMS, Sharded, State, played_on
 from suites.scenarios.bodies import ScenarioNet, plan
 from suites.scenarios.changes import AFTERWARDS, change
-from suites.scenarios.dimensions import ON_TWO
 from suites.scenarios.scenario import Scenario
 from suites.scenarios.script import MIDDLE
 
@@ -59,7 +58,7 @@ def options(rank: Rank, scenario: Scenario, net: ScenarioNet) -> dict[str, Any]:
     found, subject = dict[str, Any](mesh=mesh_of(rank, scenario)), rank.implementation
     if scenario.reshard in RESHARD:
         found["reshard_after_forward"] = RESHARD[scenario.reshard]
-    if scenario.rows == "columns" or scenario.mesh in ON_TWO:
+    if scenario.rows == "columns" or scenario.parallelism == "two meshes":
         found["shard_placement_fn"] = placing(rank, scenario, net)
     if scenario.policy:
         found["mp_policy"] = subject.mixed_precision_policy(**scenario.policy)
@@ -71,7 +70,7 @@ def options(rank: Rank, scenario: Scenario, net: ScenarioNet) -> dict[str, Any]:
 def placing(rank: Rank, scenario: Scenario, net: ScenarioNet) -> Callable[[nn.Parameter], Any]:
     """A function that says of a parameter along which dim it is cut, and over which mesh if not over the module's."""
     subject, names = rank.implementation, {parameter: name for name, parameter in net.named_parameters()}
-    flat = subject.shard_mesh_info(rank.mesh()) if scenario.mesh in ON_TWO else None
+    flat = subject.shard_mesh_info(rank.mesh()) if scenario.parallelism == "two meshes" else None
 
     def place(parameter: nn.Parameter) -> Any:
         name = names[parameter]

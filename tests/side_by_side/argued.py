@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from suites.scenarios.dimensions import DEFAULTS, ON_TWO
+from suites.scenarios.dimensions import DEFAULTS
 from suites.scenarios.scenario import Scenario
 from tests.side_by_side.comparing import Difference
 
@@ -48,7 +48,7 @@ def _reduces_later(_: Scenario, found: Difference) -> bool:
 
 
 def _gathers_in_either_order(scenario: Scenario, found: Difference) -> bool:
-    is_said = found.aspect == "collectives" and scenario.mesh in ON_TWO
+    is_said = found.aspect == "collectives" and scenario.parallelism == "two meshes"
     return is_said and Counter(found.torch) == Counter(found.reference)
 
 

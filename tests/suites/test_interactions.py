@@ -20,7 +20,7 @@ from harness.worlds.base import SubjectFailure
 from suites.catalogue import entries
 from suites.interactions import covering as searching
 from suites.interactions import judging
-from suites.interactions.covering import CLOSE, available, combined, completed, covering, scenarios
+from suites.interactions.covering import CLOSE, PLACES, available, combined, completed, covering, scenarios
 from suites.interactions.excluded import VALUES, excluded
 from suites.interactions.judging import Cause, isolated, search
 from suites.oracle.expected import expected
@@ -73,6 +73,12 @@ def test_fewer_ranks_and_single_values_take_fewer_scenarios() -> None:
     """Scenarios fit into the ranks that there are; those for each value alone are few."""
     assert {one.world_size for one in covering(ALL, ranks=2)} == {1, 2}
     assert len(covering(ALL, 4, strength=1)) < 20 < len(covering(ALL, 4))
+
+
+def test_scenarios_for_single_values_are_on_every_mesh_with_every_parallelism() -> None:
+    """Requirements are told apart by these, and each has a scenario."""
+    values = {name: some for name, some in available(ALL, 4).items() if name in PLACES}
+    assert pairs_of(covering(ALL, 4, strength=1)) >= possible_pairs(values)
 
 
 @pytest.mark.parametrize("rule", [*IMPOSSIBLE, *APART], ids=lambda rule: str(dict(rule.values)))
@@ -200,7 +206,7 @@ def test_where_nothing_smaller_is_wanted_the_first_failure_ends_the_test() -> No
         raise SubjectFailure("wrong", "disagreement")
 
     with pytest.raises(SubjectFailure, match=r"^wrong$"):
-        judging.judge(Trial("threads", Subject(), 1, shrinking=Shrinking(0.0)), fails, ["1"])
+        judging.judge(Trial("threads", Subject(), 1, shrinking=Shrinking(0.0)), fails, lambda one: one.mesh == "1")
     assert len(tried) == 1
 
 
