@@ -74,8 +74,8 @@ def told(setting: str) -> Implementation:
 
 
 def on_mesh(*shape: int) -> Callable[[Options], bool]:
-    """Whether parameters are offloaded, on such a mesh."""
-    return lambda options: tuple(options["mesh"].mesh.shape) == shape and "offload_policy" in options
+    """Whether there is a policy for mixed precision, on such a mesh of data."""
+    return lambda options: tuple(options["mesh"].mesh.shape) == shape and "mp_policy" in options
 
 
 shards_no_lists = before("interactions/two-ranks", ignores_lists, of=reference)
@@ -88,7 +88,7 @@ three_ranks = where("interactions/three-ranks", on_mesh(3))
 four_ranks = where("interactions/four-ranks", on_mesh(4))
 replicas = where("interactions/replicas", on_mesh(2, 2))
 thin_meshes = where("interactions/thin-meshes", on_mesh(1, 2))
-tensor_parallel = where("interactions/tensor-parallel", on_mesh(2))
+tensor_parallel = where("interactions/tensor-parallel", on_mesh(1))
 two_meshes = where(
     "interactions/parameter-meshes",
     lambda options: options["mesh"].ndim == 2 and {"shard_placement_fn", "offload_policy"} <= options.keys(),
