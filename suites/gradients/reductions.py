@@ -24,6 +24,7 @@ from harness.worlds.rank import Rank
 from suites.communication.played import RecordedStack, each_unit
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_meshes
+from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import training_cases, world_sizes
 from suites.oracle.sharded import State, played_on
@@ -132,10 +133,16 @@ def hook_in_a_stream(rank: Rank, case: TrainingCase) -> None:
 
 # The edge of half precision.
 
+LARGE = Stack(1, ("linear",), bias=False)
+
 
 @dataclass(frozen=True)
-class LargeCase(TrainingCase):
+class LargeCase(PrecisionCase):
     """A pass of a small weight whose gradients in float16 have a sum of 2**16, or of half where that is what is due."""
+
+    dtype: str = "float16"
+    exact: bool = True
+    acts: tuple[str, ...] = PASS
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """``[[2**8]]``, or a row of those."""
@@ -143,11 +150,13 @@ class LargeCase(TrainingCase):
 
     def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
         """``2**8 / ranks`` times the output, or half of that."""
-        return (outputs * ((2.0**8 if averages() else 2.0**7) / self.world_size)).sum()
+        is_due = averages() or self.reduce_dtype is not None
+        return (outputs * ((2.0**8 if is_due else 2.0**7) / self.world_size)).sum()
 
 
-def large_cases() -> st.SearchStrategy[LargeCase]:
+def large_cases(**fixed: Any) -> st.SearchStrategy[LargeCase]:
     """Two ranks or four; a loss may be larger than float16 holds."""
-    net = Stack(1, ("linear",), bias=False)
     sizes = world_sizes(2, power_of_two=True)
-    return sizes.map(lambda size: LargeCase(size, net, dtype="float16", exact=True, acts=PASS))
+    return st.builds(
+        LargeCase, **{"world_size": sizes, "net": st.just(LARGE), **{k: st.just(v) for k, v in fixed.items()}}
+    )

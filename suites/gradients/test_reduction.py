@@ -14,6 +14,7 @@ from harness.vendor.bounds import claims
 from suites.communication.played import play
 from suites.gradients import reductions
 from suites.gradients.reductions import (
+    LARGE,
     LargeCase,
     by_own_size,
     dividing,
@@ -136,9 +137,14 @@ def test_one_rank_keeps_its_gradients(trial: Trial, case: TrainingCase) -> None:
 @given(case=large_cases())
 def test_the_mean_of_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
     """Gradients in float16 whose sum over ranks float16 cannot hold have the mean that it can."""
-    want = expected(case)
-    gots = [trace[-1]["gradients"] for trace in trial.run(play, case)]
-    compare(trial, case, gots, [want.on_rank(-1, number)["gradients"] for number in range(len(gots))])
+    have_the_mean(trial, case)
+
+
+@requirement("reduction/half-range-sums", *FORCED, Feature.MIXED_PRECISION, ranks=2)
+@given(case=large_cases(reduce_dtype="float32", acts=(SUMS, *PASS)))
+def test_the_mean_of_sums_in_a_wider_dtype_does_not_overflow(trial: Trial, case: LargeCase) -> None:
+    """With forced sums, gradients in float16 that are reduced in float32 are divided before they are float16 again."""
+    have_the_mean(trial, case)
 
 
 @requirement("reduction/hook", *HOOK, ranks=2)
@@ -182,6 +188,21 @@ def test_a_stream_for_a_hook_is_refused_on_replicas(trial: Trial) -> None:
     """On replicas of shards a stream given with an all-reduce hook raises an error that names the stream."""
     case = TrainingCase(2, NET, mesh=(2, 1))
     trial.refuses(reductions.hook_in_a_stream, case, "stream")
+
+
+@requirement("reduction/half-range-hsdp", SHARDED, Feature.HSDP, level="should", ranks=2)
+@example(case=LargeCase(2, LARGE, mesh=(2, 1)))
+@given(case=large_cases(mesh=(2, 2), world_size=4))
+def test_the_mean_over_replicas_of_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
+    """On replicas of whole parameters or of shards, the mean in float16 is as right as without replicas."""
+    have_the_mean(trial, case)
+
+
+def have_the_mean(trial: Trial, case: LargeCase) -> None:
+    """Compare gradients alone: parameters may step far."""
+    want = expected(case)
+    gots = [trace[-1]["gradients"] for trace in trial.run(play, case)]
+    compare(trial, case, gots, [want.on_rank(-1, number)["gradients"] for number in range(len(gots))])
 
 
 def sums_only(trial: Trial, case: TrainingCase) -> None:

@@ -117,6 +117,23 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
     follows(trial, Scenario(mesh="1", runs="skipped", reduction="unused too", life="frozen and thawed"))
 
 
+@requirement(
+    "interactions/unused-in-tensor-parallel", SHARDED, Feature.TENSOR_PARALLEL, Feature.UNUSED_PARAMETERS, ranks=4
+)
+def test_what_ranks_share_and_no_run_uses_has_zeros(trial: Trial) -> None:
+    """Where unused parameters are given zeros, so are those that two ranks share by tensor parallelism."""
+    follows(
+        trial,
+        Scenario(mesh="4", parallelism="tensor", wrapping="root", runs="skipped", reduction="unused too"),
+    )
+
+
+@requirement("interactions/outputs-of-recomputed", SHARDED, Feature.MIXED_PRECISION, Feature.OUTPUT_DTYPE, ranks=2)
+def test_recomputed_outputs_have_their_dtype(trial: Trial) -> None:
+    """Where a part of a block that is recomputed runs twice, what the rest is given has output_dtype each time."""
+    follows(trial, Scenario(wrapping="parts", runs="twice", dtype="output", recompute="around"))
+
+
 @requirement("interactions/gathers-in-vain", SHARDED, ranks=2, limits=("streams",))
 @example(case=Scenario(runs="skipped", reshard="changed", prefetch="backward", gradients="two losses"))
 @example(case=Scenario(prefetch="finished", gradients="two losses"))

@@ -116,9 +116,11 @@ def after(rank: Rank, case: TrainingCase, *acts: str) -> Facts:
 
 
 def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
-    """Of every parameter that is registered after a forward, whether it is a DTensor, and what ranks put together."""
-    net = played(rank, case, "forward")
-    return {name: {"is": kind(p), "full": put_together(p)} for name, p in net.named_parameters()}
+    """Of every parameter that is registered after a forward, what it is, whether it trains, and all of it."""
+    net = played(rank, case, *case.acts, "forward")
+    return {
+        name: {"is": kind(p), "trains": p.requires_grad, "full": put_together(p)} for name, p in net.named_parameters()
+    }
 
 
 def gradients_after_backward(rank: Rank, case: TrainingCase) -> dict[str, Any]:

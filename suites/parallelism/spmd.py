@@ -35,6 +35,7 @@ TWO_NAMES: list[Mesh] = [
     ({"dp": 2, "cp": 2}, (), ("dp", "cp")),
     ({"replicate": 2, "dp": 2, "cp": 2}, ("dp", "cp"), ("replicate",)),
     ({"dp": 2, "cp": 2, "replicate": 2}, ("dp", "cp"), ("replicate",)),
+    ({"pod": 1, "node": 2, "dp": 2, "cp": 1}, ("dp", "cp"), ("pod", "node")),
 ]
 WITH_TP: list[Mesh] = [
     ({"dp": 2, "tp": 2}, ("dp",), ()),

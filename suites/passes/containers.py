@@ -50,11 +50,12 @@ MAKE: dict[str, Callable[[list[Any]], Any]] = {
     "namedtuple": lambda items: NamedPair(*items),
     "result": lambda items: torch.return_types.max((items[0], items[1])),  # a tuple with names that is no namedtuple
 }
-#: Those and two in which containers lie within each other, made of two tensors.
+#: Those and some in which containers lie within each other, made of two tensors; of an LSTM's, states alone are used.
 PACK: dict[str, Callable[[list[Tensor]], Any]] = {
     **MAKE,
     "nested": lambda pair: {"main": [(pair[0],)], "more": Pair(pair[1], {"side": [1, "text", None]})},
     "nested dataclass": lambda pair: Pair(pair[0], Pair(pair[1], [])),
+    "outputs and states": lambda pair: (pair[0] + pair[1], (pair[0], [pair[1]])),
 }
 
 
@@ -67,7 +68,7 @@ class Boxed(nn.Module):
 
     def forward(self, box: Any = None, kind: str = "dict", **named: Tensor) -> Any:
         """A container to one of the kind."""
-        main, side = tensors_in(named or box)
+        *_, main, side = tensors_in(named or box)
         return PACK[kind]([self.inner(main), self.inner(side) + main])
 
 
@@ -102,7 +103,7 @@ def through_boxes(p: Pass, run: Callable[[list[Tensor]], Any]) -> Found:
     """Train on two inputs that need gradients; the loss uses one output in even steps, both in odd."""
     inputs = [p.inputs(salt).requires_grad_() for salt in (1, 2)]
     box = run(inputs)
-    main, side = tensors_in(box)
+    *_, main, side = tensors_in(box)
     loss = p.loss(main) + (p.loss(side, 1) if p.batch % 2 else 0)
     loss.backward()
     grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]

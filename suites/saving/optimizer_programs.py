@@ -161,9 +161,10 @@ def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
 
 
 def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
-    """Ask for the state of an optimizer of several groups that has never stepped."""
+    """Ask for the state of an optimizer of several groups that has never stepped; one rate is a tensor."""
     net = OnRank(rank, case)
     net.optimizer = grouped(net, RATE, initial_lr=0.25)
+    net.optimizer.param_groups[0]["lr"] = torch.tensor(RATE)
     state = net.state()["optimizer"]
     moments = {
         name: {key: value for key, value in found.items() if key != "step"}
@@ -175,5 +176,5 @@ def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:
         "moments": moments,
         "strays": strays(net.net, state),
         "with gradients": gradients,
-        "rates": [group["lr"] for group in net.optimizer.param_groups],
+        "rates": [float(group["lr"]) for group in net.optimizer.param_groups],
     }

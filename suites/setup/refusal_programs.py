@@ -119,6 +119,17 @@ def setting(setter: str, value: Callable[[], Any]) -> Ask:
     return lambda shard, net, rank: getattr(net, setter)(value())
 
 
+def in_groups_of_none(shard: Sharder, net: Any, rank: Rank) -> None:
+    """Groups that all ranks make, for a net of which each rank has a vector for itself."""
+    subject = rank.implementation
+    alone = subject.shard_mesh_info(rank.mesh((rank.size, 1), ("ranks", "alone"))["alone"])
+
+    def place(parameter: nn.Parameter) -> Any:
+        return subject.shard_placement_result(Shard(0), alone) if parameter.dim() == 1 else None
+
+    shard(net, reshard_after_forward=rank.size, shard_placement_fn=place)
+
+
 def copied(shard: Sharder, net: Any, rank: Rank) -> nn.Module:
     """A deep copy, which does not notice that the net it is a copy of is lost."""
     found: nn.Module = copy.deepcopy(net)
@@ -134,6 +145,7 @@ ONCE = (
     *("once", "twice", "FSDPModule", "already been applied"),
     *(words for done in _DONE for words in (f"already {done}", f"{done} already")),
 )
+SIZES = ("reshard_after_forward", "factor", "divisor", "divide", "divisible")
 #: What may be refused as soon as it is asked.
 AT_ONCE = {
     "twice": Asked(sharding(), linear, ONCE, sharded=True),
@@ -158,7 +170,7 @@ AT_ONCE = {
     "sizes of groups": Asked(
         sharding(reshard_after_forward=3),
         linear,
-        ("reshard_after_forward", "factor", "divisor", "divide", "divisible"),
+        SIZES,
         feature=Feature.RESHARD_TO_GROUP,
     ),
     "set resharding": SET(
@@ -192,6 +204,7 @@ AMID = {
         ("shard_placement_fn", "Shard"),
         error=TYPE_ERRORS,
     ),
+    "sizes of other groups": Asked(in_groups_of_none, with_bias, SIZES, feature=Feature.PARAMETER_MESH),
     "not contiguous": Asked(sharding(), then_transposed, ("contiguous", "stride")),
     "uneven columns": PLACED(
         sharding(shard_placement_fn=lambda parameter: Shard(1)),

@@ -57,7 +57,7 @@ class Noting(nn.Module):
 
     def forward(self, *positional: Any, **named: Any) -> Any:
         """Note, and run."""
-        held = [*self.named_parameters(), *self.named_buffers()]
+        held = [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]
         self.seen.append({
             "given": described([*positional, named]), "held": {name: local(tensor) for name, tensor in held}
         })  # fmt: skip
@@ -79,6 +79,20 @@ class Layer(Noting):
         """As any linear layer."""
         y = functional.linear(x, self.weight, self.bias)
         return y.float() if self.widen else y
+
+
+class InOrder(Noting, nn.Sequential):
+    """Runs its modules one after the other, and has no parameters of its own."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.extend(layers)
+
+    def run(self, x: Tensor) -> Any:
+        """As any other sequence."""
+        for module in self:
+            x = module(x)
+        return x
 
 
 class Recomputing(nn.Sequential):
@@ -117,7 +131,7 @@ class NotingCase(PrecisionCase):
     def build(self) -> Any:
         """The net, of layers that note."""
         layers = [Layer(each, widen=self.form == "grouped") for each in super().build()]
-        return (Recomputing if self.form == "recomputed" else nn.Sequential)(*layers)
+        return (Recomputing if self.form == "recomputed" else InOrder)(*layers)
 
     def build_in(self, dtype: torch.dtype | None) -> Any:
         """The same: all is exact in the dtypes that it has."""

@@ -98,6 +98,7 @@ def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: PrecisionCas
 
 
 @requirement("precision/layers", *MIXED, ranks=2)
+@example(case=NotingCase(2, ONE_LAYER, (0,), exact=True, param_dtype="bfloat16"))
 @given(case=noting_cases("plan"))
 def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
     """When a layer runs, its input and its parameters are in param_dtype, and so is what unshard() registers."""

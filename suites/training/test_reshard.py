@@ -89,8 +89,15 @@ def test_an_int_is_heeded_where_no_gradients_are_recorded(trial: Trial, case: Tr
 @given(case=training_cases(net=stacks(most_blocks=2), world_size=4, reshard_after_forward=2))
 def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, case: TrainingCase) -> None:
     """Where ranks do not divide rows, full_tensor() of what an int leaves registered is the whole parameter too."""
-    want = {name: {"is": "a DTensor", "full": p.detach()} for name, p in case.build().named_parameters()}
-    finds(trial, registered.whole_after_forward, case, want)
+    are_whole(trial, case)
+
+
+@requirement("reshard/to-group-frozen", *TO_GROUP, ranks=4)
+@given(case=group_cases().filter(lambda case: case.sharded != ()))
+def test_what_is_frozen_is_so_in_groups(trial: Trial, case: TrainingCase) -> None:
+    """With reshard_after_forward=k what is registered after forward of frozen parameters needs no gradient."""
+    first = case.sharded[0]
+    are_whole(trial, replace(case, acts=(f"freeze {first}",)), frozen=f"{first}.")
 
 
 @requirement("reshard/to-one-or-all", *TO_GROUP, ranks=2)
@@ -218,3 +225,12 @@ def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) ->
 def is_registered(trial: Trial, case: TrainingCase, *acts: str, root: Reshard, children: Reshard) -> None:
     """Compare what ranks find registered after some acts with the forms due of the root's and children's parameters."""
     finds(trial, registered.after, case, lambda number: forms_of(case, number, root, children), *acts)
+
+
+def are_whole(trial: Trial, case: TrainingCase, frozen: str | None = None) -> None:
+    """Require that what a forward leaves registered is sharded, can be put together, and trains if it is not frozen."""
+    want = {
+        name: {"is": "a DTensor", "trains": frozen is None or not name.startswith(frozen), "full": p.detach()}
+        for name, p in case.build().named_parameters()
+    }
+    finds(trial, registered.whole_after_forward, case, want)

@@ -121,6 +121,11 @@ def factor_or_true(setting: Any, ranks: int) -> Any:
     return setting if fits else True
 
 
+def trains_all(module: Any) -> None:
+    """What a forward leaves needs a gradient, frozen or not."""
+    module.register_forward_hook(lambda module, *_: module.requires_grad_() and None)
+
+
 def keeping(setter: Callable[..., None]) -> Callable[[Any, Any], None]:
     """After a module is sharded: another setter of whether freed memory is kept."""
     return lambda module, options: instead("set_keep_unsharded_storage", setter)(module)
@@ -141,6 +146,7 @@ reads_one_as_true = called_otherwise(
     "reshard/to-one-or-all", reads(lambda setting, _: True if is_int(setting) and setting == 1 else setting)
 )
 stays_full = mutant("reshard/after-backward", stays_full_after_backward)
+groups_train = called_otherwise("reshard/to-group-frozen", then(trains_all, is_int))
 groups_stay_full = called_otherwise("reshard/to-group-after-backward", then(stays_full_after_backward, is_int))
 cannot_be_kept = mutant("reshard/kept-after-backward", cannot_stay_full)
 no_empty_gradients = mutant("reshard/gradients", drops_empty_gradients)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.mutants.hooking import each_gradient
 from tests.mutants.making import defect, mutant, reduced, reduced_then, reducing, right, summed
 from tests.mutants.passes.communication import without
 from tests.mutants.passes.prefetch_chapter import sharded_below
@@ -55,6 +56,18 @@ def adds_replicas_without_dividing(module: Any, enable: bool) -> None:
     type(module).set_force_sum_reduction_for_comms(module, enable)
     if replicas_of(module) > 1:
         type(module).set_gradient_divide_factor(module, float(module_ranks(module) / replicas_of(module)))
+
+
+def sums_again(parameter: Any) -> None:
+    """A gradient is divided after it has been the sum over ranks in its own dtype."""
+    ranks = parameter.device_mesh.size()
+    parameter.grad.to_local().mul_(ranks).div_(ranks)
+
+
+def divides_last(module: Any, enable: bool) -> None:
+    """Forced sums are divided once they are in the parameters' dtype."""
+    type(module).set_force_sum_reduction_for_comms(module, enable)
+    each_gradient(sums_again)(module)
 
 
 def module_ranks(module: Any) -> int:
@@ -115,6 +128,10 @@ mistakes_the_shards = without("reduction/own-size", FACTOR, takes_it_for_the_def
 says_nothing = without("reduction/old-name", "set_reduce_scatter_divide_factor", set_by_the_old_name)
 averages = without("reduction/sums", SUMS, averages_anyway)
 adds_replicas = without("reduction/sums-hsdp", SUMS, adds_replicas_without_dividing)
+divides_sums_last = without("reduction/half-range-sums", SUMS, divides_last)
+divides_replicas_last = mutant(
+    "reduction/half-range-hsdp", lambda module: replicas_of(module) > 1 and each_gradient(sums_again)(module)
+)
 halves_one_rank = mutant("reduction/one-rank", halves_alone)
 
 

@@ -99,6 +99,10 @@ columns_in_pairs = where(
 )
 pairs = where("interactions/state-between-of-pairs", lambda options: options.get("reshard_after_forward") == 2)
 unused = where("interactions/unused-and-frozen", lambda options: True)
+unused_of_two, outputs_again = (
+    where(f"interactions/{requirement}", lambda options: True)
+    for requirement in ("unused-in-tensor-parallel", "outputs-of-recomputed")
+)
 under_autocast = where("interactions/two-ranks", lambda options: True, lambda: torch.is_autocast_enabled("cpu"))
 anything = where("interactions/any", lambda options: True)
 #: torch's own recomputation goes back once, and runs hooks that there were twice.
