@@ -80,13 +80,13 @@ def _cut_out_of(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
 
 
 def _own(module: nn.Module, prefix: str) -> Iterator[tuple[str, DTensor]]:
-    """The keys and sharded parameters of one ``fully_shard`` call below ``module``."""
-    state = own_state(module)
-    names = {each: name for name, each in module.named_modules()}
+    """The keys and sharded parameters of one ``fully_shard`` call below ``module``, each by every name that it has."""
+    state, names = own_state(module), dict[nn.Module, list[str]]()
+    for name, each in module.named_modules(remove_duplicate=False):
+        names.setdefault(each, []).append(f"{prefix}{name}." if name else prefix)
     for parameter in (parameter for group in state.groups for parameter in group.parameters):
         for owner in parameter.owners:
-            if owner.module in names:
+            for inside in names.get(owner.module, ()):
                 registered = owner.module._parameters[owner.name]
                 assert isinstance(registered, DTensor), "state dicts are taken and loaded while sharded"
-                inside = names[owner.module]
-                yield prefix + (f"{inside}.{owner.name}" if inside else owner.name), registered
+                yield inside + owner.name, registered

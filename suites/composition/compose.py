@@ -27,7 +27,7 @@ CUTTING = ("fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
 Composable = Literal["fully_shard", "replicate", "replicate_fsdp", "checkpoint"]
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 Function = Composable | Strategy
-Route = Literal["", "halves", "tied", "cast", "method", "prefetch", "accumulated", "compiled", "listed"]
+Route = Literal["", "halves", "tied", "repeated", "cast", "method", "prefetch", "accumulated", "compiled", "listed"]
 
 
 class Unit(nn.Sequential):
@@ -97,7 +97,8 @@ PASSES: dict[str, tuple[str, ...]] = {
 class ComposedCase(TrainingCase):
     """Some steps of training a net to which ``calls`` are applied in order, by a route that changes no result.
 
-    Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight; ``cast``
+    Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight, and
+    ``repeated`` one in which they are the same module; ``cast``
     builds in float64 and casts what is composed; ``method`` runs forward by another method; ``prefetch`` tells each
     module which one comes next; ``accumulated`` has a batch that is not reduced before another; ``compiled`` compiles
     modules in place before anything is applied to them; ``listed`` gives ``fully_shard`` all blocks in one list.
@@ -121,10 +122,12 @@ class ComposedCase(TrainingCase):
         return () if waits else super().shown(place)
 
     def build(self) -> nn.Sequential:
-        """The net; where it is tied, the second unit has the first one's weight."""
+        """The net; where it is tied, the second unit has the first one's weight, or is the first one."""
         net = super().build()
         if self.route == "tied":
             share(net, "2.1.weight", "1.1.weight")
+        if self.route == "repeated":
+            net[2] = net[1]
         return net
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:

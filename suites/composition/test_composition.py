@@ -194,6 +194,7 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD", "1", "Linear"), Call("NO_SHARD", "2"))))
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD"),), route="tied"))
+@example(case=replace(PLAIN, calls=(Call("FULL_SHARD"),), route="repeated"))
 @example(case=replace(PLAIN, calls=(*TWO_BLOCKS, Call("FULL_SHARD")), route="listed"))
 @given(case=composed(one_of_each("FULL_SHARD", "NO_SHARD")))
 def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: ComposedCase) -> None:
