@@ -91,7 +91,7 @@ thin_meshes = where("interactions/thin-meshes", on_mesh(1, 2))
 tensor_parallel = where("interactions/tensor-parallel", on_mesh(1))
 two_meshes = where(
     "interactions/parameter-meshes",
-    lambda options: options["mesh"].ndim == 2 and {"shard_placement_fn", "offload_policy"} <= options.keys(),
+    lambda options: options["mesh"].ndim == 2 and {"shard_placement_fn", "mp_policy"} <= options.keys(),
 )
 columns_in_pairs = where(
     "interactions/columns-in-pairs",
