@@ -98,10 +98,10 @@ class ComposedCase(TrainingCase):
     """Some steps of training a net to which ``calls`` are applied in order, by a route that changes no result.
 
     Of the routes, ``halves`` runs forward twice before backward; ``tied`` is a net whose units share a weight, and
-    ``repeated`` one in which they are the same module; ``cast``
-    builds in float64 and casts what is composed; ``method`` runs forward by another method; ``prefetch`` tells each
-    module which one comes next; ``accumulated`` has a batch that is not reduced before another; ``compiled`` compiles
-    modules in place before anything is applied to them; ``listed`` gives ``fully_shard`` all blocks in one list.
+    ``repeated`` one in which they are the same module; ``cast`` builds in float64 and casts what is composed;
+    ``method`` runs forward by another method; ``prefetch`` tells each module which one comes next; ``accumulated`` has
+    a batch that is not reduced before another; ``compiled`` compiles modules in place before anything is applied to
+    them; ``listed`` gives ``fully_shard`` all blocks in one list.
     """
 
     net: Composite

@@ -14,7 +14,6 @@ from harness.vendor.bounds import claims
 from suites.communication.played import play
 from suites.gradients import reductions
 from suites.gradients.reductions import (
-    LARGE,
     LargeCase,
     by_own_size,
     dividing,
@@ -28,7 +27,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_cases
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly, given, training_cases
+from suites.kit.strategies import costly, examples, given, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, compare, follows
 from suites.oracle.situation import PASS, SUMS
@@ -191,8 +190,8 @@ def test_a_stream_for_a_hook_is_refused_on_replicas(trial: Trial) -> None:
 
 
 @requirement("reduction/half-range-hsdp", SHARDED, Feature.HSDP, level="should", ranks=2)
-@example(case=LargeCase(2, LARGE, mesh=(2, 1)))
-@given(case=large_cases(mesh=(2, 2), world_size=4))
+@examples([LargeCase(2, mesh=(2, 1)), LargeCase(4, mesh=(2, 2))])
+@given(case=large_cases().map(lambda case: replace(case, mesh=(2, case.world_size // 2))))
 def test_the_mean_over_replicas_of_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
     """On replicas of whole parameters or of shards, the mean in float16 is as right as without replicas."""
     have_the_mean(trial, case)

@@ -122,10 +122,7 @@ def test_what_is_frozen_and_unused_has_no_gradient(trial: Trial) -> None:
 )
 def test_what_ranks_share_and_no_run_uses_has_zeros(trial: Trial) -> None:
     """Where unused parameters are given zeros, so are those that two ranks share by tensor parallelism."""
-    follows(
-        trial,
-        Scenario(mesh="4", parallelism="tensor", wrapping="root", runs="skipped", reduction="unused too"),
-    )
+    follows(trial, Scenario(mesh="4", parallelism="tensor", wrapping="root", runs="skipped", reduction="unused too"))
 
 
 @requirement("interactions/outputs-of-recomputed", SHARDED, Feature.MIXED_PRECISION, Feature.OUTPUT_DTYPE, ranks=2)

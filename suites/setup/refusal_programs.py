@@ -167,12 +167,7 @@ AT_ONCE = {
     "types of resharding": Asked(
         sharding(reshard_after_forward="always"), linear, ("reshard_after_forward", "bool"), error=TYPE_ERRORS
     ),
-    "sizes of groups": Asked(
-        sharding(reshard_after_forward=3),
-        linear,
-        SIZES,
-        feature=Feature.RESHARD_TO_GROUP,
-    ),
+    "sizes of groups": Asked(sharding(reshard_after_forward=3), linear, SIZES, feature=Feature.RESHARD_TO_GROUP),
     "set resharding": SET(
         setting("set_reshard_after_forward", lambda: 2),
         names=("reshard_after_forward", "bool"),

@@ -97,7 +97,7 @@ def test_parameters_resharded_to_groups_put_together_are_whole(trial: Trial, cas
 def test_what_is_frozen_is_so_in_groups(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k what is registered after forward of frozen parameters needs no gradient."""
     first = case.sharded[0]
-    are_whole(trial, replace(case, acts=(f"freeze {first}",)), frozen=f"{first}.")
+    are_whole(trial, replace(case, acts=(f"freeze {first}",)), frozen=(f"{first}.",))
 
 
 @requirement("reshard/to-one-or-all", *TO_GROUP, ranks=2)
@@ -227,10 +227,10 @@ def is_registered(trial: Trial, case: TrainingCase, *acts: str, root: Reshard, c
     finds(trial, registered.after, case, lambda number: forms_of(case, number, root, children), *acts)
 
 
-def are_whole(trial: Trial, case: TrainingCase, frozen: str | None = None) -> None:
+def are_whole(trial: Trial, case: TrainingCase, frozen: tuple[str, ...] = ()) -> None:
     """Require that what a forward leaves registered is sharded, can be put together, and trains if it is not frozen."""
     want = {
-        name: {"is": "a DTensor", "trains": frozen is None or not name.startswith(frozen), "full": p.detach()}
+        name: {"is": "a DTensor", "trains": not name.startswith(frozen), "full": p.detach()}
         for name, p in case.build().named_parameters()
     }
     finds(trial, registered.whole_after_forward, case, want)
