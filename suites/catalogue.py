@@ -62,14 +62,16 @@ def chapter_modules() -> list[str]:
 @cache
 def entries() -> tuple[Entry, ...]:
     """All of them, by chapter, and as they stand there."""
-    found = [
-        Entry(mark.args[0], test, name)
-        for name in chapter_modules()
-        for test in vars(importlib.import_module(name)).values()
-        for mark in getattr(test, "pytestmark", ())
-        if mark.name == "requirement"
-    ]
+    found = [entry for name in chapter_modules() for entry in entries_of(name)]
     return tuple(sorted(found, key=lambda entry: CHAPTERS.index(entry.requirement.chapter)))
+
+
+def entries_of(module: str) -> Iterator[Entry]:
+    """Those of one module, as they stand there."""
+    for test in vars(importlib.import_module(module)).values():
+        for mark in getattr(test, "pytestmark", ()):
+            if mark.name == "requirement":
+                yield Entry(mark.args[0], test, module)
 
 
 # The table of requirements.

@@ -132,6 +132,7 @@ class OptionSetters(nn.Module):
 
     def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
         """Communicate from and into memory that the process group allocates, where it can."""
+        _check_shards(self)
         for group in _groups(self, False):
             _refuse_custom(group, "cannot allocate from the process group")
             shard = group.mesh.shard.group

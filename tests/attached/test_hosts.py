@@ -142,12 +142,9 @@ def test_a_run_on_two_hosts_passes_and_can_be_submitted(launcher: Launcher, host
     assert bundle([str(tmp_path / "run.jsonl"), "-o", str(tmp_path / "s.zip")]) == 0
 
 
-@pytest.mark.parametrize("launcher", [_torchrun, _mpiexec])
-def test_a_cut_link_is_told_of_the_rank_and_node_that_cannot_be_reached(
-    launcher: Launcher, hosts: Pair, tmp_path: Path
-) -> None:
+def test_a_cut_link_is_told_of_the_rank_and_node_that_cannot_be_reached(hosts: Pair, tmp_path: Path) -> None:
     """The row in hand is broken, the next one not run; the run ends on both sides of the cut."""
-    _check_loss(_run_until(Host.cut, launcher, hosts, tmp_path), "its connection is lost")
+    _check_loss(_run_until(Host.cut, _torchrun, hosts, tmp_path), "its connection is lost")
 
 
 def test_a_killed_host_is_told_of_its_rank_and_node(hosts: Pair, tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from harness.records.reader import read_run
-from harness.requirement import Requirement
-from suites.model import own_model
+from harness.vendor.load import Subject
+from suites.catalogue import Entry, entries_of
 from tests import ROOT
+from tests.mutation.judging import judged
 from tests.patience import GUARD
 from tests.plugin.test_plugin import Completed, pytest_run
 
@@ -30,32 +31,25 @@ KILLED = {
 }
 
 
-def requirements() -> dict[str, tuple[str, str]]:
-    """The tests' names and statements, by id."""
-    found = {}
-    for name, test in vars(own_model).items():
-        for mark in getattr(test, "pytestmark", ()):
-            required: Requirement = mark.args[0]
-            found[required.id] = name, " ".join((test.__doc__ or "").split())
-    return found
+def requirements() -> dict[str, Entry]:
+    """Those of the chapter, by id."""
+    return {entry.requirement.id: entry for entry in entries_of("suites.model.own_model")}
 
 
 def test_each_requirement_has_a_mutant_and_is_one_sentence() -> None:
     """All are of the chapter that is left out without a model, and none is without a mutant."""
     assert requirements().keys() == KILLED.keys()
-    for name, statement in requirements().values():
-        assert re.fullmatch(r"[^.]+\.", statement), statement
-        assert len(name.split("_")) >= 4
+    for entry in requirements().values():
+        assert re.fullmatch(r"[^.]+\.", entry.statement), entry.statement
+        assert len(entry.test.__name__.split("_")) >= 4
 
 
 @pytest.mark.parametrize("id", KILLED)
 def test_each_requirement_kills_its_mutant(id: str) -> None:
     """It fails for the mutant, on a right model, as the subject's fault."""
-    test = f"{FILE}::{requirements()[id][0]}"
-    model = ["--model", "tests.model.factories:decoder", "--world", "threads"]
-    ended = pytest_run(test, *model, "--implementation", KILLED[id])
-    assert f"fail: {id} [threads] rank " in ended.stdout, ended.stdout
-    assert "fail: 1\n" in ended.stdout
+    subject = Subject(KILLED[id], "gloo", model="tests.model.factories:decoder")
+    end = judged(requirements()[id], subject, "threads")
+    assert (end.is_kill, end.cause) == (True, "disagreement"), end
 
 
 def test_all_that_a_factory_may_say_is_judged(tmp_path: Path) -> None:

@@ -55,17 +55,18 @@ class End:
         return self.verdict is Verdict.FAIL and self.cause != RAISED_INSTEAD
 
 
-def judged(requirement: str, subject: Subject, world: str, shrinking: float = 0.0, ranks: int = 0) -> End:
+def judged(requirement: str | Entry, subject: Subject, world: str, shrinking: float = 0.0, ranks: int = 0) -> End:
     """Judge one requirement on one subject; a parametrized one in all its forms, until the first that fails.
 
     ``shrinking`` is how many seconds a smaller failing case is looked for; ``ranks`` how many the world has, by default
     as many as the backend offers.
     """
+    entry = by_id()[requirement] if isinstance(requirement, str) else requirement
     backend = load_backend(subject.backend)
     ranks = ranks or (backend.thread_ranks if world == "threads" else backend.ranks)
     ends: list[End] = []
-    for form in forms(by_id()[requirement].test):
-        ends.append(_one(by_id()[requirement], form, Trial(world, subject, ranks, shrinking=Shrinking(shrinking))))
+    for form in forms(entry.test):
+        ends.append(_one(entry, form, Trial(world, subject, ranks, shrinking=Shrinking(shrinking))))
         if ends[-1].verdict.is_red:
             break
     return replace(ends[-1], seconds=sum(end.seconds for end in ends), examples=sum(end.examples for end in ends))

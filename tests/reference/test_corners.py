@@ -61,6 +61,7 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
         "three axes": refusal(fsdp.fully_shard, whole, mesh=rank.mesh((4, 1), ("d", "t"))["d"]),
         "plain": refusal(replaced, torch.ones(1, 2)),
         "no shards": refusal(replicated.set_reshard_after_forward, True),
+        "no shards to gather": refusal(replicated.set_allocate_memory_from_process_group_for_comm, True),
         "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
     }
 
@@ -87,6 +88,7 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
         "three axes": ("NotImplementedError", "on at most two axes besides data"),
         "plain": ("ValueError", "was replaced by a plain tensor: expected a DTensor"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
+        "no shards to gather": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "custom": ("AssertionError", "when all gather comm is custom"),
     }
     for got in on_ranks(4, refusals):

@@ -131,8 +131,7 @@ def test_ctrl_c_ends_the_run_in_order(tmp_path: Path) -> None:
     assert run.process.returncode == pytest.ExitCode.INTERRUPTED
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "2")])
 def test_the_run_command_ends_in_order(tmp_path: Path, number: signal.Signals, workers: str) -> None:
     """After Ctrl-C or SIGTERM: as pytest ends, with a page that says so, and the next implementation is not judged."""
     with command_running(tmp_path, "--numprocesses", workers, "--world", "processes") as run:

@@ -17,7 +17,7 @@ from harness.records.record import Verdict
 from tests.patience import GUARD
 from tests.pipes import heard, named_pipe
 from tests.plugin.test_plugin import ROOT, SUBJECT, Completed
-from tests.report.report_samples import Parsed
+from tests.report.report_samples import Parsed, file_of, row, run_of
 from tests.run_command.run_samples import command_on
 
 BOTH = ("--implementation", "torch", "--implementation", "reference")
@@ -60,9 +60,7 @@ def test_a_junit_file_is_asked_for_as_of_pytest(
 
 def test_the_page_is_of_what_this_run_wrote(tmp_path: Path) -> None:
     """Where pytest refuses an implementation, the record of an earlier run is left alone, and is not on the page."""
-    ran(tmp_path, "--implementation", "torch")
-    earlier = (tmp_path / "torch.jsonl").read_bytes()
-    (tmp_path / "nobody.jsonl").write_bytes(earlier)
+    earlier = file_of(run_of(row()), tmp_path / "nobody.jsonl").read_bytes()
     ended = ran(tmp_path, "--implementation", "nobody", "--implementation", "reference")
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR
     page = Parsed((tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -73,8 +71,7 @@ def test_the_page_is_of_what_this_run_wrote(tmp_path: Path) -> None:
 
 def test_no_page_is_made_of_nothing(tmp_path: Path) -> None:
     """Where pytest refuses all, there is no page, though the record of an earlier run is there."""
-    ran(tmp_path, "--implementation", "torch")
-    (tmp_path / "page.html").unlink()
+    file_of(run_of(row()), tmp_path / "torch.jsonl")
     assert ran(tmp_path, "--implementation", "torch", "--level", "maybe").returncode == pytest.ExitCode.USAGE_ERROR
     assert not (tmp_path / "page.html").exists()
 

@@ -65,10 +65,9 @@ def test_workers_stop_as_well(tmp_path: Path) -> None:
     assert 3 <= len(run.records) <= 6
 
 
-@pytest.mark.parametrize("workers", [(), ("--numprocesses", "2")], ids=["one-process", "workers"])
-def test_a_backend_that_starts_threads_alone_is_not_green(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_a_backend_that_starts_threads_alone_is_not_green(tmp_path: Path) -> None:
     """An unknown process group fails the run even if all results in threads pass and no third world is tried."""
-    ended, run = run_on("without_group", tmp_path, *workers, select="test_ranks_add_up")
+    ended, run = run_on("without_group", tmp_path, select="test_ranks_add_up")
     assert verdicts(run, "threads") == {Verdict.PASS}
     assert verdicts(run, "processes") == {Verdict.NOT_RUN}
     status, [problem] = told(run)

@@ -1,4 +1,4 @@
-"""What needs a device runs on the simulated one, for torch and the reference; a wait that is missing is found."""
+"""What needs a device runs on the simulated one; a wait that is missing is found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from harness.records.reader import read_run
 from harness.records.record import Verdict
@@ -21,12 +19,11 @@ IN_NEED = [
 ]
 
 
-@pytest.mark.parametrize("implementation", ["torch", "reference"])
-def test_what_a_cpu_lacks_is_tried_and_right(implementation: str, tmp_path: Path) -> None:
+def test_what_a_cpu_lacks_is_tried_and_right(tmp_path: Path) -> None:
     """Overlap, pinned memory, second devices, allocator statistics, premultiplied sums: gloo's fallback has all."""
     record = tmp_path / "record.jsonl"
     where = ["--backend", "gloo", "--fallback", "simulated", "--record", str(record)]
-    subject = ["--implementation", implementation, *where]
+    subject = ["--implementation", "torch", *where]
     options = ["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile", "unshrunk"]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *IN_NEED, *subject, *options],

@@ -36,4 +36,4 @@ def main(rank: int, store: str) -> None:
 
 
 if __name__ == "__main__":
-    mp.spawn(main, (f"{tempfile.mkdtemp()}/store",), nprocs=2)
+    mp.start_processes(main, (f"{tempfile.mkdtemp()}/store",), nprocs=2, start_method="fork")
