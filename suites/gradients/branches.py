@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suites.kit.cases import Stack
+from suites.kit.cases import Stack, fill
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.oracle.situation import PASS, UNUSED_TOO
@@ -62,6 +62,43 @@ class BranchedMicroBatches(PrecisionCase):
         return net(inputs, places, "01" if self.sharded else places)
 
 
+class Gate(nn.Module):
+    """Its block, or what passes by it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, is_open: bool) -> Any:
+        """``(batch, dim)`` to the same."""
+        return self.inner(x) if is_open else x.clone()
+
+
+class Gates(nn.Sequential):
+    """Gates one after the other."""
+
+    def forward(self, x: Tensor, places: str) -> Tensor:  # type: ignore[override]
+        """``(batch, dim)`` to the same, by the blocks at these places and past all others."""
+        for place, gate in enumerate(self):
+            x = gate(x, str(place) in places)
+        return x
+
+
+@dataclass(frozen=True)
+class PassedMicroBatches(BranchedMicroBatches):
+    """Two blocks in a row, each a group; ``runs`` has those of which each micro-batch uses the parameters."""
+
+    def build(self) -> nn.Sequential:
+        """The blocks behind gates."""
+        net = Gates(*map(Gate, self.net.build())).to(self.torch_dtype)
+        fill(net, self.seed, self.exact)
+        return net
+
+    def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+        """What this micro-batch's blocks make of this rank's input."""
+        return net(self.inputs(batch, rank).to(device, dtype), self.runs[batch])
+
+
 #: Nets of two blocks.
 TWO_BLOCKS = st.builds(
     Stack, st.integers(1, 3), st.tuples(*[st.sampled_from(["linear", "mlp"])] * 2), bias=st.booleans()
@@ -70,10 +107,12 @@ TWO_BLOCKS = st.builds(
 LOW: dict[str, Any] = {"dtype": "float32", "pairs": [("bfloat16", "float32")]}
 
 
-def branched_micro_batches(zeros: bool = False, **fixed: Any) -> st.SearchStrategy[BranchedMicroBatches]:
+def branched_micro_batches(
+    zeros: bool = False, cls: type[BranchedMicroBatches] = BranchedMicroBatches, **fixed: Any
+) -> st.SearchStrategy[BranchedMicroBatches]:
     """Two or three micro-batches, of which two use different blocks, unless there are ``zeros`` for unused ones."""
     return precision_cases(
-        BranchedMicroBatches,
+        cls,
         steps=1,
         net=TWO_BLOCKS,
         zeros_for_unused=zeros,

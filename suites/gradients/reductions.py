@@ -138,21 +138,26 @@ SMALL = Stack(1, ("linear",), bias=False)
 
 @dataclass(frozen=True)
 class LargeCase(PrecisionCase):
-    """A pass of a small weight whose gradients in float16 have a sum of 2**16, or of half where that is what is due."""
+    """Passes of a small weight whose gradients in float16 have a sum of 2**16, or of half where that is what is due.
+
+    ``signs`` are those of the gradients of each pass.
+    """
 
     net: Stack = SMALL
     dtype: str = "float16"
     exact: bool = True
     acts: tuple[str, ...] = PASS
+    signs: tuple[int, ...] = (1,)
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """``[[2**8]]``, or a row of those."""
         return torch.full((1, self.net.dim), 2.0**8, dtype=torch.float16)
 
     def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
-        """``2**8 / ranks`` times the output, or half of that."""
+        """``2**8 / ranks`` times the output, or half of that, or less than nothing."""
         is_due = averages() or self.reduce_dtype is not None
-        return (outputs * ((2.0**8 if is_due else 2.0**7) / self.world_size)).sum()
+        sign = self.signs[step % len(self.signs)]
+        return (outputs * (sign * (2.0**8 if is_due else 2.0**7) / self.world_size)).sum()
 
 
 def large_cases(**fixed: Any) -> st.SearchStrategy[LargeCase]:

@@ -13,7 +13,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.communication.played import play
 from suites.gradients.accumulation import REPLICAS
-from suites.gradients.branches import LOW, BranchedMicroBatches, branched_micro_batches
+from suites.gradients.branches import LOW, BranchedMicroBatches, PassedMicroBatches, branched_micro_batches
 from suites.kit.cases import Stack
 from suites.kit.strategies import each, given
 from suites.oracle.expected import expected
@@ -27,6 +27,9 @@ BY_RANK = replace(SOME, runs=OTHER, zeros_for_unused=True, by_rank=True)
 FEW = [(None, None), ("bfloat16", None), ("bfloat16", "float32")]
 #: Blocks of micro-batches, of which the last uses fewer.
 EARLY = st.sampled_from([("01", "0"), ("1", "01", "0"), ("01", "0", "1")])
+#: The last micro-batch passes the second block, in a row of two, each a group.
+AT_LAST: dict[str, Any] = {"runs": ("01", "0"), "sharded": (0, 1)}
+PASSED = PassedMicroBatches(2, Stack(3, ("linear",) * 2, 1), (0, 1), "float64", True, batch=1, runs=("01", "0"))
 #: No micro-batch uses the second block.
 UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
 
@@ -53,6 +56,22 @@ def test_parameters_may_be_used_first_in_the_last_micro_batch(trial: Trial, case
 @given(case=branched_micro_batches(runs=EARLY, **LOW))
 def test_parameters_may_be_used_before_the_last_micro_batch_alone(trial: Trial, case: BranchedMicroBatches) -> None:
     """Gradients that wait in reduce_dtype are reduced, too, of parameters that the last micro-batch does not use."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/passed-at-last", *ADDING, ranks=2)
+@example(case=PASSED)
+@given(case=branched_micro_batches(cls=PassedMicroBatches, **AT_LAST))
+def test_the_last_micro_batch_may_pass_a_module(trial: Trial, case: PassedMicroBatches) -> None:
+    """What waits to be reduced is reduced with the last micro-batch, also of a module that only hands on its input."""
+    follows(trial, play, expected(case))
+
+
+@requirement("accumulation/hsdp-passed-at-last", *ADDING, Feature.HSDP, ranks=2)
+@example(case=replace(PASSED, mesh=(2, 1)))
+@given(case=branched_micro_batches(cls=PassedMicroBatches, **AT_LAST, **REPLICAS))
+def test_the_last_micro_batch_may_pass_a_module_on_replicas(trial: Trial, case: PassedMicroBatches) -> None:
+    """The same on replicas of shards, of what waits to be all-reduced."""
     follows(trial, play, expected(case))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from hypothesis import example
 from hypothesis import strategies as st
 
@@ -41,6 +42,11 @@ NET = Stack(3, ("linear", "mlp"), 1)
 WHOLE = TrainingCase(2, NET, (0,), "float32", True, mesh=(2, 1), acts=dividing({"root": 2.0, "0": 4.0}))
 #: Two replicas of two shards.
 SQUARE = TrainingCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), batch=1)
+#: Two gradients of 2**15, of which float16 cannot hold the sum, and one less.
+PUT_OFF = LargeCase(
+    2, mesh=(2, 1), reduce_dtype="float32", signs=(1, 1, -1),
+    acts=("defer all_reduce", *PASS * 2, "resume all_reduce", *PASS),
+)  # fmt: skip
 ROOT_ALONE = TrainingCase(2, NET, (0,), "float32", True, acts=dividing({"root": 1.0}))
 
 
@@ -99,11 +105,12 @@ def test_a_factor_divides_once_where_nothing_is_scattered(trial: Trial, case: Tr
     follows(trial, play, expected(case))
 
 
-@requirement("reduction/old-name", *FACTOR, Feature.FORCE_SUM, level="may", ranks=2)
+@requirement("reduction/old-name", *FACTOR, Feature.FORCE_SUM, Feature.HSDP, level="may", ranks=2)
 @costly(4)
-@given(case=factor_cases())
+@example(case=replace(SQUARE, acts=dividing({"root": 2.0})))
+@given(case=factor_cases() | replicated_factor_cases(2))
 def test_the_old_name_of_the_factor_warns_and_works(trial: Trial, case: TrainingCase) -> None:
-    """set_reduce_scatter_divide_factor warns that it is deprecated, and does what set_gradient_divide_factor does."""
+    """set_reduce_scatter_divide_factor warns that it is deprecated and does what set_gradient_divide_factor does."""
     found = trial.run(reductions.play_by_old_name, case)
     agrees(trial, [got["trace"] for got in found], expected(case))
     for number, got in enumerate(found):
@@ -195,6 +202,16 @@ def test_a_stream_for_a_hook_is_refused_on_replicas(trial: Trial) -> None:
 def test_the_mean_over_replicas_of_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
     """On replicas of whole parameters or of shards, the mean in float16 is as right as without replicas."""
     have_the_mean(trial, case)
+
+
+@requirement(
+    "reduction/half-range-partial", SHARDED, Feature.HSDP, Feature.ACCUMULATION, Feature.MIXED_PRECISION,
+    level="should", ranks=2,
+)  # fmt: skip
+def test_sums_that_wait_for_replicas_are_in_the_reduce_dtype(trial: Trial) -> None:
+    """Gradients in float16, reduced in float32, wait for replicas in float32, which holds what float16 cannot."""
+    gots = [trace[-1]["gradients"] for trace in trial.run(play, PUT_OFF)]
+    compare(trial, PUT_OFF, gots, [{"0.weight": torch.tensor([[2.0**15]], dtype=torch.float16)}] * len(gots))
 
 
 def have_the_mean(trial: Trial, case: LargeCase) -> None:

@@ -42,8 +42,8 @@ class ByName(nn.Sequential):
 class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``.
 
-    They are given inputs by place, or ``by name``; or there are blocks of two layers, each with tanh after it, that run
-    again in backward: ``blocks`` counts the layers. They compute and reduce in dtypes of their own, if these are named.
+    They are given inputs by place, or ``by name``; or all but the head are ``frozen``; or there are blocks of two
+    layers, each with tanh after it, that run again in backward: ``blocks`` counts the layers. They compute and reduce in dtypes of their own, if these are named.
     """
 
     world_size: int
@@ -54,7 +54,7 @@ class MemoryCase(CaseOnMesh, Situation):
     rows: int = 1
     dtype: str = "float32"
     seed: int = 0
-    form: Literal["plain", "by name", "recomputed"] = "plain"
+    form: Literal["plain", "by name", "recomputed", "frozen"] = "plain"
     param_dtype: str | None = None
     reduce_dtype: str | None = None
 
@@ -69,6 +69,8 @@ class MemoryCase(CaseOnMesh, Situation):
         if self.form == "recomputed":
             pairs = zip(layers[::2], layers[1::2], strict=True)
             layers = [nn.Sequential(first, nn.Tanh(), second, nn.Tanh()) for first, second in pairs]
+        for layer in layers:
+            layer.requires_grad_(self.form != "frozen")
         kind = ByName if self.form == "by name" else nn.Sequential
         return kind(*layers, nn.Linear(self.dim, 1)).to(self.torch_dtype)
 

@@ -55,7 +55,7 @@ def at_most(
 
 @requirement("memory/at-rest", SHARDED, ranks=2)
 @examples_first()
-@example(case=TWO)
+@each(TWO, form=("plain", "frozen"))
 @given(case=memory_cases())
 def test_ranks_hold_their_parts_and_no_more(trial: Trial, case: MemoryCase) -> None:
     """Once sharded, and between steps, a rank holds its rows of all parameters, and no memory that has other rows."""

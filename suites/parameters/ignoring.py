@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from suites.kit.cases import Stack, as_case, fill
 from suites.kit.programs import sharded
@@ -17,18 +17,36 @@ from suites.oracle.sharded import Resting
 from suites.parameters.apart import ApartCase
 
 
+class Around(nn.Module):
+    """Scales what the module inside gives, by a parameter of its own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.ones(1)), inner
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return self.inner(x) * self.scale
+
+
 @dataclass(frozen=True)
 class IgnoredCase(ApartCase):
-    """Training of a net of which some parameters are ignored; ``tied`` ones are so across groups."""
+    """Training of a net of which some parameters are ignored; ``tied`` ones are so across groups.
+
+    With ``around`` the first block is within a module whose own parameter is ignored.
+    """
 
     ignored: tuple[str, ...] = ()
     tied: bool = False
+    around: bool = False
 
     def build(self) -> nn.Sequential:
         """The net with its ties."""
         net = self.net.build().to(self.torch_dtype)
         if self.tied:
             share(net, "1.weight", "0.weight")
+        if self.around:
+            net[0] = Around(net[0]).to(self.torch_dtype)
         fill(net, self.seed, self.exact)
         return net
 
@@ -41,17 +59,24 @@ class IgnoredCase(ApartCase):
         return name in self.ignored
 
 
+#: Whether layers are tied, whether there are two, and whether the first is within another module.
+KINDS = [(True, True, False), (False, True, True), (False, True, False), (False, False, False)]
+
+
 @st.composite
 def ignored_cases(draw: st.DrawFn) -> IgnoredCase:
-    """One or more parameters ignored, never all, of two linear layers or an MLP; some are tied across groups."""
-    tied, linear = draw(st.booleans()), draw(st.booleans())
-    blocks = ("linear", "linear") if tied or linear else ("mlp",)
+    """One or more parameters ignored, never all, of two linear layers or an MLP; some are tied across groups.
+
+    Some are those of a module around a layer.
+    """
+    tied, linear, around = draw(st.sampled_from(KINDS))
+    blocks = ("linear", "linear") if linear else ("mlp",)
     net = Stack(draw(st.integers(1, 5)), blocks, draw(st.integers(1, 3)), draw(st.booleans()))  # type: ignore[arg-type]
     case = draw(training_cases(exact=True, dtype="float64", net=net, steps=2))
-    found = as_case(IgnoredCase, case, tied=tied)
-    names = found.parameter_names
+    found = as_case(IgnoredCase, case, tied=tied, around=around)
+    names, always = found.parameter_names, ["0.weight"] * tied + ["0.scale"] * around
     ignored = draw(st.sets(st.sampled_from(names), min_size=1, max_size=max(1, len(names) - 1)))
-    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *(["0.weight"] if tied else [])})))
+    return as_case(IgnoredCase, found, ignored=tuple(sorted({*ignored, *always})))
 
 
 class Ignoring(Resting):

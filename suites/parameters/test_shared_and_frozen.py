@@ -208,6 +208,7 @@ def test_weights_tied_across_groups_are_refused_or_right(trial: Trial, case: Tra
 
 
 @requirement("parameters/ignored", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, ranks=2)
+@example(case=IgnoredCase(2, TWO, (), "float64", True, ignored=("0.scale",), around=True))
 @given(case=ignored_cases())
 def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> None:
     """Ignored parameters stay what they were, in full, with each rank's own gradient; all others train as unsharded."""

@@ -124,6 +124,13 @@ def by_methods(p: Pass) -> Any:
     return p.net(p.inputs()) if p.batch % 2 else p.net.decode(p.net.encode(p.inputs(), scale=2))
 
 
+def in_eval_mode(p: Pass) -> Any:
+    """In every other step the whole net, in the others the first block alone."""
+    p.net.train()
+    (p.net if p.batch % 2 else p.net.blocks[0]).eval()
+    return p.net(p.inputs())
+
+
 def ragged(p: Pass) -> Any:
     """Up to two rows of the batch, another number on each rank and in each step: on some ranks none."""
     return p.net(p.inputs()[: (p.batch + p.rank) % 3])
@@ -216,6 +223,7 @@ IN_A_LIST = Route(net=Scored, spread=with_a_list)
 NO_INPUTS = Route(net=Source, run=from_nothing)
 AHEAD = Route(spread=ahead)
 RAGGED = Route(run=ragged)
+IN_EVAL_MODE = Route(run=in_eval_mode)
 ROOTS = Route(spread=roots_apart)
 ADVERSARIES = Route(against_each_other, actions=("walk first", "walk"), spread=roots_apart)
 SHARING_ROOTS = Route(spread=roots_that_share)

@@ -90,6 +90,13 @@ def test_ranks_may_have_batches_of_other_sizes_or_none(trial: Trial, case: Train
     follows(trial, case, routes.RAGGED)
 
 
+@requirement("passes/eval-mode", SHARDED, ranks=2)
+@given(case=pass_cases(plan=(0,)))
+def test_what_is_in_eval_mode_trains_too(trial: Trial, case: TrainingCase) -> None:
+    """A net of which a part is in eval mode, or all, has gradients and trains: the mode is for what modules compute."""
+    follows(trial, case, routes.IN_EVAL_MODE)
+
+
 @requirement("passes/roots", SHARDED, ranks=2)
 @given(case=pass_cases(blocks=3))
 def test_modules_may_be_sharded_without_one_around_them(trial: Trial, case: TrainingCase) -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
+#: What a state calls a root's extra state.
+EXTRA = "_extra_state"
 #: How many rows a rank's batch has.
 BATCH = 3
 
@@ -58,9 +60,23 @@ class Chain(nn.Module):
         return x if self.offset is None else x + self.offset
 
 
+class Noted(Chain):
+    """A chain whose state has a note."""
+
+    note: Tensor
+
+    def get_extra_state(self) -> Tensor:
+        """The note."""
+        return self.note
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the note."""
+        self.note = state
+
+
 @dataclass(frozen=True)
 class ChainNet(Case):
-    """A ``Chain`` as data; of a ``frozen`` one, the first layer takes no gradient."""
+    """A ``Chain`` as data; of a ``frozen`` one, the first layer takes no gradient; a ``noted`` one has extra state."""
 
     widths: tuple[int, ...]
     bias: bool = True
@@ -68,10 +84,11 @@ class ChainNet(Case):
     frozen: bool = False
     unused: bool = False
     buffer: bool = False
+    noted: bool = False
 
     def build(self) -> Chain:
         """The net, on the current default device, initialised as its modules please."""
-        net = Chain(self.widths, self.bias, self.tied, self.unused, self.buffer)
+        net = (Noted if self.noted else Chain)(self.widths, self.bias, self.tied, self.unused, self.buffer)
         net.layers[0].requires_grad_(not self.frozen)
         return net
 
@@ -200,6 +217,8 @@ class CheckpointCase(CaseOnMesh, Situation):
         """The net as it is saved."""
         net = self.net.build().to(self.torch_dtype)
         fill(net, self.seed, exact=False)
+        if isinstance(net, Noted):
+            net.note = torch.tensor([float(self.seed)])
         return net
 
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
@@ -248,11 +267,14 @@ class CheckpointCase(CaseOnMesh, Situation):
         def part(name: str, full: Tensor) -> Tensor:
             return (full if name in whole else self.seen(rank, name, full)).to(dtype)
 
+        def held_of(name: str, value: Tensor) -> Tensor:
+            return value if name == EXTRA else part(name, value.detach())
+
         kept = {
             name: {key: value if key == "step" else part(name, value) for key, value in entries.items()}
             for name, entries in self.moments().items()
         }
-        held = {name: part(name, full.detach()) for name, full in net.state_dict().items()}
+        held = {name: held_of(name, value) for name, value in net.state_dict().items()}
         return {"net": held, "optimizer": kept, "rate": RATE}
 
 

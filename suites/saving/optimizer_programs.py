@@ -63,12 +63,15 @@ def reloaded(rank: Rank, case: KeptCase) -> Facts:
     return handed_over(units, units.optimizer, fresh)
 
 
-def handed_over(net: Sharded, old: Any, fresh: Any) -> Facts:
-    """Give a new optimizer, or several, a net's state by names; what all say, and which parameters groups have."""
+def handed_over(net: Sharded, old: Any, fresh: Any, form: str = "sharded") -> Facts:
+    """Give a new optimizer, or several, a net's state in a form; what all say, and which parameters groups have.
+
+    A flat state has no groups.
+    """
     states = net.rank.implementation.state_dicts
-    state: Any = states.get_optimizer_state_dict(net.net, old)
-    states.set_optimizer_state_dict(net.net, fresh, copy.deepcopy(state))
-    names = [group["params"] for group in state["param_groups"]]
+    state: Any = states.get_optimizer_state_dict(net.net, old, options=ASKED[form])
+    states.set_optimizer_state_dict(net.net, fresh, copy.deepcopy(state), options=GIVEN[form])
+    names = [group["params"] for group in state.get("param_groups", ())]
     return {"names": names, "original": all_described(old), "reloaded": all_described(fresh)}
 
 
@@ -121,12 +124,16 @@ def loaded_otherwise(
     return {"missing": said.missing_keys, "unexpected": said.unexpected_keys, "net": other.facts()["net"]}
 
 
-def in_groups(rank: Rank, case: CheckpointCase) -> Facts:
-    """Give the state of an optimizer of several groups to another with such groups at other rates, without entries."""
-    net = OnRank(rank, case)
-    net.optimizer = grouped(net, RATE, initial_lr=0.25)
+def in_groups(rank: Rank, case: CheckpointCase, form: str) -> Facts:
+    """Give the state of an optimizer of several groups to another with such groups at other rates, without entries.
+
+    A flat state has what the other's groups have entries for; and it cannot have an empty one.
+    """
+    net, is_flat = OnRank(rank, case), form == "flat"
+    net.optimizer = grouped(net, RATE, not is_flat, initial_lr=0.25)
     net.remember()
-    return handed_over(net, net.optimizer, grouped(net, 1.0))
+    entries = {"initial_lr": 0.5} if is_flat else {}
+    return handed_over(net, net.optimizer, grouped(net, 1.0, not is_flat, **entries), form)
 
 
 def of_several(rank: Rank, case: CheckpointCase) -> Facts:
@@ -139,12 +146,12 @@ def of_several(rank: Rank, case: CheckpointCase) -> Facts:
     return handed_over(net, old, fresh)
 
 
-def grouped(net: OnRank, rate: float, **entries: float) -> torch.optim.Optimizer:
+def grouped(net: OnRank, rate: float, empty: bool = True, **entries: float) -> torch.optim.Optimizer:
     """An optimizer of the first weight, of all else at half the rate, and of nothing at a quarter; entries of each.
 
     The empty one is last: torch loses what comes after it (docs/evidence/torch/other/empty-group-not-last.py).
     """
-    groups = [*halved(net, rate), {"params": [], "lr": rate / 4}]
+    groups = [*halved(net, rate), *[{"params": [], "lr": rate / 4}] * empty]
     return make_optimizer(net.case.optimizer, [{**group, **entries} for group in groups])
 
 
@@ -152,6 +159,15 @@ def halved(net: OnRank, rate: float) -> list[Facts]:
     """A group of the first weight, and one of all else at half the rate."""
     first, *rest = net.net.parameters()
     return [{"params": [first], "lr": rate}, {"params": rest, "lr": rate / 2}]
+
+
+def of_submodule(rank: Rank, case: CheckpointCase, place: int) -> Facts:
+    """The names in the state of one layer, in full, and as the layer has them."""
+    net, states = OnRank(rank, case).net, rank.implementation.state_dicts
+    return {
+        form: list(states.get_model_state_dict(net, submodules={net.layers[place]}, options=options))
+        for form, options in (("full", None), ("own", StateDictOptions(keep_submodule_prefixes=False)))
+    }
 
 
 def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:

@@ -28,6 +28,8 @@ BY_POLICY = KeptCase(2, Composite(1, ("linear", "nested", "nested"), bias=False)
 ALONE = replace(UNITS, steps=1, calls=PLANS["units alone"], same_inputs=True)
 RICH = ChainNet((3, 5, 2), tied=True, frozen=True, buffer=True)
 FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), sharded=(0,))
+#: Eleven layers: the name of the second begins that of the last.
+LONG = replace(FIXED, net=ChainNet((2,) * 12), sharded=(1, 10))
 #: Nothing is trained: what is loaded is what was there, bit for bit.
 HERE = checkpoint_cases(either_way(layouts("1-D", at_least=2), layouts("1-D"))).map(CheckpointCase.here)
 #: torch's distribute_tensor cuts a whole tensor over two axes only if both divide it
@@ -139,10 +141,10 @@ def test_the_full_state_loads_into_shards_that_tensor_parallelism_cuts(trial: Tr
 
 @requirement("optimizer-state/from-rank-zero", *SHARDED, ranks=2, worlds=("processes",))
 @examples_first()
-@example(case=FIXED)
+@example(case=replace(FIXED, net=replace(RICH, noted=True)))
 @given(case=HERE)
 def test_the_full_state_of_rank_zero_is_broadcast_into_shards(trial: Trial, case: CheckpointCase) -> None:
-    """Given the full state on rank 0 alone, every rank's net and optimizer hold their shards of it, buffers too."""
+    """Given the full state on rank 0 alone, every rank's net and optimizer hold their parts of it, and extra state."""
     arrives(trial, case, "rank zero")
 
 
@@ -180,8 +182,17 @@ def test_a_flat_state_of_an_optimizer_loads(trial: Trial, case: CheckpointCase) 
 def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: CheckpointCase) -> None:
     """Several parameter groups, one of them empty, load into another optimizer, with all entries that users added."""
     first, *rest = (name for name, _ in case.build().named_parameters())
-    for number, got in enumerate(trial.run(programs.in_groups, case)):
+    for number, got in enumerate(trial.run(programs.in_groups, case, "sharded")):
         trial.agree(f"rank {number}, names", got["names"], [[first], rest, []])
+        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+
+
+@requirement("optimizer-state/flat-groups", *SHARDED, ranks=2)
+@costly()
+@given(case=HERE)
+def test_groups_of_parameters_keep_their_settings_in_a_flat_state(trial: Trial, case: CheckpointCase) -> None:
+    """Flattened into one dict, each of several parameter groups loads with its own settings."""
+    for number, got in enumerate(trial.run(programs.in_groups, case, "flat")):
         trial.agree(f"rank {number}", got["reloaded"], got["original"])
 
 
@@ -192,6 +203,13 @@ def test_several_optimizers_of_one_net_keep_each_its_own(trial: Trial, case: Che
     """The state of two optimizers of one net, asked for together, loads into two others: each has its own settings."""
     for number, got in enumerate(trial.run(programs.of_several, case)):
         trial.agree(f"rank {number}", got["reloaded"], got["original"])
+
+
+@requirement("optimizer-state/of-submodule", *SHARDED, level="may")
+def test_the_state_of_one_submodule_is_its_own_alone(trial: Trial) -> None:
+    """A state dict that is asked for of one submodule has its names alone, also where its name begins another's."""
+    names = {"full": ["layers.1.weight", "layers.1.bias"], "own": ["weight", "bias"]}
+    finds(trial, programs.of_submodule, LONG, lambda _: names, 1)
 
 
 @requirement("optimizer-state/frozen", *SHARDED)

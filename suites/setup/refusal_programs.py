@@ -145,6 +145,7 @@ ONCE = (
     *("once", "twice", "FSDPModule", "already been applied"),
     *(words for done in _DONE for words in (f"already {done}", f"{done} already")),
 )
+UNEVEN = ("uneven", "unevenly", "divide", "divisible", "even", "evenly")
 SIZES = ("reshard_after_forward", "factor", "divisor", "divide", "divisible")
 #: What may be refused as soon as it is asked.
 AT_ONCE = {
@@ -201,11 +202,8 @@ AMID = {
     ),
     "sizes of other groups": Asked(in_groups_of_none, with_bias, SIZES, feature=Feature.PARAMETER_MESH),
     "not contiguous": Asked(sharding(), then_transposed, ("contiguous", "stride")),
-    "uneven columns": PLACED(
-        sharding(shard_placement_fn=lambda parameter: Shard(1)),
-        in_a_row,
-        ("uneven", "unevenly", "divide", "divisible", "even", "evenly"),
-    ),
+    "uneven columns": PLACED(sharding(shard_placement_fn=lambda parameter: Shard(1)), in_a_row, UNEVEN),
+    "uneven columns from the end": PLACED(sharding(shard_placement_fn=lambda parameter: Shard(-1)), in_a_row, UNEVEN),
 }
 #: What may be refused in the first forward.
 LATER = {

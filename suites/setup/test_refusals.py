@@ -74,9 +74,10 @@ def test_parameters_that_are_not_contiguous_are_refused_or_right(trial: Trial) -
 
 
 @requirement("refusals/uneven-columns", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
-def test_uneven_parts_of_other_dims_are_refused_or_right(trial: Trial) -> None:
+@pytest.mark.parametrize("way", ["uneven columns", "uneven columns from the end"])
+def test_uneven_parts_of_other_dims_are_refused_or_right(trial: Trial, way: str) -> None:
     """Ranks that do not divide a dim other than the first are refused with a message that says so, or train right."""
-    is_right_or_refused(trial, "uneven columns")
+    is_right_or_refused(trial, way)
 
 
 @requirement("refusals/two-dtypes", SHARDED)

@@ -24,13 +24,13 @@ from suites.oracle.situation import tensors_in
 from suites.passes.containers import MAKE
 from suites.training.noting import Noting, NotingCase, described
 
-#: What a structure is made of: ``("tensor", dtype)``, ``("text", what)`` or ``(kind, *structures)``.
+#: ``("tensor", dtype)``, ``("number", dtype)`` for one without dims, ``("text", what)`` or ``(kind, *structures)``.
 Structure = tuple[Any, ...]
 
 ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool", "complex64")
-LEAVES = st.tuples(st.just("tensor"), st.sampled_from([*FLOATS, *OTHERS])) | st.just(("text", "a"))
+LEAVES = st.tuples(st.sampled_from(("tensor", "number")), st.sampled_from([*FLOATS, *OTHERS])) | st.just(("text", "a"))
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Handing(nn.Sequential):
         positional, named = made()
         self[0](*positional, **named)
         for tensor in tensors_in([positional, named]):
-            tensor.copy_(tensor.flip(0))
+            tensor.zero_()
         found = self[0](*positional, **named)
         self.left = described([*positional, named])
         return found
@@ -168,10 +168,11 @@ def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
 
 
 def make(structure: Structure) -> Any:
-    """The value that a structure stands for; every tensor holds 1 and 0, or i and 0."""
+    """The value that a structure stands for; every tensor holds 1 and 0, or i and 0; one without dims the first."""
     kind, *rest = structure
-    if kind == "tensor":
-        return torch.tensor([1j if rest[0] == "complex64" else 1, 0]).to(dtype_of(rest[0]))
+    if kind in ("tensor", "number"):
+        pair = torch.tensor([1j if rest[0] == "complex64" else 1, 0]).to(dtype_of(rest[0]))
+        return pair if kind == "tensor" else pair[0].clone()
     return rest[0] if kind == "text" else KINDS[kind]([make(each) for each in rest])
 
 

@@ -112,11 +112,11 @@ def _around(change: Callable[..., None], group: Any, right: Callable[..., None],
     change(group, lambda: right(*args))
 
 
-def rounds_what_waits(group: Any, right: Callable[[], None]) -> None:
-    """What is summed among shards until replicas are asked has eight bits."""
+def rounds_what_waits(group: Any, right: Callable[[], None], dtype: torch.dtype = torch.bfloat16) -> None:
+    """What is summed among shards until replicas are asked has eight bits, or those of another dtype."""
     right()
     if group._partial_reduce_output is not None:
-        group._partial_reduce_output.copy_(group._partial_reduce_output.bfloat16())
+        group._partial_reduce_output.copy_(group._partial_reduce_output.to(dtype))
 
 
 def adds_what_waits_last(group: Any, right: Callable[[], None]) -> None:
@@ -231,6 +231,9 @@ reads_too_early = mutant("parity/exact", reduce=ReadsTooEarly)
 copies_late = given("offload/exact", comes_late)
 newest_alone = given("scripts/offload", keeps_the_newest)
 waits_in_bfloat16 = mutant("accumulation/hsdp-scatters", around_reductions(rounds_what_waits))
+waits_in_float16 = mutant(
+    "reduction/half-range-partial", around_reductions(functools.partial(rounds_what_waits, dtype=torch.float16))
+)
 adds_after_replicas = mutant("accumulation/hsdp-scatters", around_reductions(adds_what_waits_last))
 forgets_the_first_layers = mutant("parity/exact", around_reductions(never_at_the_end))
 averages_all_for_replicas = mutant("hsdp/exact", mixes_everything)

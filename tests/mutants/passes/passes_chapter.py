@@ -59,6 +59,11 @@ def begins_the_graph(module: Any) -> None:
 here = threading.local()
 
 
+def cut_in_eval_mode(module: Any, output: Any) -> Any:
+    """A block that is in eval mode is taken to have no backward."""
+    return output if module.training else output.detach()
+
+
 def forgets_forwards(module: Any, output: Any) -> Any:
     """When any backward ends, all forwards that still wait for theirs are forgotten."""
     before = vars(here).setdefault("ended", 0)
@@ -145,6 +150,7 @@ checkpoints_once = replace(right, name=name_of("passes/two-forwards-checkpointed
 makes_gradients_anew = mutant("passes/second-backward", each_gradient(made_anew))
 needs_inputs = mutant("passes/no-inputs", looks_at_first_input)
 counts_who_has_gradients = mutant("passes/ragged", reducing(counts_ranks_with_gradients))
+has_no_backward_in_eval_mode = mutant("passes/eval-mode", outputs(cut_in_eval_mode, lambda module: not is_root(module)))
 cuts_off_what_comes_first = mutant("passes/roots", begins_the_graph)
 knows_one_backward = mutant("passes/adversaries", outputs(forgets_forwards))
 stale_when_ahead = mutant("passes/prefetch", instead("set_modules_to_forward_prefetch", stale_ahead))

@@ -30,10 +30,9 @@ def in_units(change: Change) -> Change:
     return lambda module: change(module) if type(module).__name__.endswith("Unit") else None
 
 
-def asked_otherwise(requirement: str, get_optimizer_state_dict: Callable[..., Any]) -> Implementation:
-    """torch's implementation with another ``get_optimizer_state_dict``."""
-    states = replace(right.state_dicts, get_optimizer_state_dict=get_optimizer_state_dict)
-    return replace(right, name=name_of(requirement), state_dicts=states)
+def with_states(requirement: str, **functions: Callable[..., Any]) -> Implementation:
+    """torch's implementation with other functions for state dicts."""
+    return replace(right, name=name_of(requirement), state_dicts=replace(right.state_dicts, **functions))
 
 
 #: Its gradients are twice what they should be, which Adam's step does not show but what it keeps does.
@@ -83,6 +82,21 @@ def named_within_their_units(module: nn.Module, optimizer: Any, **options: Any) 
     return {**state, "state": {".".join(name.split(".")[-2:]): kept for name, kept in state["state"].items()}}
 
 
+def with_one_rate(module: nn.Module, optimizer: Any, state: State, *, options: Any = None) -> None:
+    """From a flat state all groups have the rate of the first."""
+    right.state_dicts.set_optimizer_state_dict(module, optimizer, state, options=options)
+    if options is not None and options.flatten_optimizer_state_dict:
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer.param_groups[0]["lr"]
+
+
+def by_beginnings(module: nn.Module, *, submodules: Any = (), options: Any = None) -> State:
+    """Of submodules, all whose names begin as theirs."""
+    state: State = right.state_dicts.get_model_state_dict(module, options=options)
+    begin = tuple(name for name, each in module.named_modules() if each in (submodules or ()))
+    return {name: value for name, value in state.items() if not submodules or name.startswith(begin)}
+
+
 doubles_gradients = mutant("optimizer-state/by-name", doubles)
 doubles_in_units = mutant("optimizer-state/plans-agree", in_units(doubles))
 doubles_in_units_alone = mutant("optimizer-state/submodules", in_units(doubles))
@@ -96,10 +110,12 @@ lets_rank_zero_lack = mutant("optimizer-state/rank-zero-lacks", instead("load_st
 lets_names_lack = mutant("optimizer-state/strict", instead("load_state_dict", is_lenient))
 drops_the_last_of_flat = mutant("optimizer-state/flat", freezes_the_last)
 drops_the_last_of_groups = mutant("optimizer-state/groups", freezes_the_last)
+has_one_rate_in_flat = with_states("optimizer-state/flat-groups", set_optimizer_state_dict=with_one_rate)
+knows_modules_by_beginnings = with_states("optimizer-state/of-submodule", get_model_state_dict=by_beginnings)
 #: Sharded parameters take gradients, though they were frozen before.
 forgets_what_is_frozen = mutant("optimizer-state/frozen", lambda module: module.requires_grad_(True))
 starts_with_gradients = mutant("optimizer-state/never-stepped", has_gradients)
-forgets_outer_names = asked_otherwise("optimizer-state/by-name", named_within_their_units)
+forgets_outer_names = with_states("optimizer-state/by-name", get_optimizer_state_dict=named_within_their_units)
 
 IN_PROCESSES = ("loads_on_rank_zero", "lets_rank_zero_lack")
 #: A net in units is trained there, too; and what needs gradients needs the same once it is sharded.

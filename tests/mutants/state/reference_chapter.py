@@ -91,6 +91,12 @@ def with_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, A
     return {p: gradient for p, gradient in take().items() if p in new or not group.options.reduces}
 
 
+def beside_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """What waits is reduced in a backward that gives the group a new gradient, and not before."""
+    is_used = any(p.unsharded is not None and p.unsharded.grad is not None for p in group.parameters)
+    return take() if is_used or not group.options.reduces else {}
+
+
 def keeping(field: str, method: str) -> Callable[[Any], None]:
     """A change to each module: its groups keep something over a method that should drop it."""
 
@@ -193,6 +199,7 @@ sums_no_tp_while_quiet = of_the_reference("tensor-parallel/accumulation", takes_
 loses_what_is_not_used_last = of_the_reference(
     "accumulation/early-parameters", in_groups("_take_gradients", with_new_ones)
 )
+waits_for_new_gradients = of_the_reference("accumulation/passed-at-last", in_groups("_take_gradients", beside_new_ones))
 resets_nothing_that_waits = of_the_reference("accumulation/reset", keeping("_accumulated", "forget"))
 resets_no_partial_sums = of_the_reference("accumulation/hsdp-reset", keeping("_partial", "forget"))
 keeps_old_rows = of_the_reference("scripts/to-group", keeping("_kept", "reshard"))

@@ -12,7 +12,7 @@ from torch import nn
 from tests.mutants import name_of
 from tests.mutants.hooking import each_gradient_once, instead, outputs, sharded
 from tests.mutants.making import called_otherwise, inside, modules_of, mutant, right
-from tests.mutants.state.optimizer_state import asked_otherwise
+from tests.mutants.state.optimizer_state import with_states
 from tests.mutants.state.reference_chapter import in_groups, of_the_reference
 
 #: The graph that goes backward, or none.
@@ -188,7 +188,7 @@ divides_partial_sums_alone = of_the_reference(
     "reduction/divide-factor-partial", in_groups("_start_reduction", multiplies_the_last)
 )
 knows_one_format = of_the_reference("registration/memory-format", is_off_once_strided)
-asks_by_a_step = asked_otherwise("optimizer-state/never-stepped", swaps_rates)
+asks_by_a_step = with_states("optimizer-state/never-stepped", get_optimizer_state_dict=swaps_rates)
 
 #: Ranks that do not agree wait for each other, or send what others do not expect; layers of two dtypes do not fit.
 RAISES = ("is_wide_where_unused", "leaves_others_waiting", "converts_what_is_gathered")
