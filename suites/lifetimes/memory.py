@@ -43,7 +43,8 @@ class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``.
 
     They are given inputs by place, or ``by name``; or all but the head are ``frozen``; or there are blocks of two
-    layers, each with tanh after it, that run again in backward: ``blocks`` counts the layers. They compute and reduce in dtypes of their own, if these are named.
+    layers, each with tanh after it, that run again in backward: ``blocks`` counts the layers. They compute and reduce
+    in dtypes of their own, if these are named.
     """
 
     world_size: int

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Kind = Literal["unsharded", "1-D", "HSDP", "2-D", "3-D", "replicate", "replicate-fsdp"]
-#: What a state calls a root's extra state.
-EXTRA = "_extra_state"
 #: How many rows a rank's batch has.
 BATCH = 3
 
@@ -62,8 +60,6 @@ class Chain(nn.Module):
 
 class Noted(Chain):
     """A chain whose state has a note."""
-
-    note: Tensor
 
     def get_extra_state(self) -> Tensor:
         """The note."""
@@ -218,7 +214,7 @@ class CheckpointCase(CaseOnMesh, Situation):
         net = self.net.build().to(self.torch_dtype)
         fill(net, self.seed, exact=False)
         if isinstance(net, Noted):
-            net.note = torch.tensor([float(self.seed)])
+            net.note = torch.tensor([self.seed]).to(self.torch_dtype)
         return net
 
     def build_in(self, dtype: torch.dtype | None) -> nn.Module:
@@ -262,19 +258,16 @@ class CheckpointCase(CaseOnMesh, Situation):
     def held(self, rank: int) -> dict[str, Any]:
         """What a rank that loads must hold of the saved net, and keep for its optimizer; and the rate of that."""
         net, dtype = self.build(), getattr(torch, self.loaded_dtype)
-        whole = set(dict(net.named_buffers()))
+        whole = {"_extra_state", *dict(net.named_buffers())}
 
         def part(name: str, full: Tensor) -> Tensor:
             return (full if name in whole else self.seen(rank, name, full)).to(dtype)
-
-        def held_of(name: str, value: Tensor) -> Tensor:
-            return value if name == EXTRA else part(name, value.detach())
 
         kept = {
             name: {key: value if key == "step" else part(name, value) for key, value in entries.items()}
             for name, entries in self.moments().items()
         }
-        held = {name: held_of(name, value) for name, value in net.state_dict().items()}
+        held = {name: part(name, full.detach()) for name, full in net.state_dict().items()}
         return {"net": held, "optimizer": kept, "rate": RATE}
 
 

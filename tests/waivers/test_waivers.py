@@ -116,6 +116,7 @@ MENDED = {
     "autograd/reset-after-backward": ("2.14.1", "2.15.0"),
     "accumulation/reset": ("2.14.1", "2.15.0"),
     "accumulation/hsdp-other-parameters": ("2.14.1", "2.15.0"),
+    "accumulation/hsdp-passed-at-last": ("2.14.1", "2.15.0"),
     "accumulation/late-parameters": ("2.14.1", "2.15.0"),
     "accumulation/low-zeros": ("2.14.1", "2.15.0"),
     "accumulation/grad-dtype": ("2.14.1", "2.15.0"),

@@ -1,9 +1,9 @@
-"""HSDP: gradients that wait for the all-reduce are lost where the last micro-batch passes their module (torch 2.13.0).
+"""HSDP: what waits for an all-reduce is lost if the last micro-batch passes its module (torch 2.13.0 to 2.14.1).
 
 The last micro-batch goes through the module without its parameters, as where layers are dropped at random. What waits
 is added to the module's gradients of the next step.
 
-Run: python docs/evidence/torch/interactions/passed-in-the-last-micro-batch.py
+Run: python docs/evidence/torch/mended/2.15/passed-in-the-last-micro-batch.py
 Expected: gradient 1.0 from both ranks. Got: gradient None from both.
 """
 
