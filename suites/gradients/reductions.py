@@ -140,24 +140,24 @@ SMALL = Stack(1, ("linear",), bias=False)
 class LargeCase(PrecisionCase):
     """Passes of a small weight whose gradients in float16 have a sum of 2**16, or of half where that is what is due.
 
-    ``signs`` are those of the gradients of each pass.
+    Gradients of each pass are multiplied by its weight.
     """
 
     net: Stack = SMALL
     dtype: str = "float16"
     exact: bool = True
     acts: tuple[str, ...] = PASS
-    signs: tuple[int, ...] = (1,)
+    weights: tuple[float, ...] = (1.0,)
 
     def inputs(self, step: int, rank: int) -> Tensor:
         """``[[2**8]]``, or a row of those."""
         return torch.full((1, self.net.dim), 2.0**8, dtype=torch.float16)
 
     def loss(self, outputs: Tensor, step: int, rank: int) -> Tensor:
-        """``2**8 / ranks`` times the output, or half of that, or less than nothing."""
+        """``2**8 / ranks`` times the output, or half of that, and times the weight of the pass."""
         is_due = averages() or self.reduce_dtype is not None
-        sign = self.signs[step % len(self.signs)]
-        return (outputs * (sign * (2.0**8 if is_due else 2.0**7) / self.world_size)).sum()
+        weight = self.weights[step % len(self.weights)]
+        return (outputs * (weight * (2.0**8 if is_due else 2.0**7) / self.world_size)).sum()
 
 
 def large_cases(**fixed: Any) -> st.SearchStrategy[LargeCase]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from harness.vendor.bounds import claims
+from harness.vendor.bounds import averages, claims
 from suites.communication.played import play
 from suites.gradients import reductions
 from suites.gradients.reductions import (
@@ -42,9 +42,9 @@ NET = Stack(3, ("linear", "mlp"), 1)
 WHOLE = TrainingCase(2, NET, (0,), "float32", True, mesh=(2, 1), acts=dividing({"root": 2.0, "0": 4.0}))
 #: Two replicas of two shards.
 SQUARE = TrainingCase(4, Stack(1, ("mlp",), 1, bias=False), exact=True, mesh=(2, 2), batch=1)
-#: Two gradients of 2**15, of which float16 cannot hold the sum, and one less.
+#: Two gradients of 2**15, of which float16 cannot hold the sum; with the third it is 2**14.
 PUT_OFF = LargeCase(
-    2, mesh=(2, 1), reduce_dtype="float32", signs=(1, 1, -1),
+    2, mesh=(2, 1), reduce_dtype="float32", weights=(1.0, 1.0, -1.5),
     acts=("defer all_reduce", *PASS * 2, "resume all_reduce", *PASS),
 )  # fmt: skip
 ROOT_ALONE = TrainingCase(2, NET, (0,), "float32", True, acts=dividing({"root": 1.0}))
@@ -211,7 +211,8 @@ def test_the_mean_over_replicas_of_half_precision_does_not_overflow(trial: Trial
 def test_sums_that_wait_for_replicas_are_in_the_reduce_dtype(trial: Trial) -> None:
     """Gradients in float16, reduced in float32, wait for replicas in float32, which holds what float16 cannot."""
     gots = [trace[-1]["gradients"] for trace in trial.run(play, PUT_OFF)]
-    compare(trial, PUT_OFF, gots, [{"0.weight": torch.tensor([[2.0**15]], dtype=torch.float16)}] * len(gots))
+    due = torch.tensor([[2.0**14 * (1 if averages() else PUT_OFF.world_size)]], dtype=torch.float16)
+    compare(trial, PUT_OFF, gots, [{"0.weight": due}] * len(gots))
 
 
 def have_the_mean(trial: Trial, case: LargeCase) -> None:
