@@ -29,7 +29,7 @@ FEW = [(None, None), ("bfloat16", None), ("bfloat16", "float32")]
 EARLY = st.sampled_from([("01", "0"), ("1", "01", "0"), ("01", "0", "1")])
 #: The last micro-batch passes the second block, in a row of two, each a group.
 AT_LAST: dict[str, Any] = {"runs": ("01", "0"), "sharded": (0, 1)}
-PASSED = PassedMicroBatches(2, Stack(3, ("linear",) * 2, 1), (0, 1), "float64", True, batch=1, runs=("01", "0"))
+PASSED = PassedMicroBatches(2, Stack(3, ("linear",) * 2, 1), dtype="float64", exact=True, batch=1, **AT_LAST)
 #: No micro-batch uses the second block.
 UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
 

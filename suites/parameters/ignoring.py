@@ -42,11 +42,12 @@ class IgnoredCase(ApartCase):
 
     def build(self) -> nn.Sequential:
         """The net with its ties."""
-        net = self.net.build().to(self.torch_dtype)
+        net = self.net.build()
+        if self.around:
+            net[0] = Around(net[0])
+        net.to(self.torch_dtype)
         if self.tied:
             share(net, "1.weight", "0.weight")
-        if self.around:
-            net[0] = Around(net[0]).to(self.torch_dtype)
         fill(net, self.seed, self.exact)
         return net
 

@@ -93,7 +93,7 @@ class Handing(nn.Sequential):
         positional, named = made()
         self[0](*positional, **named)
         for tensor in tensors_in([positional, named]):
-            tensor.zero_()
+            tensor.logical_not_()
         found = self[0](*positional, **named)
         self.left = described([*positional, named])
         return found
