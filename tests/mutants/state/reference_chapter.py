@@ -85,16 +85,19 @@ def _of_this_rank(group: Any, parameter: Any, take: Callable[[], Any]) -> Any:
     return take()
 
 
+def _with_gradients(group: Any) -> list[Any]:
+    return [p for p in group.parameters if p.unsharded is not None and p.unsharded.grad is not None]
+
+
 def with_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
     """What waits is reduced with the new gradient of the same parameter, or lost."""
-    new = [p for p in group.parameters if p.unsharded is not None and p.unsharded.grad is not None]
+    new = _with_gradients(group)
     return {p: gradient for p, gradient in take().items() if p in new or not group.options.reduces}
 
 
 def beside_new_ones(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
     """What waits is reduced in a backward that gives the group a new gradient, and not before."""
-    is_used = any(p.unsharded is not None and p.unsharded.grad is not None for p in group.parameters)
-    return take() if is_used or not group.options.reduces else {}
+    return take() if _with_gradients(group) or not group.options.reduces else {}
 
 
 def keeping(field: str, method: str) -> Callable[[Any], None]:
