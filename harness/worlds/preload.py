@@ -105,7 +105,6 @@ def _hazard() -> str:
 
 def _prepare() -> str:
     """Import and warm up. What fails is returned in words, and only makes ranks start cold."""
-    gc.disable()  # nothing of this is garbage, and looking for some is a sixth of the time
     torch.set_num_threads(1)
     torch.manual_seed(0)
     try:

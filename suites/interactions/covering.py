@@ -46,11 +46,10 @@ def covering(claims: frozenset[Feature], ranks: int, strength: int = 2) -> list[
     """Scenarios that have every possible value, or pair of values, or besides all triples of the close dimensions."""
     values = available(claims, ranks)
     largest_first = {name: values[name] for name in sorted(values, key=lambda name: -len(values[name]))}
-    every = list(_every(largest_first, strength))
-    wanted = {one for one in every if completed(one, values) is not None}
-    found = []
+    every = [one for one in _every(largest_first, strength) if not barred(dict(one))]
+    wanted, found = set(every), []
     for one in every:
-        if one in wanted:
+        if one in wanted and completed(one, values) is not None:
             chosen = completed(one, largest_first, wanted)
             assert chosen is not None
             wanted -= set(combinations_of(chosen.items()))

@@ -12,7 +12,7 @@ from tests.side_by_side.judged import judged
 
 def test_the_reference_passes_random_scenarios() -> None:
     """In each it trains, saves and loads as the unsharded model."""
-    assert judged("threads", Subject("reference", "gloo"), islice(drawn(3), 20)) == {}
+    assert judged("threads", Subject("reference", "gloo"), islice(drawn(3), 10)) == {}
 
 
 def test_the_cause_of_a_failure_is_isolated() -> None:

@@ -14,9 +14,12 @@ from tests import ROOT
 from tests.random_mutants.sampling import waits
 from tests.random_mutants.trying import tried
 
-IN_NEED = [
-    f"{entry.module.replace('.', '/')}.py::{entry.test.__name__}" for entry in entries() if entry.requirement.limits
-]
+#: A requirement of each kind, the last in the catalogue.
+IN_NEED = {
+    entry.requirement.limits: f"{entry.module.replace('.', '/')}.py::{entry.test.__name__}"
+    for entry in entries()
+    if entry.requirement.limits
+}
 
 
 def test_what_a_cpu_lacks_is_tried_and_right(tmp_path: Path) -> None:
@@ -26,7 +29,7 @@ def test_what_a_cpu_lacks_is_tried_and_right(tmp_path: Path) -> None:
     subject = ["--implementation", "torch", *where]
     options = ["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile", "unshrunk"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *IN_NEED, *subject, *options],
+        [sys.executable, "-m", "pytest", *IN_NEED.values(), *subject, *options],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     run = read_run(record)
