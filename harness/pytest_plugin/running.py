@@ -16,7 +16,7 @@ from harness.pytest_plugin.recording import RECORDER
 from harness.records.record import Verdict
 from harness.requirements.marker import kind_of, requirement_of
 from harness.trial.rerun import rerun
-from harness.trial.shrinking import Shrinking
+from harness.trial.shrinking import FirstFailure, Shrinking, failure_in
 from harness.trial.trial import Trial
 from harness.trial.verdict import Result, verdict_of
 from harness.worlds.base import describe, first_cause
@@ -121,8 +121,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
         item.stash[TRIAL].close()
-    except (Exception, pytest.skip.Exception) as raised:
-        error = raised
+    except (Exception, pytest.skip.Exception, FirstFailure) as raised:
+        error = failure_in(raised)
     was_known = RESULT in item.stash
     item.stash[RESULT] = result = _result(item, error)
     if result.verdict is Verdict.NOT_CLAIMED and not was_known:

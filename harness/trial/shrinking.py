@@ -16,6 +16,22 @@ from harness.worlds.base import OurFault, SubjectFailure
 from harness.worlds.devices import clock
 
 
+class FirstFailure(BaseException):
+    """The failure of a test that wants no smaller one: not for Hypothesis, which would draw and run more cases.
+
+    Whoever runs the test outside Hypothesis takes ``failure`` from it, see ``failure_in``.
+    """
+
+    def __init__(self, failure: SubjectFailure | OurFault) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+def failure_in(raised: BaseException) -> BaseException:
+    """What a test has failed with: what it raised, or what that brought past Hypothesis."""
+    return raised.failure if isinstance(raised, FirstFailure) else raised
+
+
 class Shrinking:
     """The budget of one test, in ``seconds`` and in ``cases``, whichever is spent first.
 

@@ -16,7 +16,7 @@ from harness.trial.combinations import Combinations
 from harness.trial.facts import Facts
 from harness.trial.ranks import Ranks, Sized, offering
 from harness.trial.refusals import ERRORS, Raised, cause_of, refused
-from harness.trial.shrinking import Shrinking
+from harness.trial.shrinking import FirstFailure, Shrinking
 from harness.trial.soft_assertions import SoftAssertions
 from harness.vendor.bounds import NotClaimed
 from harness.vendor.features import Feature
@@ -159,6 +159,7 @@ class Trial:
 
         ``drawn`` is what Hypothesis drew for it. When the shrinking budget is spent only an example that was begun
         before is begun again; others are rejected.
+        If nothing smaller is wanted, the failure leaves the test at once, as a FirstFailure.
         An example that asks for what is not claimed is rejected; or is judged by what it had compared before, if cases
         are drawn: then further ones say no more.
         """
@@ -176,6 +177,10 @@ class Trial:
             if not self.facts.checks and self.facts.unclaimed.total() >= MOST_UNCLAIMED:
                 pytest.skip(str(asked))  # Hypothesis would draw ten times as many cases as the profile says
             raise UnsatisfiedAssumption from asked
+        except (SubjectFailure, OurFault) as failure:
+            if self.shrinking.is_wanted:
+                raise
+            raise FirstFailure(failure) from None
 
     def offering(self) -> AbstractContextManager[None]:
         """Let strategies draw world sizes up to what this world has, and features that are claimed."""

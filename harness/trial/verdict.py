@@ -10,6 +10,7 @@ from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from harness.collective_trace.recorder import Entry
 from harness.records.record import Span, Verdict
+from harness.trial.shrinking import FirstFailure, failure_in
 from harness.trial.trial import Trial
 from harness.worlds.base import Disturbed, NotRun, SubjectFailure
 
@@ -32,8 +33,8 @@ def attempt(body: Callable[[Trial], None], trial: Trial) -> BaseException | None
         with trial.offering():
             body(trial)
         trial.close()
-    except (Exception, pytest.skip.Exception) as raised:
-        return raised
+    except (Exception, pytest.skip.Exception, FirstFailure) as raised:
+        return failure_in(raised)
     finally:
         trial.discard()
     return None

@@ -14,7 +14,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from harness.data.case import Case
 from harness.trial import Trial, most_ranks
-from harness.trial.shrinking import Shrinking
+from harness.trial.shrinking import FirstFailure, Shrinking, failure_in
 from harness.vendor import Feature
 from harness.vendor.bounds import NotClaimed, claims
 from harness.vendor.load import Subject
@@ -220,8 +220,12 @@ def fails_from(limit: int, fate: Fate = Fate.RAISED) -> Worlds:
     return Worlds(lambda n, case: Outcome(n, fate, error="no") if n == 1 and case.number >= limit else None)
 
 
+#: Time to look for a smaller failure, which is over when it begins.
+SPENT = 1e-9
+
+
 def search(trial: Trial) -> SubjectFailure:
-    """Have Hypothesis draw numbers until one fails, and shrink."""
+    """Have Hypothesis draw numbers until one fails, and shrink; what comes of it."""
 
     @settings(max_examples=50)
     @given(case=st.builds(Ask, st.integers(0, 1000)))
@@ -229,9 +233,11 @@ def search(trial: Trial) -> SubjectFailure:
         with trial.collecting_failures(case):
             trial.run(number_of, case)
 
-    with pytest.raises(SubjectFailure) as failed:
+    with pytest.raises((SubjectFailure, FirstFailure)) as failed:
         every_number_passes()
-    return failed.value
+    found = failure_in(failed.value)
+    assert isinstance(found, SubjectFailure)
+    return found
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
@@ -243,7 +249,7 @@ def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
 
 def test_an_example_that_passed_is_run_again_whenever_it_is_asked_for() -> None:
     """When the budget is spent an example that ran before ends as it did; for a new one nothing is done any more."""
-    trial, begun = trial_on(Worlds(), seconds=0.0), []
+    trial, begun = trial_on(Worlds(), seconds=SPENT), []
 
     def example(number: int) -> None:
         with trial.collecting_failures(Ask(number)):
@@ -262,10 +268,17 @@ def test_an_example_that_passed_is_run_again_whenever_it_is_asked_for() -> None:
 def test_without_time_left_nothing_new_is_run_after_a_failure() -> None:
     """Once the budget is spent, only the case that failed is run again, to show that it fails again."""
     worlds = fails_from(17)
-    search(trial_on(worlds, seconds=0.0))
+    search(trial_on(worlds, seconds=SPENT))
     failing = [case for case in worlds.runs if case.number >= 17]
     assert len(set(failing)) == 1
     assert worlds.runs[-len(failing) :] == failing
+
+
+def test_where_nothing_smaller_is_wanted_the_first_failure_ends_the_test() -> None:
+    """The failing case is run once, and its failure is what the test ends with."""
+    worlds = fails_from(17)
+    search(trial_on(worlds, seconds=0.0))
+    assert len([case for case in worlds.runs if case.number >= 17]) == 1
 
 
 def test_after_so_many_cases_nothing_new_is_run() -> None:
