@@ -34,6 +34,10 @@ class Unit(nn.Sequential):
     """An MLP and a Linear: what policies choose by class, with something inside to choose as well."""
 
 
+class OwnUnit(Unit):
+    """One of a class derived from that."""
+
+
 class Rooted(nn.Sequential):
     """Blocks, and a square parameter of its own that their output is multiplied by."""
 
@@ -65,7 +69,7 @@ class Composite(Stack):
 
     def _block(self, name: Block) -> nn.Module:
         block = super()._block(name)
-        return Unit(*block.children()) if name == "nested" else block
+        return OwnUnit(*block.children()) if name == "nested" else block
 
     @property
     def units(self) -> list[str]:

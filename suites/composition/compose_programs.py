@@ -70,7 +70,8 @@ def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, call: Call
     strategies = rank.implementation.strategies
     module, over = net.get_submodule(call.place), data_mesh(rank, case)
     mesh = None if over.ndim == 1 and not call.chosen else over
-    classes = {type(each) for each in module.modules() if type(each).__name__ == call.chosen}
+    kinds = {kind for each in module.modules() for kind in type(each).__mro__}
+    classes = {kind for kind in kinds if kind.__name__ == call.chosen}
     policy = (lambda each: isinstance(each, tuple(classes))) if call.plain else strategies.module_policy(classes)
     strategies.shard(module, policy if call.chosen else None, call.function, mesh)
 
@@ -140,7 +141,7 @@ def returns(rank: Rank, case: ComposedCase) -> list[bool]:
 def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, Any]]:
     """After training, before any type is set and for each: the type as read back, and what the state dict holds.
 
-    What the full one holds is loaded after all numbers were lost.
+    What the full one holds is loaded after all numbers were lost; of nothing, what is ``missing``.
     """
     net, strategies = Composed(rank, case), rank.implementation.strategies
     net.do_all(case.actions)
@@ -148,7 +149,11 @@ def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, An
     for asked in ("not set", "sharded", "full", "sharded again"):
         if asked != "not set":
             strategies.set_state_dict_type(net.net, asked.partition(" ")[0])
-        found[asked] = {"type": strategies.state_dict_type(net.net), "state": net.see_state()}
+        found[asked] = {
+            "type": strategies.state_dict_type(net.net),
+            "state": net.see_state(),
+            "missing": net.net.load_state_dict({}, strict=False).missing_keys,
+        }
         if asked == "full":
             kept = copy.deepcopy(net.net.state_dict())
             with torch.no_grad():

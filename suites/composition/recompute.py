@@ -38,7 +38,7 @@ class RecomputeCase(Case):
 
     With ``twice``, the chain runs its first layer once more at its end. If ``sharded``, so are the layers in which
     anything is recomputed, which compute in the dtype ``low`` if there is one, and the root. If ``copied``, a copy is
-    trained, as of an average of weights, and the original is all zeros.
+    trained, as of an average of weights, and the original is all zeros. If ``evaluated``, it is in eval mode.
     """
 
     world_size: int = 1
@@ -56,6 +56,7 @@ class RecomputeCase(Case):
     sharded: bool = False
     checkpoint_first: bool = True
     copied: bool = False
+    evaluated: bool = False
     reshard_after_forward: bool = True
     low: str = ""
 
@@ -189,7 +190,7 @@ def chain(rank: Rank, case: RecomputeCase, recompute: bool = True) -> Chain:
         torch._foreach_zero_([parameter.data for parameter in original.parameters()])
     if case.sharded and case.checkpoint_first:
         shard(rank, case, net)
-    return net
+    return net.train(not case.evaluated)
 
 
 def shard(rank: Rank, case: RecomputeCase, net: Chain) -> None:

@@ -206,6 +206,7 @@ def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: Compos
             where, is_full = f"rank {number}, {asked}", got["type"] == "full"
             if asked != "not set":  # else the default, which is the implementation's choice
                 trial.agree(f"{where}, type", got["type"], asked.partition(" ")[0])
+            trial.agree(f"{where}, missing in nothing", sorted(got["missing"]), sorted(got["state"]))
             kinds = {name: "a DTensor" if name in cut and not is_full else "a plain tensor" for name in got["state"]}
             trial.agree(f"{where}, entries", {name: entry["is"] for name, entry in got["state"].items()}, kinds)
             last = want.whole[-1] if is_full else want.trace(number)[-1]

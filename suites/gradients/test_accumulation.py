@@ -248,9 +248,21 @@ def test_a_reset_drops_partial_sums(trial: Trial, case: TrainingCase) -> None:
 @requirement("accumulation/reach", *ADDING, ranks=2)
 def test_setters_reach_the_modules_below_unless_told_not_to(trial: Trial) -> None:
     """set_requires_gradient_sync reaches all sharded modules below, and with recurse=False the module alone."""
-    settings = ("defer gradient_sync", "resume gradient_sync in root", "resume gradient_sync")
-    acts = tuple(act for setting in settings for act in (setting, *PASS))
-    adds_up(trial, TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=acts))
+    adds_up(trial, TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=reaching("gradient_sync")))
+
+
+@requirement("accumulation/hsdp-reach", *ADDING, Feature.HSDP, ranks=2)
+def test_all_reduces_wait_in_the_modules_below_unless_told_not_to(trial: Trial) -> None:
+    """set_requires_all_reduce reaches all sharded modules below, and with recurse=False the module alone."""
+    acts = reaching("all_reduce")
+    case = TrainingCase(2, RICH.net, RICH.sharded, "float64", True, mesh=(2, 1), acts=acts)
+    follows(trial, play, expected(case))
+
+
+def reaching(setting: str) -> tuple[str, ...]:
+    """Passes while a setting is off in the root alone, then everywhere; on again in the root alone, then everywhere."""
+    settings = (f"defer {setting} in root", f"defer {setting}", f"resume {setting} in root", f"resume {setting}")
+    return tuple(act for one in settings for act in (one, *PASS))
 
 
 def adds_up(trial: Trial, case: TrainingCase, kind: Kind = "reductions") -> None:

@@ -17,7 +17,9 @@ from harness.vendor.bounds import asks_for, claims, whole
 
 
 def shard(full: Tensor, size: int, index: int, dim: int = 0) -> Tensor:
-    """The part of ``full`` that member ``index`` of ``size`` holds, cut along ``dim`` as ``torch.chunk`` cuts."""
+    """The part that member ``index`` of ``size`` holds, cut along ``dim`` as ``torch.chunk`` cuts; of one, all."""
+    if size == 1:
+        return full
     rows = full.size(dim)
     step = -(-rows // size)
     start = min(index * step, rows)

@@ -61,7 +61,8 @@ class ExpertCase(ApartCase):
     """``net`` says the sizes, and by its blocks how many there are.
 
     ``cut`` is the dim along which weights of experts are cut; ``says`` is what the placement function answers for dense
-    parameters: nothing, a placement, or a placement with a mesh. ``stacked`` makes an expert's weight one of a stack.
+    parameters: nothing, a placement, both, or a mesh alone, as then for experts cut along their rows.
+    ``stacked`` makes an expert's weight one of a stack.
     """
 
     ep: int = 2
@@ -149,7 +150,7 @@ def expert_cases(
 
     Where weights are cut along dim 1, ranks must divide it.
     """
-    answers = ["nothing", "placement", *["mesh"] * (not replicated)]
+    answers = ["nothing", "placement", *["mesh", "mesh alone"] * (not replicated)]
     (world_size, ep), says = draw(st.sampled_from(sizes)), draw(st.sampled_from(answers))
     cut = 1 if stacked else draw(st.sampled_from([0, 0, 1]))
     whole = world_size // ep if cut else 1
@@ -185,8 +186,15 @@ class ShardedExperts(Resting):
 
         def place(parameter: nn.Parameter) -> Any:
             if parameter in cuts:
-                return result(Shard(cuts[parameter]), expert if self.same_object else make(meshes["copies"]))
-            return {"nothing": None, "placement": Shard(0), "mesh": result(Shard(0), dense)}[case.says]
+                cut = None if case.says == "mesh alone" and not cuts[parameter] else Shard(cuts[parameter])
+                return result(cut, expert if self.same_object else make(meshes["copies"]))
+            answers = {
+                "nothing": None,
+                "placement": Shard(0),
+                "mesh": result(Shard(0), dense),
+                "mesh alone": result(None, dense),
+            }
+            return answers[case.says]
 
         options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place}
         for module in [*(net[place] for place in case.sharded), net]:

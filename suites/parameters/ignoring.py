@@ -18,11 +18,11 @@ from suites.parameters.apart import ApartCase
 
 
 class Around(nn.Module):
-    """Scales what the module inside gives, by a parameter of its own."""
+    """Scales what the module inside gives, by a number of its own, which could not be sharded."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.scale, self.inner = nn.Parameter(torch.ones(1)), inner
+        self.scale, self.inner = nn.Parameter(torch.tensor(1.0)), inner
 
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""

@@ -33,6 +33,7 @@ SMALL = ExpertCase(2, Stack(2, ("mlp",)), exact=True, steps=1)
 
 
 @requirement("parameter-mesh/layout", *OWN, ranks=2)
+@example(case=replace(SMALL, says="mesh alone"))
 @given(case=expert_cases())
 def test_every_parameter_lies_on_the_mesh_that_its_placement_names(trial: Trial, case: ExpertCase) -> None:
     """Each parameter is cut, as its placement says, over the mesh that its placement names, and put together there."""

@@ -18,6 +18,7 @@ import torch
 from hypothesis import example
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from harness.requirement import requirement
 from harness.trial import Trial, refused
@@ -156,6 +157,16 @@ class FromMeta(Resting):
         return net
 
 
+class FromFullState(FromMeta):
+    """The same, loaded by torch's tools from whole tensors."""
+
+    def made(self) -> Any:
+        """The net with the case's weights, all of which every rank gives."""
+        net, state = on_meta(self.rank, self.case), self.case.build().to(self.rank.device).state_dict()
+        set_model_state_dict(net, state, options=StateDictOptions(full_state_dict=True))
+        return net
+
+
 def forward_too_early(rank: Rank, case: MetaCase) -> None:
     """Run forward while parameters of blocks that were not ``given`` memory are on meta."""
     net = on_meta(rank, case)
@@ -219,6 +230,13 @@ def test_one_step_runs_after_reset_parameters(trial: Trial, case: MetaCase) -> N
 def test_a_net_from_meta_trains_as_the_unsharded_model(trial: Trial, case: MetaCase) -> None:
     """With weights written into its shards, a net that began on meta trains as the unsharded model, bit for bit."""
     follows(trial, FromMeta.play, expected(case))
+
+
+@requirement("meta/full-state", Feature.FULLY_SHARD, Feature.META_DEVICE, Feature.STATE_DICT, ranks=2)
+@given(case=meta_cases(at_least=2, exact=True))
+def test_a_net_on_meta_is_loaded_from_a_full_state_of_every_rank(trial: Trial, case: MetaCase) -> None:
+    """Loaded from a full state dict that every rank has, a net that began on meta trains as the unsharded model."""
+    follows(trial, FromFullState.play, expected(case))
 
 
 @requirement("meta/forward-is-refused", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C15")

@@ -21,7 +21,7 @@ from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
 from suites.oracle.low_precision import compute_in
 from suites.oracle.situation import tensors_in
-from suites.passes.containers import MAKE
+from suites.passes.containers import MAKE, NamedPair
 from suites.training.noting import Noting, NotingCase, described
 
 #: ``("tensor", dtype)``, ``("number", dtype)`` for one without dims, ``("text", what)`` or ``(kind, *structures)``.
@@ -60,12 +60,17 @@ class Halfway:
         return made
 
 
+class Derived(NamedPair):
+    """A class derived from that of a named tuple, as a packed sequence's is."""
+
+
 #: Every kind of value that has values in it.
 KINDS: dict[str, Callable[[list[Any]], Any]] = {
     **MAKE,
     "set": set,
     "default dict": lambda items: defaultdict(list, MAKE["dict"](items)),
     "output": lambda items: Output(*items),
+    "derived": lambda items: Derived(*items),
     "halfway": lambda items: Halfway.of(*items),
 }
 
@@ -147,7 +152,7 @@ def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Struct
     """Structures of one level more."""
     several = ["list", "tuple", "dict", "ordered dict", "default dict"]
     any_number = st.tuples(st.sampled_from(several), st.lists(inside, max_size=2))
-    kinds = st.sampled_from(["dataclass", "namedtuple", "result", "output"])
+    kinds = st.sampled_from(["dataclass", "namedtuple", "derived", "result", "output"])
     pairs = st.tuples(kinds, st.lists(inside, min_size=2, max_size=2))
     sets = st.tuples(st.just("set"), st.lists(LEAVES, max_size=2))
     return (any_number | pairs | sets).map(lambda drawn: (drawn[0], *drawn[1]))

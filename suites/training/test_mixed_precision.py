@@ -49,9 +49,15 @@ NESTED = StructureCase(1, ONE_LAYER, exact=True, param_dtype="float16", position
     ("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict", ("tensor", "complex64"))),
 ))  # fmt: skip
 #: A tensor in containers of which it takes some care to make a like one.
-SETS, DEFAULTS, OUTPUTS, HALFWAY = (
+SETS, DEFAULTS, OUTPUTS, DERIVED, HALFWAY = (
     replace(NESTED, positional=((kind, ("tensor", "float32"), *more),))
-    for kind, *more in (("set",), ("default dict",), ("output", ("text", "a")), ("halfway", ("tensor", "float64")))
+    for kind, *more in (
+        ("set",),
+        ("default dict",),
+        ("output", ("text", "a")),
+        ("derived", ("text", "a")),
+        ("halfway", ("tensor", "float64")),
+    )
 )
 CARRIED = CarriedCase(2, TWO_LAYERS, (0,), exact=True, steps=1, batch=2, param_dtype="bfloat16", reduce_dtype="float32")
 LOW_ALONE = PrecisionCase(1, TWO_LAYERS, exact=True, param_dtype="bfloat16", reduce_dtype="bfloat16")
@@ -136,6 +142,7 @@ def test_what_rests_keeps_its_dtype(trial: Trial, case: PrecisionCase) -> None:
 @example(case=SETS)
 @example(case=DEFAULTS)
 @example(case=OUTPUTS)
+@example(case=DERIVED)
 @given(case=structure_cases())
 def test_inputs_are_cast_wherever_they_lie(trial: Trial, case: StructureCase) -> None:
     """A module is given floating tensors in param_dtype, by place or by name, nested or not; the caller's stay."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from tests.mutants.hooking import instead
 from tests.mutants.making import called_otherwise, mutant, right, sums
 from tests.mutants.modules.init_chapters import padded, rebuilt, remakes
 from tests.mutants.numbers.replicas import mesh_of
@@ -19,6 +20,11 @@ from tests.mutants.numbers.replicas import mesh_of
 def on_meta(module: nn.Module) -> bool:
     """Whether any parameter of the module is on meta."""
     return any(parameter.is_meta for parameter in module.parameters())
+
+
+def never_assigns(module: Any, load: Any, state: Any, **options: Any) -> Any:
+    """Whatever is loaded is copied, which does nothing to what is on meta."""
+    return load(state, **{**options, "assign": False})
 
 
 def materialize(module: Any) -> None:
@@ -132,6 +138,7 @@ def trains_what_it_was_built_with(module: Any) -> None:
     at_first_forward(module, go_back)
 
 
+copies_onto_meta = mutant("meta/full-state", instead("load_state_dict", never_assigns))
 materializes_at_once = mutant("meta/sharding-keeps-meta", materialize)
 materializes_padding = mutant("meta/to-empty", pads_when_materialized)
 first_rank_resets = mutant("meta/reset-parameters", resets_on_the_first_rank)
@@ -149,6 +156,8 @@ writes_are_lost = mutant("hsdp/replicas-are-apart", hands_out_copies)
 broadcast_is_lost = mutant("hsdp/broadcast", hands_out_copies)
 forgets_what_was_broadcast = mutant("hsdp/train-after-broadcast", trains_what_it_was_built_with)
 
+#: What is still on meta cannot run.
+RAISES = ("copies_onto_meta",)
 #: Parameters that are put in place of others are lost in the same way.
 ALSO_KILLED_BY = {
     "forgets_what_was_broadcast": ("registration/replaced",),

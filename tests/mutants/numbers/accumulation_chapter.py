@@ -38,6 +38,11 @@ def needs_a_tree(module: Any, on: bool, *, recurse: bool = True) -> None:
         type(module).set_requires_gradient_sync(module, on, recurse=recurse)
 
 
+def reaches_all_replicas(module: Any, on: bool, *, recurse: bool = True) -> None:
+    """As if recurse were True, of what is reduced among replicas."""
+    type(module).set_requires_all_reduce(module, on, recurse=True)
+
+
 def scatters_anyway(module: Any, on: bool, *, recurse: bool = True) -> None:
     """Only all-reduces are switched."""
     type(module).set_requires_all_reduce(module, on, recurse=recurse)
@@ -133,6 +138,7 @@ forgets_dtypes = before("accumulation/grad-dtype", forgets_grad_dtypes, of=refer
 loses_gradients_with_offload = replace(
     right, name=name_of("accumulation/offload"), fully_shard=sharded_with_a_bad_memory
 )
+reaches_replicas_below = without("accumulation/hsdp-reach", "set_requires_all_reduce", reaches_all_replicas)
 reaches_only_itself = without("accumulation/reach", "set_requires_gradient_sync", reaches_itself)
 
 ALSO_KILLED_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}
