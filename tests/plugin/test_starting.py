@@ -14,7 +14,7 @@ from harness.pytest_plugin.recording import RECORDER
 from harness.pytest_plugin.starting import Workers
 from harness.records.reader import read_run
 from tests.patience import GUARD
-from tests.plugin.test_plugin import ROOT, SUBJECT, Completed, pytest_run
+from tests.plugin.test_plugin import ROOT, SUBJECT, pytest_run
 
 #: Says when the fork server starts, and at the end, whether torch has been imported by then.
 WATCHED = """
@@ -45,9 +45,9 @@ def watched(*args: str) -> tuple[int, list[str]]:
 
 
 def test_the_controller_of_workers_never_imports_torch(tmp_path: Path) -> None:
-    """It starts workers, prints, and writes the record file, with a header that only a worker can know."""
+    """It starts workers, the first alone, as a log says, and writes the record, whose header only a worker can know."""
     record = tmp_path / "record.jsonl"
-    status, lines = watched(*FEW, "--numprocesses", "2", "--record", str(record))
+    status, lines = watched(*FEW, "--numprocesses", "2", "-v", "--record", str(record))
     run = read_run(record)
     assert status == 0, lines
     assert lines[-1] == "end: no torch"
@@ -56,13 +56,14 @@ def test_the_controller_of_workers_never_imports_torch(tmp_path: Path) -> None:
     assert {"torch", "accelerator"} <= set(run.header.environment)
     assert "--numprocesses 2" in run.header.command
     assert len(run.records) == 4
+    places = [lines.index(line) for line in ("created: 1/1 worker", "1 worker [4 items]", "starting 1 more worker")]
+    assert places == sorted(places)
 
 
-@pytest.mark.parametrize("backend", ["auto", "gloo"])
-def test_the_fork_server_starts_before_torch_is_imported(backend: str) -> None:
-    """Ranks get ready while this process does, also where torch has to be asked for the backend of this machine."""
+def test_the_fork_server_starts_before_torch_is_imported() -> None:
+    """Ranks get ready while this process does, even where torch has to be asked for the backend of this machine."""
     status, lines = watched(
-        "suites/training/test_training_parity.py", "--backend", backend, "-k", "bit_for_bit and threads"
+        "suites/training/test_training_parity.py", "--backend", "auto", "-k", "bit_for_bit and threads"
     )
     assert status == 0, lines
     assert [line for line in lines if line.startswith("fork server")][:1] == ["fork server: no torch"]
@@ -78,25 +79,12 @@ def test_a_misspelt_name_is_refused_before_anything_starts(option: str, workers:
     assert lines == ["end: no torch"]
 
 
-def test_the_first_worker_starts_alone() -> None:
-    """The others are started once it has a result; a log says so."""
-    lines = run_by_two().stdout.splitlines()
-    places = [lines.index(line) for line in ("created: 1/1 worker", "1 worker [4 items]", "starting 1 more worker")]
-    assert places == sorted(places)
-
-
 def test_other_ways_to_distribute_tests_have_all_workers_from_the_start() -> None:
     """xdist's other schedulers cannot give tests to workers that come later."""
-    ended = run_by_two("--dist", "loadfile")
+    ended = pytest_run(*FEW, "--numprocesses", "2", "-v", "--dist", "loadfile")
+    assert ended.returncode == 0, ended.stdout
     assert "created: 2/2 workers" in ended.stdout
     assert "more worker" not in ended.stdout
-
-
-def run_by_two(*args: str) -> Completed:
-    """A run by two workers, which passes."""
-    ended = pytest_run(*FEW, "--numprocesses", "2", "-v", *args)
-    assert ended.returncode == 0, ended.stdout
-    return ended
 
 
 class Controller:
