@@ -19,7 +19,7 @@ from harness.worlds.devices import clock
 class FirstFailure(BaseException):
     """The failure of a test that wants no smaller one: not for Hypothesis, which would draw and run more cases.
 
-    Whoever runs the test outside Hypothesis takes ``failure`` from it, see ``failure_in``.
+    What runs the test, outside Hypothesis, takes ``failure`` from it: see ``failure_in``.
     """
 
     def __init__(self, failure: SubjectFailure | OurFault) -> None:

@@ -185,16 +185,11 @@ class ShardedExperts(Resting):
         cuts = {p: case.cut_of(name) for name, p in net.named_parameters() if is_expert(name)}
 
         def place(parameter: nn.Parameter) -> Any:
-            if parameter in cuts:
-                cut = None if case.says == "mesh alone" and not cuts[parameter] else Shard(cuts[parameter])
-                return result(cut, expert if self.same_object else make(meshes["copies"]))
-            answers = {
-                "nothing": None,
-                "placement": Shard(0),
-                "mesh": result(Shard(0), dense),
-                "mesh alone": result(None, dense),
-            }
-            return answers[case.says]
+            cut = Shard(cuts.get(parameter, 0))
+            if parameter not in cuts and "mesh" not in case.says:
+                return cut if case.says == "placement" else None
+            own = dense if parameter not in cuts else expert if self.same_object else make(meshes["copies"])
+            return result(None if case.says == "mesh alone" and not cut.dim else cut, own)
 
         options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place}
         for module in [*(net[place] for place in case.sharded), net]:

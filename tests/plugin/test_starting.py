@@ -55,6 +55,7 @@ def test_the_controller_of_workers_never_imports_torch(tmp_path: Path) -> None:
     assert (run.header.implementation, run.header.backend, len(run.header.plan)) == ("sample", "small", 4)
     assert {"torch", "accelerator"} <= set(run.header.environment)
     assert "--numprocesses 2" in run.header.command
+    assert run.header.seed == "derandomized"
     assert len(run.records) == 4
     places = [lines.index(line) for line in ("created: 1/1 worker", "1 worker [4 items]", "starting 1 more worker")]
     assert places == sorted(places)

@@ -22,9 +22,9 @@ def parameters_of(module: Any) -> list[Any]:
     ]
 
 
-def reaches_all(module: Any, on: bool, *, recurse: bool = True) -> None:
+def reaches_all(module: Any, setter: Callable[[bool], None], on: bool, *, recurse: bool = True) -> None:
     """As if recurse were True."""
-    type(module).set_requires_gradient_sync(module, on)
+    setter(on)
 
 
 def reaches_itself(module: Any, on: bool, *, recurse: bool = True) -> None:
@@ -36,11 +36,6 @@ def needs_a_tree(module: Any, on: bool, *, recurse: bool = True) -> None:
     """Only where something is sharded below."""
     if sharded_below(module):
         type(module).set_requires_gradient_sync(module, on, recurse=recurse)
-
-
-def reaches_all_replicas(module: Any, on: bool, *, recurse: bool = True) -> None:
-    """As if recurse were True, of what is reduced among replicas."""
-    type(module).set_requires_all_reduce(module, on, recurse=True)
 
 
 def scatters_anyway(module: Any, on: bool, *, recurse: bool = True) -> None:
@@ -122,7 +117,7 @@ def sharded_with_a_bad_memory(module: Any, **options: Any) -> Any:
 
 
 is_never_quiet = without("accumulation/quiet", "set_requires_gradient_sync")
-is_quiet_everywhere = without("accumulation/quiet-root", "set_requires_gradient_sync", reaches_all)
+is_quiet_everywhere = mutant("accumulation/quiet-root", instead("set_requires_gradient_sync", reaches_all))
 blocks_are_never_quiet = without("accumulation/quiet-block", "set_requires_gradient_sync", needs_a_tree)
 drops_what_is_there = mutant("accumulation/loud", drops_gradients)
 scatters_though_quiet = without("accumulation/hsdp", "set_requires_gradient_sync", scatters_anyway)
@@ -138,7 +133,7 @@ forgets_dtypes = before("accumulation/grad-dtype", forgets_grad_dtypes, of=refer
 loses_gradients_with_offload = replace(
     right, name=name_of("accumulation/offload"), fully_shard=sharded_with_a_bad_memory
 )
-reaches_replicas_below = without("accumulation/hsdp-reach", "set_requires_all_reduce", reaches_all_replicas)
+reaches_replicas_below = mutant("accumulation/hsdp-reach", instead("set_requires_all_reduce", reaches_all))
 reaches_only_itself = without("accumulation/reach", "set_requires_gradient_sync", reaches_itself)
 
 ALSO_KILLED_BY = {"forgets_other_backwards": ("autograd/retained-graph",)}
