@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import settings
+
 from harness.records.reader import Run
 from tests.plugin.test_plugin import samples_run
 
@@ -37,6 +40,7 @@ def test_a_soak_run_has_a_seed_of_its_own_and_can_be_had_again(tmp_path: Path) -
     assert len(results_of(first)) == 2
 
 
-def test_other_profiles_draw_the_same_each_time(tmp_path: Path) -> None:
-    """What is derandomized needs no seed, and says so."""
-    assert seed_of(drawn(tmp_path / "full", "--hypothesis-profile", "full")) == "derandomized"
+@pytest.mark.parametrize("profile", ["quick", "full"])
+def test_other_profiles_draw_the_same_each_time(profile: str) -> None:
+    """What is derandomized needs no seed."""
+    assert settings.get_profile(profile).derandomize

@@ -18,16 +18,15 @@ from tests.report.report_samples import Parsed, row
 
 #: Samples of every verdict, without those that take their time to hang or crash.
 SOME = "not hang and not hung and not crash and not leave"
+WORKER = ("--numprocesses", "1", "--world", "threads")
 
 
-@pytest.fixture(
-    scope="module", params=[(), ("--numprocesses", "1", "--world", "threads")], ids=["one-process", "worker"]
-)
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """The samples' records, and the folder of their reports."""
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """The samples' records by a worker, and the folder of their reports. `tests/untrusted` has those of one process."""
     there = tmp_path_factory.mktemp("properties")
     files = ["--junitxml", str(there / "junit.xml"), "--html", str(there / "page.html"), "--self-contained-html"]
-    return samples_run(there, "-k", SOME, *files, *request.param)[1], there
+    return samples_run(there, "-k", SOME, *files, *WORKER)[1], there
 
 
 def test_the_samples_have_every_verdict(ran: tuple[Run, Path]) -> None:

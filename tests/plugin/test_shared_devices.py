@@ -23,7 +23,7 @@ SUITE = [
     "tests.worlds.programs.shared_devices:backend",
 ]
 #: All start before the first test does.
-WORKERS = ["--numprocesses", "3", "--dist", "worksteal"]
+WORKERS = ["--numprocesses", "2", "--dist", "worksteal"]
 
 
 def test_workers_on_shared_devices_have_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +49,15 @@ def users(folder: Path) -> int:
 
 
 def test_the_devices_of_a_killed_worker_are_used_again(tmp_path: Path) -> None:
-    """Its test fails; the next one, which needs all devices, passes."""
+    """Its test fails; the next one, which needs all devices, passes.
+
+    There are two workers from the start: xdist's other schedulers cannot give tests to those that come later.
+    """
     record = tmp_path / "record.jsonl"
     only = ["-k", "test_does_not_end or (test_eight_ranks_add_up and processes)"]
-    ended = pytest_run(*SUITE, *WORKERS, *only, "--record", str(record), **{FOLDER: str(tmp_path)})
+    ended = pytest_run(*SUITE, *WORKERS, *only, "-v", "--record", str(record), **{FOLDER: str(tmp_path)})
+    assert "created: 2/2 workers" in ended.stdout
+    assert "more worker" not in ended.stdout
     assert "crashed while running" in ended.stdout
     assert [(one.requirement, one.verdict) for one in read_run(record).records] == [("devices/all", Verdict.PASS)]
 

@@ -14,7 +14,7 @@ from harness.pytest_plugin.recording import RECORDER
 from harness.pytest_plugin.starting import Workers
 from harness.records.reader import read_run
 from tests.patience import GUARD
-from tests.plugin.test_plugin import ROOT, SUBJECT, pytest_run
+from tests.plugin.test_plugin import ROOT, SUBJECT
 
 #: Says when the fork server starts, and at the end, whether torch has been imported by then.
 WATCHED = """
@@ -78,14 +78,6 @@ def test_a_misspelt_name_is_refused_before_anything_starts(option: str, workers:
     status, lines = watched("suites", f"--{option}", "nothing", *workers)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert lines == ["end: no torch"]
-
-
-def test_other_ways_to_distribute_tests_have_all_workers_from_the_start() -> None:
-    """xdist's other schedulers cannot give tests to workers that come later."""
-    ended = pytest_run(*FEW, "--numprocesses", "2", "-v", "--dist", "loadfile")
-    assert ended.returncode == 0, ended.stdout
-    assert "created: 2/2 workers" in ended.stdout
-    assert "more worker" not in ended.stdout
 
 
 class Controller:

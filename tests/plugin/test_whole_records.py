@@ -170,10 +170,9 @@ def last_words(text: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_record_that_cannot_be_begun_ends_the_run(tmp_path: Path, workers: int) -> None:
+def test_a_record_that_cannot_be_begun_ends_the_run() -> None:
     """One sentence with the file, the reason and what to do, and a status of its own."""
-    ended = started(arguments(Path("/dev/full"), workers))
+    ended = started(arguments(Path("/dev/full"), 0))
     assert ended.returncode == UNWRITTEN
     assert "--record /dev/full: cannot be written (No space left on device), so the" in last_words(ended.stdout)
     assert "make room there, or name another file with --record, and run again" in last_words(ended.stdout)
@@ -192,6 +191,7 @@ def test_a_record_that_cannot_be_continued_ends_the_run(samples: Recorded) -> No
     assert (run.records, run.footer) == ([], None)
 
 
+@pytest.mark.parametrize("samples", [0], ids=["alone"], indirect=True)
 def test_a_record_that_cannot_be_ended_has_the_same_status(samples: Recorded) -> None:
     """Where there is no room for the footer, all results are there, and the run is known to have been cut short."""
     ended = started(samples.words, len(samples.data) - 60)
@@ -202,11 +202,10 @@ def test_a_record_that_cannot_be_ended_has_the_same_status(samples: Recorded) ->
     assert (len(run.records), run.footer) == (3, None)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_place_that_cannot_be_written_is_told_before_any_test_runs(tmp_path: Path, workers: int) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_any_test_runs(tmp_path: Path) -> None:
     """A usage error, in one sentence."""
     (tmp_path / "file").touch()
-    ended = started(arguments(tmp_path / "file" / "run.jsonl", workers))
+    ended = started(arguments(tmp_path / "file" / "run.jsonl", 0))
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR
     assert last_words(ended.stdout + ended.stderr).startswith("ERROR: --record ")
     assert "FAILED" not in ended.stdout
