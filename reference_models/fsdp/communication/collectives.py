@@ -181,10 +181,14 @@ class Reduction:
         """Whether nothing is left to wait for."""
         return self._advanced and self._work is None
 
-    def finish(self) -> Tensor:
-        """Wait for all of it; this rank's part of the mean."""
+    def wait(self) -> None:
+        """Wait for all communication; what has been handed out already stays as it is."""
         self.advance()
         self._wait()
+
+    def finish(self) -> Tensor:
+        """Once: wait for all of it; this rank's part of the mean."""
+        self.wait()
         if self.is_whole and self.divide.after != 1.0:
             self.part.div_(self.divide.after)
         return self.part

@@ -88,7 +88,7 @@ class ReductionQueue:
         self.awaits = None
         with self.lane.beside():
             for reduction in (*(held.reduction for held in self._holding), *(each for each, _ in self._results)):
-                reduction.finish()
+                reduction.wait()
         self.lane.lead()
         self._holding.clear()
         self._results.clear()
