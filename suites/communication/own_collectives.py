@@ -32,6 +32,11 @@ class _Noting:
         self._memory.append(torch.empty(*size, **kind))
         return self._memory[-1]
 
+    @property
+    def freed(self) -> int:
+        """How many pieces of that memory were freed, though this object keeps them."""
+        return sum(memory.numel() > 0 and not memory.untyped_storage().size() for memory in self._memory)
+
     def run(self, collective: Any, tensors: tuple[Tensor, ...], group: dist.ProcessGroup, is_async: bool) -> Any:
         """One call; of a gather, the output alone has to lie there."""
         own = {memory.untyped_storage().data_ptr() for memory in self._memory}
@@ -74,6 +79,7 @@ def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]
         "reductions": sum(len(reduction.groups) for _, reduction in own) - spoken.count("reduce_scatter"),
         "unasked": sum(not gather.groups or not reduction.groups for gather, reduction in own),
         "misplaced": sum(not all(each.placed) for pair in own for each in pair),
+        "freed": sum(each.freed for pair in own for each in pair),
     }
 
 

@@ -38,7 +38,8 @@ class RecomputeCase(Case):
 
     With ``twice``, the chain runs its first layer once more at its end. If ``sharded``, so are the layers in which
     anything is recomputed, which compute in the dtype ``low`` if there is one, and the root. If ``copied``, a copy is
-    trained, as of an average of weights, and the original is all zeros. If ``evaluated``, it is in eval mode.
+    trained, as of an average of weights, and the original is all zeros. If ``evaluated``, it is in eval mode. Layers
+    that are ``frozen`` do not train.
     """
 
     world_size: int = 1
@@ -59,11 +60,14 @@ class RecomputeCase(Case):
     evaluated: bool = False
     reshard_after_forward: bool = True
     low: str = ""
+    frozen: tuple[str, ...] = ()
 
     def build(self) -> Chain:
         """The chain with weights drawn from the seed."""
         net = Chain(self.dim, self.layers, self.dropout, self.twice)
         fill(net, self.seed, exact=False)
+        for place in self.frozen:
+            net.get_submodule(place).requires_grad_(False)
         return net
 
     def inputs(self, rank: Rank) -> list[Tensor]:

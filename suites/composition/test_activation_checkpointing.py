@@ -54,9 +54,10 @@ def test_sharded_modules_draw_the_random_numbers_of_the_forward(trial: Trial, ca
 
 @requirement("checkpoint/recomputes", CHECKPOINT)
 @example(case=RecomputeCase(evaluated=True))
+@example(case=RecomputeCase(frozen=("layers.1",)))
 @given(case=recompute_cases(LAYERS))
 def test_forward_keeps_no_activations_and_backward_computes_them_again(trial: Trial, case: RecomputeCase) -> None:
-    """What is recomputed keeps no activations until backward, and runs once more for each run, in eval mode too."""
+    """What is recomputed, frozen or not, keeps no activations until backward, and runs once more, in eval mode too."""
     [(_, got)] = trial.run(recompute.both, case)
     trial.agree("activations kept", got["activations kept"], expected_kept(case))
     trial.agree("runs", got["runs"], expected_runs(case, recomputing=True))

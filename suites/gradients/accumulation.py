@@ -21,7 +21,7 @@ from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.programs import ShardedStack, sharded
 from suites.kit.strategies import drawn, training_cases
-from suites.oracle.situation import APART, LATER, PASS
+from suites.oracle.situation import APART, LATER, PASS, SUMS
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded
@@ -138,6 +138,12 @@ def begun_again(what: str) -> tuple[str, ...]:
     """A micro-batch that waits, one in which a block raises, and then one that is all there is of a step."""
     return (f"defer {what}", *PASS, "fail 0", f"resume {what}", *PASS)
 
+
+#: Gradients that the user takes away, of a backward that is the last or is not; a block that raises, and a step's pass.
+TAKEN_BEFORE = (
+    (SUMS, *PASS, "stash", "fail 0", *PASS),
+    (SUMS, "defer last", *PASS, "stash", "resume last", "fail 0", *PASS),
+)
 
 # What ends a backward, where that is an act of its own.
 

@@ -20,6 +20,7 @@ from suites.gradients.accumulation import (
     NOTHING_LEFT,
     PARTIAL,
     REPLICAS,
+    TAKEN_BEFORE,
     AccumulationCase,
     OffloadedRecorded,
     Settled,
@@ -34,7 +35,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import LOW as EXACT_LOW
 from suites.kit.precision_programs import precision_cases
-from suites.kit.strategies import costly, examples, given, given_half, training_cases
+from suites.kit.strategies import costly, each, examples, given, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
 from suites.oracle.situation import PASS
@@ -243,6 +244,14 @@ def test_a_reset_drops_what_waits_to_be_reduced(trial: Trial, case: TrainingCase
 def test_a_reset_drops_partial_sums(trial: Trial, case: TrainingCase) -> None:
     """After such a reset nothing is added up either that was reduced among shards and waited for replicas."""
     follows(trial, play, expected(case))
+
+
+@requirement("accumulation/reset-keeps", *ADDING, Feature.LAST_BACKWARD, Feature.FORCE_SUM, Feature.RESET, ranks=2)
+@each(BEFORE_LAST, acts=TAKEN_BEFORE)
+@given_half(case=training_cases(exact=True, dtype="float64", acts=st.sampled_from(TAKEN_BEFORE)))
+def test_a_reset_leaves_gradients_that_were_taken_away(trial: Trial, case: TrainingCase) -> None:
+    """Gradients that the user took away before an exception and reset_iter_state() are what they were."""
+    follows(trial, Settled.play, expected(case))
 
 
 @requirement("accumulation/reach", *ADDING, ranks=2)

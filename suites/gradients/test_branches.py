@@ -21,6 +21,8 @@ from suites.oracle.judging import follows
 
 ADDING = (Feature.FULLY_SHARD, Feature.ACCUMULATION)
 SOME = BranchedMicroBatches(2, Stack(3, ("linear", "mlp"), 1, bias=False), exact=True, batch=1)
+#: With the first block either two weights of an MLP, 6 x 3 and 3 x 6, or two of 3 x 3.
+OF_OTHER_SIZES = Stack(3, ("linear", "mlp", "linear", "linear"), 2, bias=False)
 #: One rank does not use the first block, or, where it is a group of its own, what it gives.
 OTHER = ("1", "01")
 BY_RANK = replace(SOME, runs=OTHER, zeros_for_unused=True, by_rank=True)
@@ -101,6 +103,7 @@ def test_zeros_go_with_gradients_that_wait_in_reduce_dtype(trial: Trial, case: B
 
 @requirement("accumulation/by-turns", Feature.FULLY_SHARD, ranks=2)
 @example(case=replace(SOME, dtype="float64", runs=OTHER, reduced=True))
+@example(case=replace(SOME, dtype="float64", net=OF_OTHER_SIZES, runs=("01", "023"), reduced=True))
 @given(case=branched_micro_batches(reduced=True))
 def test_micro_batches_that_are_reduced_may_use_different_parameters(trial: Trial, case: BranchedMicroBatches) -> None:
     """Micro-batches that are each reduced add up, also where each uses other parameters of a group."""

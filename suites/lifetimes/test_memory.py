@@ -82,7 +82,7 @@ def test_after_forward_what_was_resharded_is_gone(trial: Trial, case: MemoryCase
 
 @requirement("memory/in-backward", SHARDED, ranks=2)
 @examples_first()
-@each(TWO, form=("plain", "by name"))
+@each(TWO, form=("plain", "by name", "frozen between"))
 @given(case=memory_cases())
 def test_backward_holds_few_blocks_and_gradients_at_once(trial: Trial, case: MemoryCase) -> None:
     """With resharding, backward never holds more than the root and some blocks and gradients beyond a rank's rows."""

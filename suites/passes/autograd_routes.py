@@ -226,12 +226,24 @@ def squares(p: Pass) -> Tensor:
     return torch.stack([each.sum() for each in found]).sum()
 
 
+def with_momentum(case: Any, parameters: Any) -> torch.optim.Optimizer:
+    """SGD that goes on where gradients are zero."""
+    return torch.optim.SGD(parameters, lr=case.learning_rate, momentum=0.5)
+
+
 ALONE, ON = ("walk first",), "walk on"
 #: Only the last of two backwards through one forward is said to be the last.
 APART = ("forward", "defer last", "backward first", "resume last", "backward second")
 
 CHANGED = Route(net=Changed, run=in_place)
 FORK = Route(net=Fork, losses=one_output)
+#: The head that the first loss uses moves on by momentum, though the second loss does not use it.
+FORK_MOVES = replace(
+    FORK,
+    actions=("forward", "backward", "step", "zero", "forward", "backward"),
+    optimizer=with_momentum,
+    exact=False,
+)
 VIEWS = Route(net=Views, losses=one_output)
 FORK_INSIDE = Route(net=ForkInside, losses=one_output)
 KEEPS = Route(net=Keeping, run=with_kept, losses=of_all)

@@ -24,6 +24,14 @@ class Pair:
     right: Any
 
 
+@dataclass(slots=True)
+class SlottedPair:
+    """Two values, and no dict of attributes."""
+
+    left: Any
+    right: Any
+
+
 class NamedPair(NamedTuple):
     """Two values, as a tuple."""
 
@@ -47,6 +55,7 @@ MAKE: dict[str, Callable[[list[Any]], Any]] = {
     "ordered dict": lambda items: OrderedDict((str(place), item) for place, item in enumerate(items)),
     "attributes": lambda items: Attributes({str(place): item for place, item in enumerate(items)}),
     "dataclass": lambda items: Pair(*items),
+    "slots": lambda items: SlottedPair(*items),
     "namedtuple": lambda items: NamedPair(*items),
     "result": lambda items: torch.return_types.max((items[0], items[1])),  # a tuple with names that is no namedtuple
 }

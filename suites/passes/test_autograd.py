@@ -32,6 +32,14 @@ def test_an_output_that_no_loss_uses_changes_nothing_else(trial: Trial, case: Tr
     follows(trial, case, routes.FORK)
 
 
+@requirement("autograd/unused-output-moves", SHARDED, ranks=2)
+@example(case=TrainingCase(2, Stack(3, ("linear",) * 3), (0, 1, 2), "float64", reshard_after_forward=False))
+@given(case=pass_cases(blocks=3))
+def test_what_no_loss_uses_may_move_by_momentum(trial: Trial, case: TrainingCase) -> None:
+    """Parameters that backward has not come to, and that momentum moves all the same, are new in the next forward."""
+    follows(trial, case, routes.FORK_MOVES)
+
+
 @requirement("autograd/unused-output-inside", SHARDED, ranks=2)
 @given(case=pass_cases(blocks=3, plan=(0,)))
 def test_an_output_of_a_child_that_no_loss_uses_changes_nothing_else(trial: Trial, case: TrainingCase) -> None:

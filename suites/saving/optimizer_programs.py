@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions
 
 from harness.worlds.rank import Rank
 from suites.composition.compose_programs import applied
+from suites.kit.programs import ShardedStack
 from suites.oracle.layout import local, put_together
 from suites.oracle.sharded import FORMS, TO_LOAD, Sharded
 from suites.saving.chains import RATE, CheckpointCase, make_optimizer
@@ -23,6 +24,14 @@ ASKED, GIVEN = {**FORMS, "flat": FLAT}, {**TO_LOAD, "flat": FLAT}
 
 
 # Trained nets.
+
+
+class Asked(ShardedStack):
+    """A stack whose optimizer is asked for its state at any time."""
+
+    def ask(self, _: str) -> None:
+        """Ask."""
+        self.rank.implementation.state_dicts.get_optimizer_state_dict(self.net, self.optimizer)
 
 
 class Units(Sharded):

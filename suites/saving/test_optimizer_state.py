@@ -14,9 +14,11 @@ from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition.compose import Composite
-from suites.kit.strategies import costly, each, examples_first, given, world_sizes
-from suites.oracle.expected import Expected
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import costly, each, examples_first, given, given_half, training_cases, world_sizes
+from suites.oracle.expected import Expected, expected
 from suites.oracle.judging import finds, follows
+from suites.oracle.situation import PASS
 from suites.saving import optimizer_programs as programs
 from suites.saving.chains import RATE, ChainNet, CheckpointCase, Layout
 from suites.saving.checkpoint_strategies import checkpoint_cases, either_way, layouts
@@ -28,6 +30,8 @@ BY_POLICY = KeptCase(2, Composite(1, ("linear", "nested", "nested"), bias=False)
 ALONE = replace(UNITS, steps=1, calls=PLANS["units alone"], same_inputs=True)
 RICH = ChainNet((3, 5, 2), tied=True, frozen=True, buffer=True)
 FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), sharded=(0,))
+#: Asked for its state between backward and step, before it has any.
+ASKED_BETWEEN = (*PASS, "ask", "step", "drop", *PASS, "step")
 #: Eleven layers: the name of the second begins that of the last.
 LONG = replace(FIXED, net=ChainNet((2,) * 12), sharded=(1, 10))
 #: Nothing is trained: what is loaded is what was there, bit for bit.
@@ -239,6 +243,14 @@ def test_an_optimizer_that_never_stepped_keeps_zeros(trial: Trial, case: Checkpo
         return {"net": held["net"], "moments": zeros, "strays": [], "with gradients": [], "rates": rates}
 
     finds(trial, programs.never_stepped, case, wanted)
+
+
+@requirement("optimizer-state/before-step", *SHARDED, ranks=2)
+@example(case=TrainingCase(2, Stack(3, ("linear", "linear"), frozen=("0.weight",)), batch=1, acts=ASKED_BETWEEN))
+@given_half(case=training_cases(acts=ASKED_BETWEEN))
+def test_asking_for_an_optimizers_state_leaves_gradients(trial: Trial, case: TrainingCase) -> None:
+    """Asked for between backward and step, the state of an optimizer that has none yet costs no gradient."""
+    follows(trial, programs.Asked.play, expected(case))
 
 
 def keeps(trial: Trial, case: KeptCase) -> None:

@@ -47,9 +47,10 @@ TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
 #: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
 #: forward, or each backward; ``fail`` is a forward that ends in a module, and a reset; ``negate`` writes into sharded
-#: parameters; ``set`` says whether backwards are finalized apart, as ``finalize`` does it. ``save`` keeps the state of
-#: net and optimizer in both forms that it has; ``load`` gives it back to the net, which reshards it, ``recall`` to the
-#: optimizer, ``restart`` to a new net, made on meta, and a new optimizer.
+#: parameters, ``assign`` has others take their place, with a new optimizer, ``swap`` what is in others. ``set`` says
+#: whether backwards are finalized apart, as ``finalize`` does it. ``save`` keeps the state of net and optimizer in both
+#: its forms; ``load`` gives it back to the net, which reshards it, ``recall`` to the optimizer, ``restart`` to a new
+#: net, made on meta, and a new optimizer.
 ACTS: dict[str, Rule] = {
     "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
     # It must come to all that is under way, and passes by what does not train.
@@ -81,6 +82,8 @@ ACTS: dict[str, Rule] = {
     "recall": Rule(lambda p, _: p.saved and p.moved, TO_CHANGES),
     "restart": Rule(lambda p, _: p.saved and p.is_settled and not p.is_ended_apart, (*TO_SETTLE, "save", NOT_APART)),
     "negate": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
+    "assign": Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard")),
+    "swap": Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard")),
     # Something else must train. Flags are of sharded parameters.
     "freeze": Rule(
         lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),

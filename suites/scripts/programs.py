@@ -40,6 +40,22 @@ class ShardedScript(Sharded):
         found = super().forward("")
         return {**found, "dtypes": [str(loss.dtype) for loss in found["losses"]]}
 
+    def assign(self, module: str) -> None:
+        """Put negated parameters in the place of a module's, and begin an optimizer."""
+        place = self.net.get_submodule(module)
+        place.load_state_dict({name: -p.detach() for name, p in place.named_parameters()}, strict=False, assign=True)
+        self.held = dict(self.net.named_parameters())
+        self.optimizer = self.case.optimizer_of(self.held)
+
+    def swap(self, module: str) -> None:
+        """The same with parameters that stay the objects that they are, and swap what is in them."""
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            self.assign(module)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
+
     # State.
 
     def save(self, _: str) -> State:

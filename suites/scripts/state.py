@@ -160,6 +160,8 @@ class ScriptState:
         """Shards change."""
         self.moved = True
 
+    assign = swap = negate
+
     def drop(self, _: str) -> None:
         """Gradients are there no more."""
         self.gradients = False

@@ -32,6 +32,7 @@ from suites.scripts.strategies import (
     KEEPING,
     LOOKING,
     META,
+    REPLACING,
     SETTING,
     STATE,
     TRAINING,
@@ -122,6 +123,14 @@ def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case:
 @given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, FREEZING, EDITING * 3))
 def test_parameters_may_be_written_to_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """What is written into sharded parameters between passes is what the next pass uses, frozen or not."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/replaced", *STATES, ranks=2)
+@example(case=plain("unshard blocks.0", "reshard", "assign blocks.0", *GO, "step", "drop", "swap blocks.1", *GO))
+@given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, REPLACING * 3))
+def test_parameters_may_be_replaced_at_any_time(trial: Trial, case: ScriptCase) -> None:
+    """Parameters that are loaded with assign=True between passes, or swapped, are those that the next pass uses."""
     follows(trial, ShardedScript.play, expected(case))
 
 

@@ -48,6 +48,13 @@ class UnshardedScript(Unsharded):
         dtype = f"torch.{self.case.computed or self.case.dtype}"
         return [{**found, "dtypes": [dtype]} for found in super().forward("")]
 
+    def assign(self, module: str) -> None:
+        """Negate what is in a module, and begin an optimizer."""
+        self.negate(module)
+        self.optimizer = self.case.optimizer_of(self.named)
+
+    swap = assign
+
     def save(self, *_: str) -> list[State]:
         """Keep the state of net and optimizer, in both forms that it has."""
         return super().save("sharded", "full")

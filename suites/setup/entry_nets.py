@@ -81,14 +81,18 @@ def names_of(net: nn.Module) -> dict[str, list[str]]:
 
 
 def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
-    """Which modules of a list become sharded ones, where one lies within another; the list may name the inner first."""
+    """Which modules of a list become sharded ones, where one lies within another; the list may name the inner first.
+
+    That one is a child of the other's child.
+    """
     asks_for(Feature.MODULE_CLASS)
     facts, kind = {}, rank.implementation.module_class
     for order in ("outer first", "inner first"):
-        outer, beside = nn.Sequential(linear(), nn.Sequential(linear(2, 3))), linear(2, 2)
-        given = [outer, outer[1], beside] if order == "outer first" else [outer[1], outer, beside]
-        sharder(rank)(given)
-        found = {"outer": outer, "inner": outer[1], "beside": beside}
+        outer: Any = nn.Sequential(linear(), nn.Sequential(linear(2, 3)))
+        beside = linear(2, 2)
+        inner = outer[1] if order == "outer first" else outer[1][0]
+        sharder(rank)([outer, inner, beside] if order == "outer first" else [inner, outer, beside])
+        found = {"outer": outer, "inner": inner, "beside": beside}
         facts.update({f"{order}: {name}": isinstance(module, kind) for name, module in found.items()})
     return facts
 

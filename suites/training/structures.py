@@ -24,13 +24,18 @@ from suites.oracle.situation import tensors_in
 from suites.passes.containers import MAKE, NamedPair
 from suites.training.noting import Noting, NotingCase, described
 
-#: ``("tensor", dtype)``, ``("number", dtype)`` for one without dims, ``("text", what)`` or ``(kind, *structures)``.
+#: ``("tensor", dtype)``, the same for a ``"parameter"`` of the user's own or a ``"number"``, which has no dims;
+#: ``("text", what)`` or ``(kind, *structures)``.
 Structure = tuple[Any, ...]
 
 ONE_LAYER = Stack(2, ("linear",))
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 OTHERS = ("int64", "int32", "uint8", "bool", "complex64")
-LEAVES = st.tuples(st.sampled_from(("tensor", "number")), st.sampled_from([*FLOATS, *OTHERS])) | st.just(("text", "a"))
+LEAVES = (
+    st.tuples(st.sampled_from(("tensor", "number")), st.sampled_from([*FLOATS, *OTHERS]))
+    | st.tuples(st.just("parameter"), st.sampled_from(FLOATS))
+    | st.just(("text", "a"))
+)
 
 
 @dataclass
@@ -152,7 +157,7 @@ def containers(inside: st.SearchStrategy[Structure]) -> st.SearchStrategy[Struct
     """Structures of one level more."""
     several = ["list", "tuple", "dict", "ordered dict", "default dict"]
     any_number = st.tuples(st.sampled_from(several), st.lists(inside, max_size=2))
-    kinds = st.sampled_from(["dataclass", "namedtuple", "derived", "result", "output"])
+    kinds = st.sampled_from(["dataclass", "slots", "namedtuple", "derived", "result", "output"])
     pairs = st.tuples(kinds, st.lists(inside, min_size=2, max_size=2))
     sets = st.tuples(st.just("set"), st.lists(LEAVES, max_size=2))
     return (any_number | pairs | sets).map(lambda drawn: (drawn[0], *drawn[1]))
@@ -175,8 +180,10 @@ def structure_cases(**fixed: Any) -> st.SearchStrategy[StructureCase]:
 def make(structure: Structure) -> Any:
     """The value that a structure stands for; every tensor holds 1 and 0, or i and 0; one without dims the first."""
     kind, *rest = structure
-    if kind in ("tensor", "number"):
+    if kind in ("tensor", "number", "parameter"):
         pair = torch.tensor([1j if rest[0] == "complex64" else 1, 0]).to(dtype_of(rest[0]))
+        if kind == "parameter":
+            return nn.Parameter(pair, requires_grad=False)
         return pair if kind == "tensor" else pair[0].clone()
     return rest[0] if kind == "text" else KINDS[kind]([make(each) for each in rest])
 

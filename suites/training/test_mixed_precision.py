@@ -47,6 +47,7 @@ RANKS = world_sizes(2, power_of_two=True)
 TRANSFORMED = PrecisionCase(2, TWO_LAYERS, (0,), exact=True, steps=1, param_dtype="bfloat16", reduce_dtype="float32")
 NESTED = StructureCase(1, ONE_LAYER, exact=True, param_dtype="float16", positional=(
     ("dataclass", ("namedtuple", ("tensor", "float32"), ("text", "a")), ("dict", ("tensor", "complex64"))),
+    ("parameter", "float32"),
 ))  # fmt: skip
 #: A tensor in containers of which it takes some care to make a like one.
 SETS, DEFAULTS, OUTPUTS, DERIVED, HALFWAY = (

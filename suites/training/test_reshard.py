@@ -14,18 +14,28 @@ from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
-from suites.kit.programs import train
+from suites.kit.programs import ShardedStack, train
 from suites.kit.registered import RESHARDING, RefusedCase, forms_of, group_cases
 from suites.kit.strategies import each, given, stacks, training_cases
-from suites.oracle.judging import finds, trains
+from suites.oracle.expected import expected
+from suites.oracle.judging import finds, follows, trains
 from suites.oracle.layout import shard
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, STEP
 
 TO_GROUP = (Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP)
 #: Parts of 2, 2, 1 and 0 rows on four ranks; of 3 and 2 on the two of a group.
 FIVE_ROWS = TrainingCase(4, Stack(5, ("linear",)), (0,), "float64", reshard_after_forward=2)
 #: One weight that the root has.
 ONE_WEIGHT = TrainingCase(2, Stack(1, ("linear",), 1, bias=False), dtype="float64", steps=1, batch=1)
+#: A first layer whose gradient needs its input, and not its weight; pairs of four ranks keep it after forward.
+UNNEEDED = TrainingCase(
+    4,
+    Stack(4, ("linear", "linear")),
+    (0,),
+    "float64",
+    reshard_after_forward=2,
+    acts=("set unshard_in_backward False in 0", *STEP, *STEP),
+)
 SET_IN_ROOT = "set reshard_after_forward True in root"
 
 
@@ -205,6 +215,12 @@ def test_resharding_to_groups_changes_no_result(trial: Trial, case: TrainingCase
     for size in range(1, case.world_size + 1):
         if case.world_size % size == 0:
             trains(trial, train, replace(case, reshard_after_forward=size))
+
+
+@requirement("reshard/to-group-unneeded", *TO_GROUP, Feature.UNSHARD_IN_BACKWARD, ranks=4)
+def test_what_groups_keep_ends_with_backward_though_that_does_not_gather_it(trial: Trial) -> None:
+    """After set_unshard_in_backward(False) what smaller groups have kept is old after a step, and is not used."""
+    follows(trial, ShardedStack.play, expected(UNNEEDED))
 
 
 @requirement("reshard/refuses-sizes", *TO_GROUP)
