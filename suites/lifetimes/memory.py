@@ -42,9 +42,9 @@ class ByName(nn.Sequential):
 class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``.
 
-    They are given inputs by place, or ``by name``; or all but the head are ``frozen``, or all ``between`` it and the
-    first block; or there are blocks of two layers, each with tanh after it, that run again in backward: ``blocks``
-    counts the layers. They compute and reduce in dtypes of their own, if these are named.
+    They are given inputs by place, or ``by name``; or all but the head are ``frozen``, or, by ``frozen between``, the
+    first block trains as well; or there are blocks of two layers, each with tanh after it, that run again in backward:
+    ``blocks`` counts the layers. They compute and reduce in dtypes of their own, if these are named.
     """
 
     world_size: int
@@ -71,7 +71,7 @@ class MemoryCase(CaseOnMesh, Situation):
             pairs = zip(layers[::2], layers[1::2], strict=True)
             layers = [nn.Sequential(first, nn.Tanh(), second, nn.Tanh()) for first, second in pairs]
         if self.form.startswith("frozen"):
-            for layer in layers[self.form == "frozen between" :]:
+            for layer in layers[1 if self.form == "frozen between" else 0 :]:
                 layer.requires_grad_(False)
         kind = ByName if self.form == "by name" else nn.Sequential
         return kind(*layers, nn.Linear(self.dim, 1)).to(self.torch_dtype)

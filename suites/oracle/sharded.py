@@ -68,10 +68,14 @@ class Sharded(Told):
     def take(self, net: Any) -> None:
         """Go on with this net, and a new optimizer."""
         self.net = net
-        self.held: dict[str, Any] = dict(net.named_parameters())
-        self.optimizer = self.case.optimizer_of(self.held)
+        self.hold()
         self.pending: list[list[list[Tensor]]] = []
         self.handles: list[Any] = []
+
+    def hold(self) -> None:
+        """Train what is registered now, by a new optimizer."""
+        self.held: dict[str, Any] = dict(self.net.named_parameters())
+        self.optimizer = self.case.optimizer_of(self.held)
 
     def step_in_backward(self) -> None:
         """Have each parameter take its step as soon as its gradient is there."""

@@ -44,6 +44,8 @@ WHILE_AWAITED = ("forward", "backward", "finalize", "rate")
 TO_SETTLE = ("finalize", "wait", "backward all")
 TO_GRADIENTS = (*TO_SETTLE, "forward", "reshard")
 TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
+#: New parameters have no gradients.
+REPLACING = Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard"))
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
 #: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
 #: forward, or each backward; ``fail`` is a forward that ends in a module, and a reset; ``negate`` writes into sharded
@@ -82,8 +84,8 @@ ACTS: dict[str, Rule] = {
     "recall": Rule(lambda p, _: p.saved and p.moved, TO_CHANGES),
     "restart": Rule(lambda p, _: p.saved and p.is_settled and not p.is_ended_apart, (*TO_SETTLE, "save", NOT_APART)),
     "negate": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
-    "assign": Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard")),
-    "swap": Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard")),
+    "assign": REPLACING,
+    "swap": REPLACING,
     # Something else must train. Flags are of sharded parameters.
     "freeze": Rule(
         lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),

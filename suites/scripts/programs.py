@@ -44,8 +44,7 @@ class ShardedScript(Sharded):
         """Put negated parameters in the place of a module's, and begin an optimizer."""
         place = self.net.get_submodule(module)
         place.load_state_dict({name: -p.detach() for name, p in place.named_parameters()}, strict=False, assign=True)
-        self.held = dict(self.net.named_parameters())
-        self.optimizer = self.case.optimizer_of(self.held)
+        self.hold()
 
     def swap(self, module: str) -> None:
         """The same with parameters that stay the objects that they are, and swap what is in them."""

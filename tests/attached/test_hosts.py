@@ -131,9 +131,10 @@ def _run_until(lose: Callable[[Host], None], launcher: Launcher, hosts: Pair, fo
     return read_run(folder / "run.jsonl")
 
 
-def test_a_run_on_two_hosts_passes_and_can_be_submitted(hosts: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", [_torchrun, _mpiexec])
+def test_a_run_on_two_hosts_passes_and_can_be_submitted(launcher: Launcher, hosts: Pair, tmp_path: Path) -> None:
     """Ranks meet over the network, the record counts two nodes, and verify accepts it as that of any other run."""
-    with launched(_mpiexec, hosts, tmp_path, "-k", "test_hosts_meet") as started:
+    with launched(launcher, hosts, tmp_path, "-k", "test_hosts_meet") as started:
         assert all(_ends(started)), _said(tmp_path)
     run = read_run(tmp_path / "run.jsonl")
     assert _verdicts(run) == [("hosts/meet", Verdict.PASS)]

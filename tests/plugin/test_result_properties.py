@@ -1,4 +1,4 @@
-"""Results in pytest's own reports: properties in the JUnit file, also from a worker, and columns in the page."""
+"""Results in pytest's own reports: properties in the JUnit file, and columns in the page, of what a worker sends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKER = ("--numprocesses", "1", "--world", "threads")
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """The samples' records by a worker, and the folder of their reports. `tests/untrusted` has those of one process."""
+    """The samples' records, and the folder of their reports."""
     there = tmp_path_factory.mktemp("properties")
     files = ["--junitxml", str(there / "junit.xml"), "--html", str(there / "page.html"), "--self-contained-html"]
     return samples_run(there, "-k", SOME, *files, *WORKER)[1], there

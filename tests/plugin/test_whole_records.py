@@ -170,9 +170,13 @@ def last_words(text: str) -> str:
     return line
 
 
-def test_a_record_that_cannot_be_begun_ends_the_run() -> None:
-    """One sentence with the file, the reason and what to do, and a status of its own."""
-    ended = started(arguments(Path("/dev/full"), 0))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_record_that_cannot_be_begun_ends_the_run(workers: int) -> None:
+    """One sentence with the file, the reason and what to do, and a status of its own.
+
+    Where workers run the tests, it begins later: the header is theirs to know.
+    """
+    ended = started(arguments(Path("/dev/full"), workers))
     assert ended.returncode == UNWRITTEN
     assert "--record /dev/full: cannot be written (No space left on device), so the" in last_words(ended.stdout)
     assert "make room there, or name another file with --record, and run again" in last_words(ended.stdout)

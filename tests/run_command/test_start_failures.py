@@ -78,7 +78,7 @@ def test_a_backend_that_starts_threads_alone_is_not_green(tmp_path: Path) -> Non
     assert problem.startswith("worlds cannot start: AssertionError: Unknown backend type nonsense; run `fsdp-conf")
     assert "not run: cannot start: AssertionError: Unknown backend type nonsense\n" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr
-    assert [("Traceback" in record.message) for record in run.records if record.world == "processes"] == [True]
+    assert ["Traceback" in record.message for record in run.records if record.world == "processes"] == [True]
 
 
 def test_a_declared_limit_stays_green(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.mutants.hooking import instead, sharded
+from tests.mutants.hooking import before_forward, each_gradient, instead, sharded
 from tests.mutants.making import mutant, right
 from tests.mutants.state.optimizer_state import with_states
 from tests.mutants.state.reference_chapter import keeping, of_the_reference
@@ -32,8 +32,7 @@ def keeps_what_it_has_unsharded(module: Any) -> None:
 def halves_what_was_reduced(module: Any) -> None:
     """A reset finishes what has been handed out once more: gradients are halved."""
     reduced: list[Any] = []
-    for parameter in sharded(module):
-        parameter.register_post_accumulate_grad_hook(lambda parameter: reduced.append(parameter.grad))
+    each_gradient(lambda parameter: reduced.append(parameter.grad))(module)
 
     def reset(module: Any, reset: Callable[[], None]) -> None:
         reset()
@@ -61,17 +60,16 @@ def is_old_where_backward_has_not_come(module: Any) -> None:
     """A module that the last backward did not come to computes with the numbers of the forward before."""
     noted: dict[Any, Any] = {}
     parameters = sharded(module)
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(lambda parameter: noted.pop(parameter, None))
+    each_gradient(lambda parameter: noted.pop(parameter, None))(module)
 
     @torch.no_grad()
-    def compute(*_: Any) -> None:
+    def compute(_: Any) -> None:
         for parameter in parameters:
             if parameter in noted:
                 parameter.to_local().copy_(noted[parameter])
             noted[parameter] = parameter.to_local().clone()
 
-    module.register_forward_pre_hook(compute, prepend=True)
+    before_forward(compute)(module)
 
 
 keeps_its_own_numbers = mutant("scripts/replaced", keeps_what_it_has_unsharded)
