@@ -95,10 +95,14 @@ class Talk:
 
 
 def says(trial: Trial, case: TrainingCase, traces: list[Any], verb: str = "", kind: Kind = "", start: int = 0) -> None:
-    """Compare what each rank has said in actions from ``start`` on, if they are of this verb and it is of this kind."""
+    """Compare what each rank has said in actions from ``start`` on, if they are of this verb and it is of this kind.
+
+    What is said in the first forward, as to agree on what is sharded, is an implementation's own business.
+    """
     asks_for(Feature.ONE_MESSAGE)
     param_dtype = case.policy.get("param_dtype", case.torch_dtype)
     dtype = str(case.policy.get("reduce_dtype", param_dtype)).removeprefix("torch.")
+    start = max(start, case.actions.index("forward") + 1)
     for number, trace in enumerate(traces):
         talk = Talk(case)
         for place, action in enumerate(case.actions):

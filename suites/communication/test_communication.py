@@ -271,7 +271,7 @@ def test_room_that_is_no_positive_int_is_refused(trial: Trial, value: str) -> No
     trial.refuses(play, case, "reduce_scatter_max_input_buffers", "max_input_buffers", "buffer", error=TYPE_ERRORS)
 
 
-@requirement("communication/refuses-resharding", SHARDED)
+@requirement("communication/refuses-resharding", SHARDED, level="should")
 def test_setting_resharding_to_a_number_is_refused(trial: Trial) -> None:
     """set_reshard_after_forward of anything but a bool raises an error that asks for a bool."""
     case = replace(TINY, acts=("set reshard_after_forward 2",))

@@ -149,7 +149,7 @@ def test_unknown_keywords_are_refused(trial: Trial, keyword: str) -> None:
     trial.refuses(recompute.both, RecomputeCase(keyword=keyword), keyword, error=TYPE_ERRORS)
 
 
-@requirement("checkpoint/once", CHECKPOINT)
+@requirement("checkpoint/once", CHECKPOINT, level="should")
 @given(case=recompute_cases(LAYERS))
 def test_one_module_is_not_checkpointed_twice(trial: Trial, case: RecomputeCase) -> None:
     """A second checkpoint of one module raises an error that says it can be applied once."""

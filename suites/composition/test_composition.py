@@ -119,7 +119,7 @@ def test_fully_shard_and_replicate_train_side_by_side(trial: Trial, case: Compos
     trains(trial, case)
 
 
-@requirement("composition/refuses-both", *MIXED, source="B6")
+@requirement("composition/refuses-both", *MIXED, level="should", source="B6")
 @given(case=composed(st.sampled_from(["", *PLACES]).map(lambda at: (Call("fully_shard", at), Call("replicate", at)))))
 def test_replicate_refuses_what_is_sharded(trial: Trial, case: ComposedCase) -> None:
     """Given a module that is fully sharded, replicate raises an error that says what is in its way."""

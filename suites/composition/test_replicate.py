@@ -75,7 +75,7 @@ def test_gradients_stay_a_ranks_own_until_they_are_synchronised(trial: Trial, ca
     accumulates(trial, case)
 
 
-@requirement("replicate/once", REPLICATE, ranks=1)
+@requirement("replicate/once", REPLICATE, ranks=1, level="should")
 def test_one_module_is_not_replicated_twice(trial: Trial) -> None:
     """A second replicate of one module raises an error that says it can be applied once."""
     case = replace(SOME, calls=(Call("replicate", "0"), Call("replicate", "0")))
@@ -188,7 +188,7 @@ def test_gradients_of_dtensors_stay_a_ranks_own_until_they_are_synchronised(tria
     accumulates(trial, case)
 
 
-@requirement("replicate/collectives", DTENSORS, ranks=2)
+@requirement("replicate/collectives", DTENSORS, Feature.ONE_MESSAGE, ranks=2)
 @given(case=OF_DTENSORS)
 def test_replicas_communicate_gradients_and_nothing_else(trial: Trial, case: ComposedCase) -> None:
     """A pass makes an all-reduce for each replicated module at most and nothing else, or nothing without sync."""
@@ -205,20 +205,20 @@ def test_a_slice_of_a_replicated_sequential_is_a_sequential(trial: Trial) -> Non
     finds(trial, sliced, case, {"is a Sequential": True, "same": [True, True]})
 
 
-@requirement("replicate/refuses-meshes", DTENSORS)
+@requirement("replicate/refuses-meshes", DTENSORS, level="should")
 def test_meshes_of_two_axes_are_refused(trial: Trial) -> None:
     """A mesh of two axes raises an error that names it."""
     trial.refuses(partial(wrong, how="over two axes"), SOME, "mesh", "1D", "axis", "axes", "dim")
 
 
-@requirement("replicate/refuses-sharded", DTENSORS, Feature.FULLY_SHARD)
+@requirement("replicate/refuses-sharded", DTENSORS, Feature.FULLY_SHARD, level="should")
 def test_sharded_modules_are_refused(trial: Trial) -> None:
     """Given a module that is fully sharded, replicate raises an error that says what is in its way."""
     case = replace(SOME, calls=(Call("fully_shard", "0"), Call("replicate_fsdp", "0")))
     trial.refuses(Composed.play, case, "replicate", "fully_shard", "sharded", "FSDPModule")
 
 
-@requirement("replicate/refuses-containers", DTENSORS)
+@requirement("replicate/refuses-containers", DTENSORS, level="should")
 @pytest.mark.parametrize("how", ["in a list", "in a dict"])
 def test_containers_without_forward_are_refused(trial: Trial, how: str) -> None:
     """A container that cannot be called raises an error that says so."""

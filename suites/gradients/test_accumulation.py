@@ -139,10 +139,10 @@ def test_backwards_may_be_ended_by_an_act_of_its_own(trial: Trial, case: Accumul
     adds_up(trial, case, "")
 
 
-@requirement("accumulation/refuses-finalizing", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
+@requirement("accumulation/refuses-finalizing", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2, level="should")
 @pytest.mark.parametrize("wrong", NOT_FINALIZED)
 def test_what_cannot_be_finalized_is_refused(trial: Trial, wrong: str) -> None:
-    """Finalizing unasked or twice at once, and asking below the root or after a backward, raise errors that say so."""
+    """finalize_backward() twice or unasked raises, and so does asking for it below the root, or after a backward."""
     acts, names = NOT_FINALIZED[wrong]
     trial.refuses(play, replace(BEFORE_LAST, net=RICH.net, sharded=RICH.sharded, acts=acts), *names)
 

@@ -158,6 +158,7 @@ def layers(net: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 
 def bytes_kept(rank: Rank, case: TrainingCase) -> dict[str, int]:
     """Of every full parameter that a layer ran with under ``no_grad``, how many bytes are held after forward."""
+    asks_for(Feature.PLAIN_FORWARD)
     net = sharded(rank, case)
     used = when_run(net, weakref.ref)
     with torch.no_grad():

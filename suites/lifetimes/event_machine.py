@@ -21,11 +21,11 @@ Offence = tuple[str, str]
 
 WAITS = "waits"  # what is used has been gathered and waited for, and is whole and in memory
 ONCE = "once"  # each group is gathered once a pass, and not while it is there; nothing else is said
-FREED = "freed"  # what is done is not in memory when others run
+FREED = "freed"  # what is done is not in memory when others run, but for the group that was done last
 REDUCED = "reduced"  # once a backward, after the group's layers have begun theirs, and waited for
 QUIET = "quiet"  # nothing is reduced where that was not asked for
 REPLICAS = "replicas"  # all-reduced once where that was asked for, after the reduce-scatter
-AHEAD = "ahead"  # gathered ahead as listed, and nothing else
+AHEAD = "ahead"  # gathered ahead as listed, in order, and at most one group besides
 RULES = (WAITS, ONCE, FREED, REDUCED, QUIET, REPLICAS, AHEAD)
 
 
@@ -85,6 +85,7 @@ class _Machine:
         self._under_way: dict[int, str] = {}
         self._pass: Event = {"pass": "no pass"}
         self._since_entry: list[str] = []  # gathers
+        self._done_last = ""  # of groups that hold parameters
         self._there: set[str] = set()  # what forward must have gathered by now, if it prefetches as asked
 
     def take(self, place: int, event: Event) -> None:
@@ -108,6 +109,8 @@ class _Machine:
         if self._pass["pass"] == "forward":
             self._still_there({name for name in event["alive"] if self.plan.groups[name].freed}, "forward is over")
             return
+        if not self._pass["reduces"] and len(event["alive"]) == 1:
+            self._done_last = event["alive"][0]  # where nothing is reduced it does not show which that is
         self._still_there(event["alive"], "backward is over")
         self._there.clear()
         self._all_over()
@@ -151,16 +154,17 @@ class _Machine:
         self._under_way.pop(event["of"], None)
 
     def _enter(self, place: int, event: Event) -> None:
-        """A module's forward begins; what was gathered since the one before it began must be its own, and its list."""
+        """A module's forward begins; since the one before it began its own must have been gathered, and its list."""
         if self._pass["pass"] != "forward":
             return
         life = self.plan.groups[event["group"]]
         wanted = [name for name in (event["group"], *life.ahead) if self._is_to_come(name)]
         if self._groups[event["group"]].left:
             wanted = []
-        if self.plan.shards > 1 and self._since_entry != wanted:
+        as_listed = [name for name in self._since_entry if name in wanted] == wanted
+        if self.plan.shards > 1 and not (as_listed and len(self._since_entry) <= len(wanted) + 1):
             self._against(AHEAD, f"before {event['group']!r} ran {self._since_entry} were gathered, not {wanted}")
-        self._there.update(wanted)
+        self._there.update(wanted, self._since_entry)
         self._since_entry.clear()
 
     def _is_to_come(self, name: str) -> bool:
@@ -171,7 +175,7 @@ class _Machine:
         group, life = self._groups[name], self.plan.groups[name]
         group.left += 1
         if self._pass["pass"] == "forward" and group.left == life.modules:
-            group.done = life.freed
+            self._is_done(name, life.freed)
             self._there -= {name} if life.freed else set()
 
     def _use(self, place: int, event: Event) -> None:
@@ -189,8 +193,13 @@ class _Machine:
             if group.reduced:
                 self._against(REDUCED, f"gradients of {name!r} were reduced before those of {where} came")
 
+    def _is_done(self, name: str, freed: bool = True) -> None:
+        self._groups[name].done = freed
+        if freed and self.plan.groups[name].held:
+            self._done_last = name
+
     def _still_there(self, names: Collection[str], when: str) -> None:
-        for name in sorted(names):
+        for name in sorted({*names} - {self._done_last}):
             self._against(FREED, f"unsharded parameters of {name!r}, which is done, are in memory when {when}")
 
     # Gradients.
@@ -208,7 +217,7 @@ class _Machine:
         if group.reduced:
             self._against(REDUCED, f"gradients of {name!r} were reduced twice")
         group.reduced.append(place)
-        group.done = True
+        self._is_done(name)
 
     def _all_reduce(self, place: int, event: Event) -> None:
         name = event["group"]
@@ -225,4 +234,4 @@ class _Machine:
         if group.spread:
             self._against(REPLICAS, f"gradients of {name!r} were all-reduced twice")
         group.spread += 1
-        group.done = True
+        self._is_done(name)

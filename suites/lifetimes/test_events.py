@@ -69,7 +69,7 @@ def test_no_group_is_gathered_twice_in_a_pass(trial: Trial, case: GeneratedCase)
 @example(case=FREED)
 @given(case=event_cases())
 def test_what_is_done_is_freed_before_others_run(trial: Trial, case: GeneratedCase) -> None:
-    """A group that is resharded is out of memory before the next layer of another group runs, forward or backward."""
+    """A group that is resharded is out of memory once another is done after it, in forward and in backward."""
     lives(trial, case, machine.FREED)
 
 
@@ -117,7 +117,7 @@ def test_replicas_are_all_reduced_when_asked(trial: Trial, case: GeneratedCase) 
 @example(case=replace(FREED, groups=FREED.groups[:1] + FREED.groups[2:], ahead=(("", ("blocks.1", "blocks.0")),)))
 @given(case=ahead_cases(nets_with(kinds=KINDS)).map(distinct))
 def test_groups_are_gathered_ahead_as_listed(trial: Trial, case: GeneratedCase) -> None:
-    """Before a module runs, its group and those on its list are gathered, in order and if not there, and no others."""
+    """Before a module runs, its group and its list are gathered, in order and if not there, with one other at most."""
     lives(trial, case, machine.AHEAD, machine.WAITS, machine.ONCE, machine.FREED)
 
 

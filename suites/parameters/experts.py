@@ -221,6 +221,7 @@ def stack(net: nn.Module, mesh: DeviceMesh) -> None:
 def reduced_when_deferred(rank: Rank, case: ExpertCase) -> dict[str, int]:
     """What a pass communicates but for gathers, if no gradients are to be synchronised."""
     experts = ShardedExperts(rank, case)
+    experts.do_all(("forward", "backward", "drop"))
     with rank.collectives() as entries:
         experts.do_all(("defer gradient_sync", "forward", "backward"))
     return counted([each for each in entries if each["op"] != "all_gather"])
@@ -232,7 +233,7 @@ def calls_of(rank: Rank, case: ExpertCase, setter: str) -> str:
     counting: Any = OwnGather() if setter == "set_custom_all_gather" else Counting()
     try:
         getattr(experts.net, setter)(counting)
-    except ValueError:
+    except Exception:
         return "refused"
     experts.do_all(("unshard",) if setter == "set_custom_all_gather" else ("forward", "backward"))
     return f"called {counting.calls} times"

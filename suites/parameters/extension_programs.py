@@ -166,6 +166,7 @@ def note_hooks(rank: Rank, case: CodedCase) -> dict[str, Any]:
     seen, freed = when_run(net.net, lambda parameter: parameter.dtype), []
     for _ in range(2):
         net.look("")
+        net.reshard("")
         freed += [filled(module) for module in names if "handed over" in vars(module)]
     return {
         "filled in hooks": [call.pop("filled") for call in calls()],

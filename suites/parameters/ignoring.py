@@ -95,8 +95,8 @@ class Ignoring(Resting):
         return self.case.build().to(self.rank.device)  # type: ignore[no-any-return]
 
     def see_same(self) -> dict[str, bool]:
-        """Of every parameter, whether it is the very one that the net had before it was sharded."""
-        return {name: parameter is self.before[name] for name, parameter in self.held.items()}
+        """Of what is ignored, whether it is the very one that the net had before it was sharded."""
+        return {name: self.held[name] is self.before[name] for name in self.case.ignored}
 
 
 class IgnoringOnMeta(Ignoring):

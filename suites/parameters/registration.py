@@ -104,12 +104,13 @@ def seen_by_layers(rank: Rank, case: TrainingCase) -> dict[str, list[bool]]:
 
 
 def memory_saved_by_autograd(rank: Rank, case: TrainingCase) -> dict[str, dict[str, int]]:
-    """Bytes held by the full parameters that layers ran with: before backward, when resharded, and after it."""
+    """Bytes held by the full parameters that layers ran with, when resharded before backward, and after it."""
+    asks_for(Feature.PLAIN_FORWARD)
     stack = ShardedStack(rank, case)
     used = when_run(stack.net, weakref.ref)
     stack.do_all(("forward", "reshard"))
     before = bytes_of(used)
-    stack.backward("")
+    stack.do_all(("backward", "reshard"))
     return {"before backward": before, "after": bytes_of(used)}
 
 

@@ -147,10 +147,10 @@ def test_what_a_post_hook_hands_over_is_freed_by_resharding(trial: Trial, case: 
     """Tensors that a post-hook hands over are freed by resharding, and have memory again when it is next called."""
     for number, got in enumerate(trial.run(note_hooks, case)):
         trial.agree(f"rank {number}, in post-hooks", got["filled in hooks"], [[True, True]] * len(got["calls"]))
-        trial.agree(f"rank {number}, after forward", got["filled after"], [[False, False]] * len(got["calls"]))
+        trial.agree(f"rank {number}, once resharded", got["filled after"], [[False, False]] * len(got["calls"]))
 
 
-@requirement("extensions/one-collective", *OWN, Feature.CUSTOM_COLLECTIVES, ranks=2)
+@requirement("extensions/one-collective", *OWN, Feature.CUSTOM_COLLECTIVES, Feature.ONE_MESSAGE, ranks=2)
 @given(case=coded_cases(sharded=()))
 def test_all_tensors_of_a_group_are_sent_in_one_collective(trial: Trial, case: CodedCase) -> None:
     """All tensors that are sent for the weights of a group, and its plain parameters, go through one all-gather."""

@@ -118,17 +118,17 @@ def test_several_descriptions_of_one_mesh_are_refused_or_right(trial: Trial, cas
     follows_or_refuses(trial, DescribedApart.play, expected(case), "FSDPMeshInfo", "mesh_info", "mesh")
 
 
-@requirement("parameter-mesh/own-gather", *OWN, Feature.CUSTOM_COLLECTIVES, ranks=2)
+@requirement("parameter-mesh/own-gather", *OWN, Feature.CUSTOM_COLLECTIVES, Feature.ONE_MESSAGE, ranks=2)
 @given(case=expert_cases(sharded=()))
 def test_an_all_gather_of_ones_own_is_refused_or_used_on_all_meshes(trial: Trial, case: ExpertCase) -> None:
-    """On a module whose parameters have several meshes, a custom all-gather raises ValueError or serves each mesh."""
+    """On a module whose parameters have several meshes, a custom all-gather is refused or serves each mesh."""
     is_refused_or_called_twice(trial, case, "set_custom_all_gather")
 
 
-@requirement("parameter-mesh/own-hook", *OWN, Feature.ALL_REDUCE_HOOK, ranks=2)
+@requirement("parameter-mesh/own-hook", *OWN, Feature.ALL_REDUCE_HOOK, Feature.ONE_MESSAGE, ranks=2)
 @given(case=expert_cases(sharded=()))
 def test_a_hook_after_reduction_is_refused_or_called_for_all_meshes(trial: Trial, case: ExpertCase) -> None:
-    """On a module whose parameters have several meshes, an all-reduce hook raises ValueError or runs for each mesh."""
+    """On a module whose parameters have several meshes, an all-reduce hook is refused or runs for each mesh."""
     is_refused_or_called_twice(trial, case, "set_all_reduce_hook")
 
 

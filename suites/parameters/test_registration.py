@@ -52,7 +52,7 @@ def test_forward_waits_for_gathers_that_nobody_waited_for(trial: Trial, case: Tr
     follows(trial, case, registration.UNWAITED)
 
 
-@requirement("registration/repeated", SHARDED, Feature.CUSTOM_COLLECTIVES, ranks=2)
+@requirement("registration/repeated", SHARDED, Feature.CUSTOM_COLLECTIVES, Feature.ONE_MESSAGE, ranks=2)
 @given(case=pass_cases())
 def test_repeated_unshard_wait_and_reshard_do_nothing(trial: Trial, case: TrainingCase) -> None:
     """unshard() while gathering or gathered starts no new gather, and a second wait() or reshard() changes nothing."""
@@ -88,7 +88,7 @@ def test_gradients_lie_as_their_parameters_do(trial: Trial, case: TrainingCase) 
     finds(trial, registration.gradient_layouts, case, lambda number: case.layouts(number, *registration.GRADIENT))
 
 
-@requirement("registration/hooks-before", SHARDED, ranks=2)
+@requirement("registration/hooks-before", SHARDED, ranks=2, level="should")
 @given(case=pass_cases())
 def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """Forward pre-hooks, and forward hooks registered before fully_shard, find the module's full parameters."""
@@ -98,7 +98,7 @@ def test_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
         trial.agree(f"rank {number}", got, dict.fromkeys(moments, full))
 
 
-@requirement("registration/leaves", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
+@requirement("registration/leaves", SHARDED, Feature.PLAIN_FORWARD, ranks=2, level="should")
 @given(case=pass_cases())
 def test_layers_run_with_parameters_that_are_leaves(trial: Trial, case: TrainingCase) -> None:
     """What a layer runs with are nn.Parameters, leaves of autograd, that need gradients as the original ones did."""

@@ -43,22 +43,29 @@ def hooked(p: Pass) -> Found:
         }
 
 
-def backward_hooks(p: Pass) -> Found:
-    """Full backward hooks on all blocks: how often each is called, and the sizes of parameters it finds registered."""
-    calls: dict[str, int] = {}
-    sizes: dict[str, list[list[int]]] = {}
+def sizes_in_hooks(p: Pass) -> dict[str, list[Any]]:
+    """For each call of each block's full backward hook in a pass, the sizes of parameters that it finds registered."""
+    found: dict[str, list[Any]] = {name: [] for name, _ in p.net.blocks.named_children()}
 
     def note(name: str, module: nn.Module) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        sizes[name] = [list(local(parameter).shape) for parameter in module.parameters()]
+        found[name].append([list(local(parameter).shape) for parameter in module.parameters()])
 
-    blocks = list(p.net.blocks.named_children())
+    blocks = p.net.blocks.named_children()
     handles = [block.register_full_backward_hook(lambda m, *_, name=n: note(name, m)) for n, block in blocks]
-    loss = p.loss(p.net(p.inputs().requires_grad_()))
-    loss.backward()
+    p.loss(p.net(p.inputs().requires_grad_())).backward()
     for handle in handles:
         handle.remove()
-    yield {"calls": dict(sorted(calls.items())), "sizes": dict(sorted(sizes.items())), "loss": loss.detach()}
+    return found
+
+
+def backward_hooks(p: Pass) -> Found:
+    """How often each is called."""
+    yield {"calls": {name: len(sizes) for name, sizes in sizes_in_hooks(p).items()}}
+
+
+def full_in_backward_hooks(p: Pass) -> Found:
+    """What each call finds."""
+    yield {"sizes": sizes_in_hooks(p)}
 
 
 def reset_blocks(p: Pass) -> Found:
@@ -83,6 +90,7 @@ def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
 
 HOOKED = Route(hooked, actions=(*ALONE, ON))
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
+FULL_IN_BACKWARD_HOOKS = Route(full_in_backward_hooks, actions=ALONE)
 RESET_BLOCKS = Route(reset_blocks, actions=ALONE)
 BROKEN = Route(actions=broken)
 #: Every step is at half the rate of the one before.

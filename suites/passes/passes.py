@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.vendor import Claimed
+from harness.vendor.bounds import asks_for_method
 from suites.kit.cases import Stack, TrainingCase, fill
 from suites.oracle.expected import Expected
 from suites.oracle.layout import shard
@@ -81,7 +82,8 @@ class Pass:
         return (outputs * weights.to(outputs)).sum()
 
     def tell(self, module: Any, method: str, *args: Any) -> None:
-        """Call a method that sharded modules have; an unsharded one has none."""
+        """Call a method that sharded modules have, if its feature is claimed; an unsharded one has none."""
+        asks_for_method(method)
         if hasattr(module, method):
             getattr(module, method)(*args)
 

@@ -178,15 +178,23 @@ def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, ca
     follows(trial, case, hook_routes.HOOKED)
 
 
-@requirement("autograd/backward-hooks", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
+@requirement("autograd/backward-hooks", SHARDED, ranks=2)
 @given(case=pass_cases())
-def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
-    """Full backward hooks on modules, sharded or not, are called once each while full parameters are registered."""
+def test_full_backward_hooks_are_called_once(trial: Trial, case: TrainingCase) -> None:
+    """Full backward hooks on modules, sharded or not, are called once each, and training is the unsharded model's."""
     follows(trial, case, hook_routes.BACKWARD_HOOKS)
 
 
+@requirement("autograd/backward-hooks-full", SHARDED, Feature.PLAIN_FORWARD, ranks=2, level="should")
+@given(case=pass_cases())
+def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
+    """Full backward hooks on modules, sharded or not, find full parameters registered."""
+    follows(trial, case, hook_routes.FULL_IN_BACKWARD_HOOKS)
+
+
+# Of two ranks' parts sums are the same in any order.
 @requirement("autograd/optimizer-in-backward", SHARDED, ranks=2)
-@given(case=pass_cases(steps=3))
+@given(case=pass_cases(world_size=2, steps=3))
 def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> None:
     """Optimizers that step in post-accumulate-grad hooks give bit for bit what they give when they step afterwards."""
     after, inside = (
@@ -221,7 +229,7 @@ def reset_a_child(rank: Rank, case: TrainingCase) -> None:
     net.blocks[0].reset_iter_state()
 
 
-@requirement("autograd/reset-below-root", SHARDED, Feature.RESET, ranks=2)
+@requirement("autograd/reset-below-root", SHARDED, Feature.RESET, ranks=2, level="should")
 def test_only_the_root_can_be_reset(trial: Trial) -> None:
     """reset_iter_state() of a sharded module that is not the root raises an error that says so."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear", "linear")), sharded=(0,), exact=True)

@@ -70,8 +70,14 @@ def adds_to_the_same(rank: Rank, case: TrainingCase) -> dict[str, bool]:
 @requirement("passes/second-backward", SHARDED, ranks=2)
 @given(case=pass_cases())
 def test_a_second_backward_adds_to_the_gradients(trial: Trial, case: TrainingCase) -> None:
-    """A second backward without zeroing adds to the same gradient objects what it would have given alone."""
+    """A second backward without zeroing adds to the gradients what it would have given alone."""
     follows(trial, case, routes.TWO_BACKWARDS)
+
+
+@requirement("passes/same-gradients", SHARDED, ranks=2, level="may")
+@given(case=pass_cases())
+def test_a_second_backward_adds_in_place(trial: Trial, case: TrainingCase) -> None:
+    """A second backward without zeroing adds to the very tensors that the first one made, as autograd itself does."""
     for number, same in enumerate(trial.run(adds_to_the_same, case)):
         trial.agree(f"rank {number}, same objects", same, dict.fromkeys(same, True))
 

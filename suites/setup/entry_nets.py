@@ -56,13 +56,15 @@ def sharder(rank: Rank) -> Sharder:
 
 
 def given_back(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """What comes back for a list of modules and for a module; and then classes, names, and what a slice is."""
+    """Whether a list's modules and a module come back; and then classes, names, and what a slice is."""
     net: Any = case.build()
     before = {name: type(module) for name, module in net.named_modules()}
     asks_for(Feature.MODULE_CLASS)
     kind = rank.implementation.module_class
     listed = [net[place] for place in case.sharded]
-    returned = {"list": not listed or sharder(rank)(listed) is listed, "module": sharder(rank)(net) is net}
+    back = sharder(rank)(listed) if listed else []
+    same = [one is other for one, other in zip(back, listed, strict=True)]
+    returned = {"list": same, "module": sharder(rank)(net) is net}
     modules = dict(net.named_modules())
     return {
         "returned": returned,

@@ -177,11 +177,9 @@ def forward_too_early(rank: Rank, case: MetaCase) -> None:
 
 
 def names_left_on_meta(case: MetaCase) -> list[str]:
-    """The parameters on meta of the first group, root first, that has any there."""
+    """The parameters that are on meta."""
     names = [name for name, _ in case.net.build().named_parameters()]
-    left = [name for name in names if int(name.partition(".")[0]) not in case.given]
-    units = {case.unit_of(name): [each for each in left if case.unit_of(each) == case.unit_of(name)] for name in left}
-    return units.get("root") or next(iter(units.values()))
+    return [name for name in names if int(name.partition(".")[0]) not in case.given]
 
 
 def names_in(message: str, case: MetaCase) -> list[str]:

@@ -195,7 +195,7 @@ AMID = {
         error=(*ERRORS, "IndexError"),
     ),
     "placements": PLACED(
-        sharding(shard_placement_fn=lambda parameter: 0 if parameter.dim() == 1 else None),
+        sharding(shard_placement_fn=lambda parameter: object() if parameter.dim() == 1 else None),
         with_bias,
         ("shard_placement_fn", "Shard"),
         error=TYPE_ERRORS,

@@ -170,7 +170,7 @@ def shard_over_its_mesh(rank: Rank, case: ParallelCase) -> None:
     apply(rank, case, case.build())
 
 
-@requirement("arguments/mesh-of-three-axes", Feature.FULLY_SHARD, source="C4")
+@requirement("arguments/mesh-of-three-axes", Feature.FULLY_SHARD, level="should", source="C4")
 @given(case=meshes_of_three_axes())
 def test_a_mesh_of_three_axes_is_refused(trial: Trial, case: ParallelCase) -> None:
     """A mesh of three axes raises an error that names it, even where two of them have one rank each."""

@@ -107,7 +107,7 @@ def test_parameters_are_named_relative_to_the_root(trial: Trial, case: Generated
     settles(trial, case, "parameters")
 
 
-@requirement("lazy-init/child-first", *SEEN, source="C12")
+@requirement("lazy-init/child-first", *SEEN, level="should", source="C12")
 @given(case=nested_cases(world_size=world_sizes()))
 def test_a_child_initialised_before_the_root_is_refused_by_name(trial: Trial, case: GeneratedCase) -> None:
     """Lazy initialisation of the root after that of a child raises an error that names the child."""

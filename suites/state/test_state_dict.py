@@ -113,7 +113,7 @@ def test_a_state_dict_after_forward_equals_that_before(trial: Trial, case: Train
         enters(trial, case, "forward", kind=kind)
 
 
-@requirement("state-dict/reshards", *SHARDED, ranks=2, source="A2")
+@requirement("state-dict/reshards", *SHARDED, ranks=2, level="may", source="A2")
 @given(case=training_cases(reshard_after_forward=False))
 def test_asking_for_a_state_dict_reshards_first(trial: Trial, case: TrainingCase) -> None:
     """Where forward leaves parameters full, state_dict() registers the sharded ones again."""

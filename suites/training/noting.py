@@ -56,10 +56,10 @@ class Noting(nn.Module):
         self.seen: list[dict[str, Any]] = []
 
     def forward(self, *positional: Any, **named: Any) -> Any:
-        """Note, and run."""
+        """Note, and run; what it holds is what it reads, which a library may gather only then."""
         held = [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]
         self.seen.append({
-            "given": described([*positional, named]), "held": {name: local(tensor) for name, tensor in held}
+            "given": described([*positional, named]), "held": {name: local(getattr(self, name)) for name, _ in held}
         })  # fmt: skip
         return self.run(*positional, **named)
 

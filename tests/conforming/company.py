@@ -47,5 +47,19 @@ def agrees_when_sharding(module: Any, options: Mapping[str, Any]) -> None:
             raise ValueError(f"ranks shard modules of {-most[1]} to {most[0]} parameters: shard the same on all")
 
 
+def agrees_in_the_first_forward(module: Any, options: Mapping[str, Any]) -> None:
+    """Ranks make sure before a module first runs that they shard the same. Right: it is said once."""
+    group, met = group_of(options), set[bool]()
+
+    def agree(*_: Any) -> None:
+        if True not in met and group is not None:
+            met.add(True)
+            noticed("agrees at first")
+            dist.all_reduce(tensors.ones(1, dtype=tensors.int64), op=dist.ReduceOp.MAX, group=group)
+
+    module.register_forward_pre_hook(agree)
+
+
 meets_first = variant("meets before forward", torch, after=meets_before_forward)
 makes_sure = variant("agrees when sharding", reference, after=agrees_when_sharding)
+agrees_at_first = variant("agrees at first", torch, after=agrees_in_the_first_forward)

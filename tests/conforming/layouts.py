@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import Shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from harness.vendor import Feature, Implementation
+from harness.vendor import CORE, Feature, Implementation
 from tests.conforming.making import disclaiming, reference, variant
 from tests.conforming.making import torch as torchs
 from tests.conforming.noticing import noticed
@@ -100,6 +101,37 @@ def _averages(module: Any, mesh: Any = None, **_: Any) -> Any:
     return module
 
 
+def _read_by(kind: type[nn.Module], names: list[str]) -> type[nn.Module]:
+    """The class, with properties that gather."""
+
+    def read(name: str) -> property:
+        def whole(module: nn.Module) -> Any:
+            noticed("gathers when read")
+            rows: Any = module._parameters[name]
+            whole = rows.redistribute(placements=[Replicate()])
+            return whole.to_local(grad_placements=[Partial("avg")]) if rows.is_floating_point() else whole.to_local()
+
+        return property(whole)
+
+    return type(f"Reading{kind.__name__}", (kind,), {name: read(name) for name in names})
+
+
+def _gathers_when_read(module: Any, mesh: Any = None, **_: Any) -> Any:
+    """Rows stay registered at all times, and reading a parameter gathers. Right: it claims no plain ones in forward."""
+    mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
+    rows = dict[nn.Parameter, nn.Parameter]()
+    for inner in module.modules():
+        names = [name for name, p in inner._parameters.items() if p is not None and not isinstance(p, DTensor)]
+        for name in names:
+            p = inner._parameters[name]
+            if p not in rows:
+                rows[p] = nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(0)]), requires_grad=p.requires_grad)
+            inner._parameters[name] = rows[p]
+        if names:
+            inner.__class__ = _read_by(type(inner), names)
+    return module
+
+
 cuts_columns = _cuts_columns(torchs)
 takes_float32 = _takes_float32(torchs)
 takes_even_rows = _takes_even_rows(reference)
@@ -107,6 +139,11 @@ keeps_replicas = Implementation(
     name="keeps replicas",
     claims=frozenset({Feature.FULLY_SHARD, Feature.UNEVEN_ROWS, Feature.OTHER_DTYPES, Feature.RECURSE}),
     fully_shard=_averages,
+)
+gathers_when_read = Implementation(
+    name="gathers when read",
+    claims=CORE - {Feature.STATE_DICT} | {Feature.RESHARD_AFTER_FORWARD},
+    fully_shard=_gathers_when_read,
 )
 
 

@@ -1,4 +1,4 @@
-"""A program that makes deviations occur: shard, gather, train, ask for state, ask for what is refused, and reduce."""
+"""A program that makes deviations occur: shard, gather, run, train, ask for state and what is refused, reduce."""
 
 from __future__ import annotations
 
@@ -34,4 +34,7 @@ def _train(rank: Rank, net: Any) -> None:
     if hasattr(net, "unshard"):
         net.unshard(async_op=True).wait()
         net.reshard()
-    net(torch.full((2, 4), float(rank.number))).sum().backward()
+    inputs = torch.full((2, 4), float(rank.number))
+    with torch.no_grad():
+        net(inputs)
+    net(inputs).sum().backward()
