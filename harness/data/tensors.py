@@ -1,4 +1,4 @@
-"""Which tensors of a failing case agree and which differ, where ranks first differ: shapes, and by what factor.
+"""Which tensors of a failing case agree and which differ, where they first differ: shapes, and by what factor.
 
 Ranks 0 and 1 hold two rows and one of a weight, and have a gradient of it that is half as large again as expected::
 

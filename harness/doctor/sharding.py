@@ -112,7 +112,7 @@ def _tried(subject: Implementation, feature: Feature, train: Callable[[], str]) 
         if feature not in subject.claims:
             raise NotTried(f"not claimed, and refused: {last_line(error)}") from None
         raise
-    is_right = found == ("sums" if subject.sums_gradients else "averages")
+    is_right = found in ("averages", "sums")  # which of them is asked once, by ``averages``
     if feature not in subject.claims:
         if not is_right:
             raise NotTried(f"not claimed, and wrong: {found}")
@@ -136,7 +136,10 @@ def in_place(asked: tuple[Rank, Implementation]) -> str:
     return ""
 
 
-@probe("nothing else can be right", f"compare with the unsharded layer; {_AVERAGES}; see `whole`, too")
+@probe(
+    "nothing else can be right",
+    f"compare with the unsharded layer; {_AVERAGES}; if parts are put together wrongly, set `whole=`",
+)
 def averages(asked: tuple[Rank, Implementation]) -> str:
     """gradients are the unsharded layer's, averaged over ranks."""
     rank, subject = asked
@@ -164,7 +167,8 @@ def module_lists(asked: tuple[Rank, Implementation]) -> str:
 
 
 @probe(
-    "nets behind other nets, and recomputation, lose gradients", "run hooks before backward whatever needs gradients"
+    "nets behind other nets, and recomputation, lose gradients",
+    "run the hooks before backward whichever tensors need gradients",
 )
 def input_gradients(asked: tuple[Rank, Implementation]) -> str:
     """gradients arrive if the input requires a gradient, too."""

@@ -16,6 +16,8 @@ from harness.pytest_plugin.options import option
 from harness.pytest_plugin.recording import utc_now
 from harness.records.provenance import Provenance, sources_digest
 from harness.records.record import SCHEMA, Header
+from harness.vendor.api import NOT_MENTIONED
+from harness.vendor.features import Feature
 
 
 def header_of(config: pytest.Config, subject: LoadedSubject, plan: Sequence[str], provenance: Provenance) -> Header:
@@ -31,7 +33,11 @@ def header_of(config: pytest.Config, subject: LoadedSubject, plan: Sequence[str]
         plan=list(plan),
         suite_version=__version__,
         claims=sorted(map(str, implementation.claims)),
-        not_claimed={str(key): reason for key, reason in implementation.not_claimed.items()},
+        not_claimed={
+            str(each): implementation.not_claimed.get(each, NOT_MENTIONED)
+            for each in Feature
+            if each not in implementation.claims
+        },
         environment={**environment(), **({"model": subject.subject.model} if subject.subject.model else {})},
         started=utc_now(),
         seed=str(config.getoption("--hypothesis-seed", None) or "derandomized"),

@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{name}", default=None, help=f"{words} (default: {default or 'none'})")
         parser.addini(name, words, default=default)
     group.addoption("--case", default=None, help="run only this case, given as JSON, as a record shows it")
-    group.addoption("--only", default="", help="run only these chapters and requirements: parity,sharding/1d-layout")
+    group.addoption("--only", default="", help="run only these chapters and requirements: parity,sharding/layout")
     group.addoption("--failed", default="", help="run only the results that are red in this record file")
 
 

@@ -150,10 +150,13 @@ class _Reader:
         except HeaderError as error:
             raise RecordFileError(f"{self.where}: {error}") from error
         except ValueError as error:
+            cut = whole and not line.endswith(b"\n")
+            if self.header is None and cut and line.startswith(b'{"kind":"header"'):
+                why = "cut in the middle: a run was killed as it began, or this is half a copy"
+                raise RecordFileError(f"{self.where}: {why}; copy it again, or run again") from error
             if self.header is None:
                 advice = "name a file that a conformance run wrote"
                 raise RecordFileError(f"{self.where}: not a record file ({error}); {advice}") from error
-            cut = whole and not line.endswith(b"\n")
             self._note("cut in the middle, the run was killed while writing; run it again" if cut else str(error))
 
     def _take_in(self, line: Line, wrong: list[str]) -> None:

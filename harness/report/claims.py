@@ -78,7 +78,7 @@ def _claimed(name: str, rows: list[Record]) -> Claim:
     Results that are not claimed need another feature, too, and say nothing of this one.
     """
     if not rows:
-        return Claim(name, "no requirement needs it by name", str(Verdict.NOT_RUN))
+        return Claim(name, "no requirement of this run needs it by name", str(Verdict.NOT_RUN))
     found = Counter(record.verdict for record in rows)
     said = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict if found[verdict])
     if len(found) == 1 < len(rows):

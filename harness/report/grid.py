@@ -2,9 +2,9 @@
 
 Two runs of one requirement in two worlds become one ``RequirementRow`` with two ``Side``s of two ``Cell``s each::
 
-                          torch on gloo           my_fsdp on gloo
-                          threads   processes     threads   processes
-    sharding/1d-layout    pass      pass          fail      pass         differs
+                       torch on gloo           my_fsdp on gloo
+                       threads   processes     threads   processes
+    sharding/layout    pass      pass          fail      pass         differs
 """
 
 from __future__ import annotations

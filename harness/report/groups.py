@@ -3,9 +3,9 @@
 Rows are of one group if they share a chapter, a class of cause, and the kind of what differs; or the cause that they
 name, where a test of combinations has found it; or the error that was raised on ranks::
 
-    reduction/average  disagreement  'gradients' '0.weight'[1]  ─┐
-    reduction/hsdp     disagreement  'gradients' '2.bias'[0]    ─┴─▶ reduction: wrong gradients (2 results)
-    reduction/average  raised        RuntimeError: …            ───▶ reduction: raised RuntimeError (1 result)
+    parity/exact       disagreement  'gradients' '0.weight'[1]  ─┐
+    parity/general     disagreement  'gradients' '2.bias'[0]    ─┴─▶ parity: wrong gradients (2 results)
+    parity/general     raised        RuntimeError: …            ───▶ parity: raised RuntimeError (1 result)
     interactions/any   fails with net=tied; passes without      ───▶ interactions: fails with net=tied; … (1 result)
     parity/exact, …    NotImplementedError: Uneven sharding     ───▶ NotImplementedError: Uneven sharding (46 results)
 """

@@ -18,7 +18,6 @@ from harness.records.reader import Run, miscounted, missing
 from harness.records.record import Record, Verdict
 from harness.records.standing import (
     Standing,
-    State,
     Tally,
     chapter_tallies,
     elsewhere,
@@ -80,7 +79,7 @@ class Flaky:
 class RunView:
     """One run as the page shows it.
 
-    ``gaps`` are what an incomplete run lacks, with what to do; ``leads`` sentences on the cause of all failures.
+    ``gaps`` are what the run lacks, with what to do; ``leads`` sentences on the cause of all failures.
     """
 
     anchor: str
@@ -167,7 +166,7 @@ def _run_view(run: Run, anchor: str) -> RunView:
         name=run.header.subject,
         run=run,
         standing=own,
-        gaps=tuple(gaps(run).items()) if own.state is State.INCOMPLETE else (),
+        gaps=tuple(gaps(run).items()),
         first_failure=hrefs[first.nodeid] if first else f"#{cards[0].anchor}" if cards else "",
         leads=leads_of(red, run.records) if len(groups) > 1 else (),
         tallies=tuple(tallies(run)),

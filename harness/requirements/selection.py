@@ -10,7 +10,7 @@ from harness.records.reader import read_run
 
 
 def named_requirements(names: str, ids: Collection[str]) -> set[str]:
-    """The ids that ``parity,sharding/1d-layout`` names: all of a chapter, or one. Raises ValueError for other names."""
+    """The ids that ``parity,sharding/layout`` names: all of a chapter, or one. Raises ValueError for other names."""
     chapters = {id.partition("/")[0] for id in ids}
     found: set[str] = set()
     for name in (name.strip() for name in names.split(",")):

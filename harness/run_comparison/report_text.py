@@ -6,7 +6,7 @@ candidate  my_fsdp 1.0 on hccl: DOES NOT CONFORM: …       (mine.jsonl)
 differs    implementation: torch 2.13.0 → my_fsdp 1.0
 
 2 regressed
-  must    sharding/1d-layout in threads, processes: pass → fail: rank 0: it is 2.0, expected 1.0
+  must    sharding/layout in threads, processes: pass → fail: rank 0: it is 2.0, expected 1.0
 """
 
 from __future__ import annotations

@@ -14,3 +14,4 @@ from harness.vendor.features import CORE as CORE
 from harness.vendor.features import TORCH_FSDP2 as TORCH_FSDP2
 from harness.vendor.features import Feature as Feature
 from harness.vendor.features import lacking as lacking
+from harness.vendor.load import load_implementation as load_implementation

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.vendor.features import Feature
 
+#: Why a feature is not claimed whose reason is not given.
+NOT_MENTIONED = "not mentioned by the implementation"
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
@@ -148,7 +151,7 @@ class Implementation:
 
     def why_not_claimed(self, feature: Feature) -> str:
         """The feature, and the reason why it is not claimed."""
-        return f"{feature}: {self.not_claimed.get(feature, 'not mentioned by the implementation')}"
+        return f"{feature}: {self.not_claimed.get(feature, NOT_MENTIONED)}"
 
 
 class Claimed(Implementation):

@@ -74,24 +74,24 @@ class Feature(StringEnum):
     WRAP_POLICY = "wrap policies and sharding strategies"
 
 
-#: The attribute of ``Implementation`` without which a claim is empty.
-NEEDS: Mapping[Feature, str] = {
-    **dict.fromkeys(Feature, "fully_shard"),
-    Feature.MODULE_CLASS: "module_class",
-    Feature.MIXED_PRECISION: "mixed_precision_policy",
-    Feature.INPUT_CASTING: "mixed_precision_policy",
-    Feature.OUTPUT_DTYPE: "mixed_precision_policy",
-    Feature.DTYPE_OVERRIDE: "mixed_precision_policy",
-    Feature.CPU_OFFLOAD: "cpu_offload_policy",
-    Feature.REPLICATE: "replicate",
-    Feature.REPLICATE_FSDP: "replicate_fsdp",
-    Feature.CHECKPOINT: "checkpoint",
-    Feature.WRAP_POLICY: "strategies",
-    Feature.PARAMETER_MESH: "shard_placement_result",
-    Feature.SPMD_MESH: "data_parallel_mesh_dims",
-    Feature.FORWARD_METHOD: "register_forward_method",
-    Feature.SHARED_CONTEXT: "share_comm_ctx",
-    Feature.INTROSPECTION: "introspection",
+#: The attributes of ``Implementation`` without which a claim is empty.
+NEEDS: Mapping[Feature, tuple[str, ...]] = {
+    **dict.fromkeys(Feature, ("fully_shard",)),
+    Feature.MODULE_CLASS: ("module_class",),
+    Feature.MIXED_PRECISION: ("mixed_precision_policy",),
+    Feature.INPUT_CASTING: ("mixed_precision_policy",),
+    Feature.OUTPUT_DTYPE: ("mixed_precision_policy",),
+    Feature.DTYPE_OVERRIDE: ("mixed_precision_policy",),
+    Feature.CPU_OFFLOAD: ("cpu_offload_policy", "offload_policy"),
+    Feature.REPLICATE: ("replicate",),
+    Feature.REPLICATE_FSDP: ("replicate_fsdp",),
+    Feature.CHECKPOINT: ("checkpoint",),
+    Feature.WRAP_POLICY: ("strategies",),
+    Feature.PARAMETER_MESH: ("shard_placement_result", "shard_mesh_info"),
+    Feature.SPMD_MESH: ("data_parallel_mesh_dims",),
+    Feature.FORWARD_METHOD: ("register_forward_method",),
+    Feature.SHARED_CONTEXT: ("share_comm_ctx",),
+    Feature.INTROSPECTION: ("introspection",),
 }
 
 #: The method of sharded modules without which a claim is empty.
@@ -132,9 +132,8 @@ def lacking(implementation: Any, feature: Feature) -> str | None:
     method = NEEDS_METHOD.get(feature)
     if method is not None and not hasattr(implementation.module_class, method):
         return f"Implementation.module_class.{method}"
-    if getattr(implementation, NEEDS[feature]) is None:
-        return f"Implementation.{NEEDS[feature]}"
-    return None
+    missing = [name for name in NEEDS[feature] if getattr(implementation, name) is None]
+    return f"Implementation.{missing[0]}" if missing else None
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -25,7 +25,7 @@ two of them of 2**-24. So 52 bits hold every sum; and 24 bits hold weights, grad
 [Note: reductions]
 A backend may add the numbers of n ranks in any order, and round each sum or none but the last to the tensors' dtype:
 each number goes through at most n - 1 roundings. An average or PREMUL_SUM adds two at most, one of the factor and one
-of a product (a division is one). By the same section of Higham the result is off by at most gamma(n + 1) · m with
+of a product (a division is one). By section 4.2 of Higham the result is off by at most gamma(n + 1) · m with
 gamma(k) = k · u / (1 - k · u) and m the sum of absolute values times the factor. The oracle adds in float64 and is off
 by as much with u = 2**-53. Numbers are at least 2**-3 and at most 4 in size, so that nothing overflows, and what is
 lost by flushing subnormals of float16, less than 2**-14, is less than is allowed.

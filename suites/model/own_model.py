@@ -86,14 +86,14 @@ def test_own_model_trains_as_unsharded(trial: Trial, case: ModelCase) -> None:
     acts=[(*STEP, f"save {form}", *STEP, f"load {form}", f"recall {form}", *STEP) for form in FORMS],
 )
 def test_own_model_is_saved_and_loaded(trial: Trial, case: ModelCase) -> None:
-    """The state of net and optimizer, sharded, full or on rank zero, is the unsharded one, and can be gone back to."""
+    """The state of net and optimizer, sharded, full or on rank zero, is the unsharded one, and can be loaded again."""
     follows(trial, programs.ShardedModel.play, expected(case))
 
 
 @requirement("model/resume", SHARDED, Feature.STATE_DICT, ranks=2)
 @each_of(saved_on=(2, 1, 4, 3), world_size=(1, 2, 2, 4), acts=[RESUMED] * 4)
 def test_own_model_resumes_on_other_ranks(trial: Trial, case: ModelCase) -> None:
-    """A checkpoint of some ranks is gone on from on more or fewer as if training had never stopped."""
+    """Training resumes from a checkpoint on more or fewer ranks as if it had never stopped."""
     trial.needs(max(case.saved_on, case.world_size))
     with directory() as path:
         trial.run(programs.save, case, path, ranks=case.saved_on)
@@ -114,7 +114,7 @@ def test_own_model_may_begin_on_meta(trial: Trial, case: ModelCase) -> None:
 @requirement("model/memory", SHARDED, ranks=2)
 @each_of(world_size=(2, 4))
 def test_own_model_is_held_in_parts(trial: Trial, case: ModelCase) -> None:
-    """At rest a rank holds its part of parameters, after forward besides activations, after backward gradients."""
+    """At rest a rank holds its part of parameters, after forward activations too, and after backward gradients."""
     for number, got in enumerate(trial.run(programs.held, case)):
         for when, most in sizes.may_hold(case, got["activations"]).items():
             trial.holds(got[when] <= most, f"rank {number}, {when}: expected at most {most} bytes, got {got[when]}")

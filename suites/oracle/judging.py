@@ -108,9 +108,12 @@ def tried(rank: Rank, case: Any, program: Program) -> dict[str, Any]:
 
 
 def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
-    """Run a program that trains, and compare each rank's trace with its parts of the unsharded model's training."""
-    want = expected(case)
-    finds(trial, program, case, want.trace, *args, within=want.within)
+    """Run a program that trains, and compare each rank's steps with its parts of the unsharded model's, one by one."""
+    want, traces = expected(case), trial.run(program, case, *args)
+    dues = [want.trace(number) for number in range(len(traces))]
+    trial.agree("steps of each rank", [*map(len, traces)], [*map(len, dues)])
+    for step, (gots, due) in enumerate(zip(zip(*traces, strict=False), zip(*dues, strict=True), strict=False), 1):
+        compare(trial, case, [*gots], [*due], want.within, f", step {step}")
 
 
 def sees(trial: Trial, kind: type[Sharded], case: Any, acts: Sequence[str], **want: Any) -> None:

@@ -60,7 +60,7 @@ def test_lists_run_in_part_accumulate_gradients(trial: Trial, case: TrainingCase
     follows(trial, case, routes.ACCUMULATED)
 
 
-@requirement("partial-groups/stays-full", *PARTIAL, Feature.PLAIN_FORWARD, ranks=2)
+@requirement("partial-groups/stays-full", *PARTIAL, Feature.PLAIN_FORWARD, Feature.UNSHARD, ranks=2)
 @given(case=pass_cases(blocks=3))
 def test_a_list_can_be_kept_full_while_a_module_runs_alone(trial: Trial, case: TrainingCase) -> None:
     """With resharding set off around it, a loop over one listed module finds full parameters after every backward."""

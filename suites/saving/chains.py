@@ -271,7 +271,7 @@ class CheckpointCase(CaseOnMesh, Situation):
         return {"net": held, "optimizer": kept, "rate": RATE}
 
 
-#: The learning rate, and Adam's ``eps``: see ``optimizers`` in ``suites/kit/tolerance.py``.
+#: The learning rate, and Adam's ``eps``, which as large as that keeps steps of tiny gradients tiny.
 RATE = 1 / 16
 
 

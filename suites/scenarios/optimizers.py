@@ -10,7 +10,7 @@ import torch
 from suites.kit.stepping import OwnSGD
 from suites.scenarios.script import MIDDLE
 
-#: Adam divides by the root of a mean of squares plus ``eps``; see ``optimizers`` in ``suites/kit/tolerance.py``.
+#: Adam divides by the root of a mean of squares plus ``eps``: one that is as large keeps steps of tiny gradients tiny.
 RATE = 2.0**-4
 ADAM: dict[str, Any] = {"lr": RATE, "eps": RATE}
 

@@ -77,7 +77,7 @@ def test_claims_are_four_lists() -> None:
     assert [(one.name, one.said, one.mark) for one in found.claimed] == [
         ("mesh", "2 results: 1 pass, 1 fail", "fail"),
         ("offload", "1 result: 1 not run", "not run"),
-        ("fully_shard", "no requirement needs it by name", "not run"),
+        ("fully_shard", "no requirement of this run needs it by name", "not run"),
     ]
     assert [(one.name, one.said) for one in found.not_claimed] == [("meta", "later")]
     assert [(one.name, one.said) for one in found.could] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,12 +22,14 @@ from harness.trial.trial import MOST_UNCLAIMED
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor import CORE, TORCH_FSDP2, Feature, Implementation
 from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, judge, judged, whole
+from harness.vendor.features import NEEDS
 from harness.vendor.load import Subject
 from harness.worlds.base import SubjectFailure
 from harness.worlds.rank import Rank
 from reference_models.subject import implementation as reference
 from suites.kit.cases import NetCase, Stack
 from suites.oracle.layout import even
+from tests import ROOT
 
 
 @dataclass(frozen=True)
@@ -237,3 +240,15 @@ def test_nothing_bounds_what_is_asked_outside_of_runs() -> None:
     assert claims() == frozenset(Feature)
     assert CORE < TORCH_FSDP2 < frozenset(Feature)
     assert TORCH_FSDP2 - {Feature.HSDP} | {Feature.WRAP_POLICY} == frozenset(Feature) - {Feature.HSDP}
+
+
+def test_all_that_suites_use_of_an_implementation_is_needed_by_a_claim() -> None:
+    """So a claim whose function is missing is refused before the run; what has a default need not be given."""
+    used = {name for path in (ROOT / "suites").rglob("*.py") for name in re.findall(USED, path.read_text())}
+    needed = {name for names in NEEDS.values() for name in names}
+    assert used - needed <= {"state_dicts", "sums_gradients", "whole", "name", "claims"}
+    assert needed <= {*Implementation.__dataclass_fields__}
+
+
+#: What a program reads of the implementation that is judged.
+USED = r"\bimplementation\.([a-z_]+)"
