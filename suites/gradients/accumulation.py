@@ -147,6 +147,8 @@ TAKEN_BEFORE = (
 
 # What ends a backward, where that is an act of its own.
 
+#: What a backward has left whole is freed by what ends it, before a step.
+KEPT_TILL_FINALIZED = (APART, "keep backward", *PASS, "free backward", "finalize", "step", "drop", *PASS, "finalize")
 #: What is refused, and what an error names.
 NOT_FINALIZED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "not asked for": ((*PASS, "finalize"), ("set_manual_backward_finalization", "manual")),

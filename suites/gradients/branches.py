@@ -34,22 +34,24 @@ class BranchedMicroBatches(PrecisionCase):
     On replicas all-reduces wait for the last one, elsewhere all reductions do. With ``zeros_for_unused`` what no
     micro-batch goes through has gradients, too. With ``by_rank`` there is one micro-batch, and each rank has a run of
     its own; blocks that are groups of their own run on all ranks then, on inputs that need a gradient. With
-    ``reduced`` every micro-batch is reduced.
+    ``reduced`` every micro-batch is reduced. ``later`` are the places of a pass after a step.
     """
 
     runs: tuple[str, ...] = ("0", "1")
     zeros_for_unused: bool = False
     by_rank: bool = False
     reduced: bool = False
+    later: str = ""
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Micro-batches, of which the last is reduced, or each."""
+        """Micro-batches, of which the last is reduced, or each; and then perhaps a pass by itself."""
         before = (UNUSED_TOO,) * self.zeros_for_unused
         if self.by_rank or self.reduced:
             return (*before, *PASS * (1 if self.by_rank else len(self.runs)))
         what = "all_reduce" if self.mesh else "gradient_sync"
-        return (*before, f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS)
+        after = ("step", "drop", *PASS) if self.later else ()
+        return (*before, f"defer {what}", *PASS * (len(self.runs) - 1), f"resume {what}", *PASS, *after)
 
     def build(self) -> nn.Sequential:
         """The blocks side by side."""
@@ -57,7 +59,7 @@ class BranchedMicroBatches(PrecisionCase):
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What this micro-batch's blocks make of this rank's input."""
-        places = self.runs[rank % len(self.runs) if self.by_rank else batch]
+        places = (*self.runs, self.later)[rank % len(self.runs) if self.by_rank else batch]
         inputs = self.inputs(batch, rank).to(device, dtype).requires_grad_(bool(self.sharded))
         return net(inputs, places, "01" if self.sharded else places)
 

@@ -16,6 +16,7 @@ from suites.communication.played import play
 from suites.communication.talk import Kind, says
 from suites.gradients.accumulation import (
     FORK,
+    KEPT_TILL_FINALIZED,
     NOT_FINALIZED,
     NOTHING_LEFT,
     PARTIAL,
@@ -132,6 +133,7 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 
 @requirement("accumulation/finalized", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
 @costly(2)
+@example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=KEPT_TILL_FINALIZED))
 @examples([replace(RICH, quiet="finalized", later=later) for later in (False, True)])
 @given(case=accumulation_cases("finalized", later=st.booleans()))
 def test_backwards_may_be_ended_by_an_act_of_its_own(trial: Trial, case: AccumulationCase) -> None:
@@ -242,7 +244,7 @@ def test_a_reset_drops_what_waits_to_be_reduced(trial: Trial, case: TrainingCase
 @example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, mesh=(2, 1), acts=begun_again("all_reduce")))
 @given(case=training_cases(exact=True, dtype="float64", acts=begun_again("all_reduce"), **REPLICAS))
 def test_a_reset_drops_partial_sums(trial: Trial, case: TrainingCase) -> None:
-    """After such a reset nothing is added up either that was reduced among shards and waited for replicas."""
+    """After an exception and reset_iter_state(), nothing is added up that was reduced and waited for replicas."""
     follows(trial, play, expected(case))
 
 

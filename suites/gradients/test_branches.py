@@ -61,6 +61,14 @@ def test_parameters_may_be_used_before_the_last_micro_batch_alone(trial: Trial, 
     follows(trial, play, expected(case))
 
 
+@requirement("accumulation/unused-later", *ADDING, Feature.MIXED_PRECISION, ranks=2)
+@example(case=replace(SOME, param_dtype="bfloat16", reduce_dtype="float32", later="0"))
+@given(case=branched_micro_batches(later=st.sampled_from("01"), **LOW))
+def test_what_a_later_step_does_not_use_has_no_gradient(trial: Trial, case: BranchedMicroBatches) -> None:
+    """After a step whose gradients waited in reduce_dtype, what the next one does not use has no gradient."""
+    follows(trial, play, expected(case))
+
+
 @requirement("accumulation/passed-at-last", *ADDING, ranks=2)
 @example(case=PASSED)
 @given(case=branched_micro_batches(cls=PassedMicroBatches, **AT_LAST))
@@ -73,7 +81,7 @@ def test_the_last_micro_batch_may_pass_a_module(trial: Trial, case: PassedMicroB
 @example(case=replace(PASSED, mesh=(2, 1)))
 @given(case=branched_micro_batches(cls=PassedMicroBatches, **AT_LAST, **REPLICAS))
 def test_the_last_micro_batch_may_pass_a_module_on_replicas(trial: Trial, case: PassedMicroBatches) -> None:
-    """The same on replicas of shards, of what waits to be all-reduced."""
+    """On replicas what waits to be all-reduced is so with the last micro-batch, also of a module that it passes."""
     follows(trial, play, expected(case))
 
 
@@ -89,7 +97,7 @@ def test_what_no_micro_batch_uses_may_count_as_zero(trial: Trial, case: Branched
 @example(case=replace(SOME, dtype="float64", mesh=(2, 1), **UNUSED))
 @given(case=branched_micro_batches(zeros=True, **REPLICAS))
 def test_zeros_are_all_reduced_with_partial_sums(trial: Trial, case: BranchedMicroBatches) -> None:
-    """The same on replicas of shards, of which the last micro-batch alone is all-reduced."""
+    """On replicas, too, what no micro-batch uses may have zeros, which are all-reduced with the last one."""
     follows(trial, play, expected(case))
 
 
@@ -97,7 +105,7 @@ def test_zeros_are_all_reduced_with_partial_sums(trial: Trial, case: BranchedMic
 @example(case=replace(SOME, param_dtype="bfloat16", reduce_dtype="float32", **UNUSED))
 @given(case=branched_micro_batches(zeros=True, **LOW))
 def test_zeros_go_with_gradients_that_wait_in_reduce_dtype(trial: Trial, case: BranchedMicroBatches) -> None:
-    """The same where gradients that wait are in reduce_dtype, and those that come are not."""
+    """What no micro-batch uses may have zeros, also where gradients wait in another dtype than they come in."""
     follows(trial, play, expected(case))
 
 
@@ -114,7 +122,7 @@ def test_micro_batches_that_are_reduced_may_use_different_parameters(trial: Tria
 @example(case=replace(SOME, dtype="float64", mesh=(2, 1), runs=OTHER, reduced=True))
 @given(case=branched_micro_batches(reduced=True, **REPLICAS))
 def test_replicas_may_use_different_parameters_by_turns(trial: Trial, case: BranchedMicroBatches) -> None:
-    """The same on replicas of shards."""
+    """On replicas of shards, micro-batches that are each reduced add up, whatever parameters of a group each uses."""
     follows(trial, play, expected(case))
 
 
@@ -132,5 +140,5 @@ def test_ranks_may_use_different_parameters(trial: Trial, case: BranchedMicroBat
 @example(case=replace(BY_RANK, runs=OTHER, sharded=(0, 1)))
 @given(case=branched_micro_batches(zeros=True, by_rank=True, runs=st.just(OTHER), sharded=(0, 1)))
 def test_ranks_may_leave_out_what_a_sharded_module_gives(trial: Trial, case: BranchedMicroBatches) -> None:
-    """The same of modules that are groups of their own, and run on all ranks, of which one does not use the result."""
+    """With set_reduce_scatter_unused_params a rank may leave out what a sharded module gives that runs on all ranks."""
     follows(trial, play, expected(case))

@@ -151,7 +151,7 @@ def test_other_dtypes_of_computing_and_reducing_leave_nothing(trial: Trial, case
 
 @requirement("memory/replicas-precision", SHARDED, Feature.MIXED_PRECISION, Feature.HSDP, ranks=4)
 def test_sums_over_replicas_in_a_wider_dtype_are_not_kept(trial: Trial) -> None:
-    """On replicas of shards, too: what is summed in a wider dtype than the parameters' is freed, block by block."""
+    """On replicas of shards, what is summed in a wider dtype than the parameters' is freed, block by block."""
     for case in memory.narrow(REPLICATED):
         at_most(trial, case, memory.bounds(case))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from harness.vendor import Claimed, Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
-from suites.kit.cases import SPREAD, TrainingCase
+from suites.kit.cases import SPREAD, Stack, TrainingCase
 from suites.kit.own_collectives import OwnGather
 from suites.kit.programs import ShardedStack, apply, laid_as, layout, loss_of, sharded
 from suites.kit.registered import Facts, bytes_of, facts, played, when_run
@@ -155,6 +155,38 @@ def replaced(implementation: Claimed, case: HowCase, net: Any, **options: Any) -
         setattr(net.get_submodule(owner), key, nn.Parameter(tensor))
 
 
+class Flat(nn.Module):
+    """A linear layer that runs with what it keeps in a list besides, as recurrent ones do."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.flat: list[Any] = [None, None]
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("weight", "bias"):
+            self.flat[name == "bias"] = value
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.flat = [self.weight, self.bias]
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As any linear layer."""
+        return nn.functional.linear(x, *self.flat)
+
+
+class FlatBlocks(Blocks):
+    """Such layers, one after the other."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks = nn.ModuleList(map(Flat, self.blocks))
+
+
+KEPT_TWICE = Route(net=FlatBlocks)
 REPLACED = Route(spread=replaced)
 
 

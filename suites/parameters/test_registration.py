@@ -123,6 +123,13 @@ def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, 
     follows(trial, case, registration.EDITED)
 
 
+@requirement("registration/own-setattr", SHARDED, Feature.PLAIN_FORWARD, ranks=2)
+@given(case=pass_cases(plain=True))
+def test_classes_may_keep_parameters_in_a_second_place(trial: Trial, case: TrainingCase) -> None:
+    """A class whose __setattr__ puts parameters into a list, too, runs with what is registered, and trains right."""
+    follows(trial, case, registration.KEPT_TWICE)
+
+
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
 @in_each_way("load", "assign", "setattr")
 def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:

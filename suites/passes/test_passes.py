@@ -74,7 +74,7 @@ def test_a_second_backward_adds_to_the_gradients(trial: Trial, case: TrainingCas
     follows(trial, case, routes.TWO_BACKWARDS)
 
 
-@requirement("passes/same-gradients", SHARDED, ranks=2, level="may")
+@requirement("passes/same-gradients", SHARDED, ranks=2, level="should")
 @given(case=pass_cases())
 def test_a_second_backward_adds_in_place(trial: Trial, case: TrainingCase) -> None:
     """A second backward without zeroing adds to the very tensors that the first one made, as autograd itself does."""
@@ -221,5 +221,5 @@ def test_parameters_cut_along_their_last_dim_train_as_others(trial: Trial, case:
 @requirement("passes/last-dim-inference", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
 @given(case=how_cases("inference_mode", dim=4))
 def test_parameters_cut_along_their_last_dim_are_gathered_in_inference_mode(trial: Trial, case: HowCase) -> None:
-    """So sharded, a net that never trained gives the unsharded model's outputs in inference mode."""
+    """A net sharded along the last dim that never trained gives the unsharded model's outputs in inference mode."""
     follows(trial, case, LOOKS_AT_COLUMNS)

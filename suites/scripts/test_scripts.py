@@ -128,7 +128,8 @@ def test_parameters_may_be_written_to_at_any_time(trial: Trial, case: ScriptCase
 
 @requirement("scripts/replaced", *STATES, ranks=2)
 @example(case=plain("unshard blocks.0", "reshard", "assign blocks.0", *GO, "step", "drop", "swap blocks.1", *GO))
-@given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, REPLACING * 3))
+@example(case=plain("freeze blocks.0", *GO, "step", "drop", "assign blocks.0", *GO, "look"))
+@given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, FREEZING, REPLACING * 3))
 def test_parameters_may_be_replaced_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """Parameters that are loaded with assign=True between passes, or swapped, are those that the next pass uses."""
     follows(trial, ShardedScript.play, expected(case))

@@ -144,8 +144,9 @@ class NotingCase(PrecisionCase):
         return returned
 
     def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
-        """What the net gives."""
-        return super().run(net, batch, rank, self.torch_dtype, device)
+        """What the net gives; every second batch needs a gradient."""
+        net.batch = self.inputs(batch, rank).to(device, self.torch_dtype).requires_grad_(batch % 2 == 1)
+        return net(net.batch)
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
         """The unsharded net in the policy's dtypes: what has a policy casts its inputs."""
@@ -165,8 +166,10 @@ def noting_cases(form: str) -> st.SearchStrategy[NotingCase]:
 
 
 def notes_of(net: Any) -> State:
-    """What each module has noted, and what came back to the caller."""
-    return {"notes": [list(each.seen) for each in net.modules() if isinstance(each, Noting)], "returned": net.returned}
+    """What each module has noted, what came back to the caller, and the gradient of what the net was given."""
+    notes = [list(each.seen) for each in net.modules() if isinstance(each, Noting)]
+    batch = getattr(net, "batch", None)
+    return {"notes": notes, "returned": net.returned, "gradient": None if batch is None else described(batch.grad)}
 
 
 class UnshardedNoting(Unsharded):

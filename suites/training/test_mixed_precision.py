@@ -108,7 +108,7 @@ def test_steps_that_low_precision_sees_are_seen(trial: Trial, case: PrecisionCas
 @example(case=NotingCase(2, ONE_LAYER, (0,), exact=True, param_dtype="bfloat16"))
 @given(case=noting_cases("plan"))
 def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
-    """When a layer runs, its input and its parameters are in param_dtype, and so is what unshard() registers."""
+    """Layers run in param_dtype, in which unshard() registers parameters; inputs have gradients in their own dtype."""
     notes_agree(trial, case)
     low = {name: {"is": "a plain tensor", "local": p.to(case.compute)} for name, p in case.build().named_parameters()}
     finds(trial, registered.after, case, low, *registered.unshard_all(case))
@@ -166,6 +166,7 @@ def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: Stru
 
 @requirement("precision/outputs", *MIXED)
 @example(case=replace(NESTED, output_dtype="float64"))
+@example(case=replace(NESTED, output_dtype="float64", cast=False))
 @given(case=structure_cases(output_dtype=st.sampled_from([None, *LOW, "float64"])))
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
     """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""

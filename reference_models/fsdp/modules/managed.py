@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from reference_models.fsdp.contract import state_of
-from reference_models.fsdp.parameters.param import Owner
+from reference_models.fsdp.parameters.owner import Owner
 
 
 def managed_modules(roots: Sequence[nn.Module]) -> list[nn.Module]:

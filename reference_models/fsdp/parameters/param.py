@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,14 +35,7 @@ from reference_models.fsdp.layout.tensor_parallel import Layout, layout_of, loca
 from reference_models.fsdp.mixed_precision import MixedPrecisionPolicy
 from reference_models.fsdp.offload import CPUOffloadPolicy, OffloadPolicy, at_rest, fetched, landing, pinned
 from reference_models.fsdp.parameters.extension import Extension, carry_hooks, has_extension, regrow
-
-
-class Owner(NamedTuple):
-    """A module and the name under which it has a parameter; a shared parameter has several."""
-
-    module: nn.Module
-    name: str
-
+from reference_models.fsdp.parameters.owner import Owner
 
 #: A token for each parameter that has been sharded, by which two groups that share it are recognised.
 _origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -147,8 +140,8 @@ class ManagedParameter:
 
     def register(self, form: nn.Parameter) -> None:
         """Show a form to all owners."""
-        for module, name in self.owners:
-            module._parameters[name] = form
+        for owner in self.owners:
+            owner.show(form)
 
     # The unsharded form.
 

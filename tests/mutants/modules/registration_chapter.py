@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from tests.mutants import END_TO_END
 from tests.mutants.hooking import each_gradient, in_forward, instead, zero
-from tests.mutants.making import Gather, called_otherwise, defect, mutant, right
+from tests.mutants.making import Gather, before, called_otherwise, defect, inside, mutant, right
 
 
 def kept_if_async(module: Any, right_method: Any, async_op: bool = False) -> Any:
@@ -177,3 +177,11 @@ ALSO_KILLED_BY = {
 }
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
+
+
+@before("registration/own-setattr")
+def sets_past_classes(module: Any, options: dict[str, Any]) -> None:
+    """What a class does when it is given a parameter is not done."""
+    for each in inside(module):
+        if type(each).__setattr__ is not nn.Module.__setattr__:
+            each.__class__ = type("Plain", (type(each),), {"__setattr__": nn.Module.__setattr__})

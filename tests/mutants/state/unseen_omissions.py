@@ -1,4 +1,4 @@
-"""Mutants of kinds that the tenth round of docs/evidence/independent-bugs.md brought: what a change leaves out."""
+"""Mutants of kinds that later rounds of docs/evidence/independent-bugs.md brought: what a change leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from tests.mutants.hooking import before_forward, each_gradient, instead, sharded
 from tests.mutants.making import mutant, right
 from tests.mutants.state.optimizer_state import with_states
-from tests.mutants.state.reference_chapter import keeping, of_the_reference
+from tests.mutants.state.reference_chapter import in_groups, keeping, of_the_reference
 
 
 def keeps_what_it_has_unsharded(module: Any) -> None:
@@ -72,9 +72,17 @@ def is_old_where_backward_has_not_come(module: Any) -> None:
     before_forward(compute)(module)
 
 
+def with_zeros_later(group: Any, take: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """What waits is set to zero once it is reduced, instead of forgotten, and reduced in later steps, too."""
+    vars(group).setdefault("waited", {}).update(group._accumulated)
+    new = take()
+    return {**{p: torch.zeros_like(old) for p, old in group.waited.items()}, **new} if group.options.reduces else new
+
+
 keeps_its_own_numbers = mutant("scripts/replaced", keeps_what_it_has_unsharded)
 finishes_again = mutant("accumulation/reset-keeps", halves_what_was_reduced)
 asks_by_an_empty_step = with_states("optimizer-state/before-step", get_optimizer_state_dict=drops_gradients)
 empties_inner_modules = mutant("meta/module-by-module", instead("_apply", empties_all))
 is_old_where_unused = mutant("autograd/unused-output-moves", is_old_where_backward_has_not_come)
 keeps_rows_over_steps = of_the_reference("reshard/to-group-unneeded", keeping("_kept", "reshard"))
+has_zeros_later = of_the_reference("accumulation/unused-later", in_groups("_take_gradients", with_zeros_later))
