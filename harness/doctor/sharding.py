@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from harness.doctor.checks import Answer, Check, NotTried, answer, last_line, probe, probes_in, require
 from harness.vendor.api import Implementation
-from harness.vendor.bounds import judge
+from harness.vendor.bounds import set_judged
 from harness.vendor.features import Feature
 from harness.vendor.load import load_implementation
 from harness.worlds.rank import Rank
@@ -217,6 +217,6 @@ THREADS = Check(
 
 def in_group(rank: Rank, name: str, spec: str) -> Answer:
     """The program of every rank: one of ``PROBES``, of the implementation that ``spec`` names."""
-    judge(None)  # what is not claimed is tried, too
+    set_judged(None)  # what is not claimed is tried, too
     subject = load_implementation(spec)
     return answer(lambda: PROBES[name].ask((rank, subject)))

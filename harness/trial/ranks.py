@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.vendor.api import Implementation
-from harness.vendor.bounds import NotClaimed, judge
+from harness.vendor.bounds import NotClaimed, set_judged
 from harness.vendor.features import Feature
 from harness.worlds.base import (
     Disturbed,
@@ -41,12 +41,12 @@ def most_ranks() -> int:
 @contextmanager
 def offering(ranks: int, implementation: Implementation, on: str) -> Iterator[None]:
     """In this block, ``most_ranks()`` is ``ranks``, and this process judges the implementation on such devices."""
-    token, before = _most_ranks.set(ranks), judge(implementation, on)
+    token, before = _most_ranks.set(ranks), set_judged(implementation, on)
     try:
         yield
     finally:
         _most_ranks.reset(token)
-        judge(*before)
+        set_judged(*before)
 
 
 class TimeIsUp(Exception):

@@ -36,7 +36,7 @@ class NotClaimed(BaseException):
         self.feature = feature
 
 
-def judge(implementation: Implementation | None, on: str = "cpu") -> tuple[Implementation | None, str]:
+def set_judged(implementation: Implementation | None, on: str = "cpu") -> tuple[Implementation | None, str]:
     """Let this process judge an implementation on such devices from now on; what it judged before."""
     global _judged, _device_type
     before = _judged, _device_type
@@ -89,13 +89,13 @@ def device_type() -> str:
     return _device_type
 
 
-def judged(implementation: Bounded, ranks: int) -> Bounded:
+def within_claims(implementation: Bounded, ranks: int) -> Bounded:
     """The same, judged from now on in this process by programs on so many ranks.
 
     Its functions note what they are asked for, and raise NotClaimed where that goes beyond its claims.
     """
     global _together
-    judge(implementation, _device_type)
+    set_judged(implementation, _device_type)
     _together = implementation.whole
     shard, policy = implementation.fully_shard, implementation.mixed_precision_policy
     replicate, as_shards = implementation.replicate, implementation.replicate_fsdp

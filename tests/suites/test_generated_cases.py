@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.data.comparison import difference
-from harness.vendor.bounds import judge
+from harness.vendor.bounds import set_judged
 from reference_models import nets
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.net_strategies import (
@@ -173,9 +173,9 @@ def test_a_tensor_may_round_on_a_device_as_the_worst_one_does() -> None:
     case = Scenario(net="norms", rows="fewer")
     bounds = []
     for device_type in ("cpu", "simulated"):
-        before = judge(None, device_type)
+        before = set_judged(None, device_type)
         bounds.append(expected(case).within("'gradients' 'blocks.2.first.layer.bias'", torch.empty(0)))
-        judge(*before)
+        set_judged(*before)
     assert bounds[0] < 8.3e-15 < bounds[1] < 1e-11
 
 

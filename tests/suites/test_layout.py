@@ -11,7 +11,7 @@ import torch
 
 from harness.data.comparison import difference, exact
 from harness.vendor import Feature, Implementation
-from harness.vendor.bounds import judge
+from harness.vendor.bounds import set_judged
 from suites.oracle.layout import put_end_to_end
 
 WHOLE = torch.arange(6.0).view(3, 2)
@@ -21,9 +21,9 @@ FLAT = Implementation(name="flat", claims=frozenset({Feature.FULLY_SHARD}), whol
 @pytest.fixture
 def flat() -> Iterator[None]:
     """An implementation is judged whose ranks hold stretches of numbers."""
-    before = judge(FLAT)
+    before = set_judged(FLAT)
     yield
-    judge(*before)
+    set_judged(*before)
 
 
 def same(got: Any, want: Any) -> bool:
@@ -78,7 +78,7 @@ def test_zeros_count_as_nothing_where_that_may_be() -> None:
 
 def test_rows_of_torchs_are_compared_rank_by_rank() -> None:
     """Where rows must lie as torch lays them out, parts are compared as they are."""
-    before = judge(replace(FLAT, claims=FLAT.claims | {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED}))
+    before = set_judged(replace(FLAT, claims=FLAT.claims | {Feature.ROW_LAYOUT, Feature.NONE_FOR_UNUSED}))
     parts = [WHOLE.flatten()[:4], WHOLE.flatten()[4:]]
     assert put_end_to_end(parts, [WHOLE, WHOLE], 2) is parts
-    judge(*before)
+    set_judged(*before)

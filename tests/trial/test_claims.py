@@ -21,7 +21,7 @@ from harness.trial import Trial
 from harness.trial.trial import MOST_UNCLAIMED
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor import CORE, TORCH_FSDP2, Feature, Implementation
-from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, judge, judged, whole
+from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, set_judged, whole, within_claims
 from harness.vendor.features import NEEDS
 from harness.vendor.load import Subject
 from harness.worlds.base import SubjectFailure
@@ -171,8 +171,8 @@ def test_what_is_asked_here_is_rejected_too() -> None:
 def test_functions_refuse_what_is_not_claimed() -> None:
     """Lists, uneven rows and dtypes of policies end with NotClaimed before the implementation sees them."""
     policy = replace(few, mixed_precision_policy=lambda **given: given)
-    before = judge(policy)
-    bounded = judged(policy, 2)
+    before = set_judged(policy)
+    bounded = within_claims(policy, 2)
     try:
         assert bounded.fully_shard is not None
         assert bounded.mixed_precision_policy is not None
@@ -189,18 +189,18 @@ def test_functions_refuse_what_is_not_claimed() -> None:
         with pytest.raises(NotClaimed, match="other dtypes than float32"):
             bounded.fully_shard(nn.Linear(2, 2, dtype=torch.float64))
     finally:
-        judge(*before)
+        set_judged(*before)
 
 
 def test_cases_are_of_float32_where_nothing_else_is_claimed() -> None:
     """Not those whose sums are exact in float64 alone: they are left out."""
-    before = judge(few)
+    before = set_judged(few)
     try:
         dtypes = [
             NetCase(2, Stack(2, ("linear",)), dtype="float64", exact=exact).fitted().dtype for exact in (True, False)
         ]
     finally:
-        judge(*before)
+        set_judged(*before)
     assert dtypes == ["float64", "float32"]
 
 
@@ -208,31 +208,31 @@ def test_only_ranks_ask_the_implementation_for_whole_tensors() -> None:
     """In the process that judges all tensors are whole, and no other rank to gather from."""
     asked = []
     subject = replace(few, whole=lambda tensor, _: asked.append(tensor) or tensor)
-    before = judge(subject)
+    before = set_judged(subject)
     try:
         whole(torch.ones(1), None)
         assert not asked
-        judged(subject, 2)
+        within_claims(subject, 2)
         whole(torch.ones(1), None)
         assert len(asked) == 1
     finally:
-        judged(few, 2)
-        judge(*before)
+        within_claims(few, 2)
+        set_judged(*before)
 
 
 def test_what_is_sharded_already_is_not_looked_at_again() -> None:
     """A root whose uneven part is left to others is even."""
     everything = replace(few, claims=few.claims | {Feature.UNEVEN_ROWS})
-    before = judge(everything)
+    before = set_judged(everything)
     try:
-        bounded = judged(replace(everything), 2)
+        bounded = within_claims(replace(everything), 2)
         net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
         assert bounded.fully_shard is not None
         bounded.fully_shard(net[0])
-        judge(few)
+        set_judged(few)
         bounded.fully_shard(net)
     finally:
-        judge(*before)
+        set_judged(*before)
 
 
 def test_nothing_bounds_what_is_asked_outside_of_runs() -> None:

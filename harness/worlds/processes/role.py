@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store
 
 from harness.vendor.api import Backend, Claimed
-from harness.vendor.bounds import judged
+from harness.vendor.bounds import within_claims
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import Outcome, Program
 from harness.worlds.group_teardown import destroy_groups, left_of
@@ -51,7 +51,7 @@ class ProcessRole:
         backend = load_backend(subject.backend)
         place = place or RankPlace(rank, size)
         _set_environment(rank, size, place, backend)
-        implementation = judged(load_implementation(subject.implementation), size)
+        implementation = within_claims(load_implementation(subject.implementation), size)
         device = _own_device(place.rank, backend.device_type)
         flight_recorder.start()
         dist.init_process_group(

@@ -28,7 +28,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 from harness.collective_trace import recorder
 from harness.process_group.methods import ENVIRONMENT, ranks_of
 from harness.vendor.api import Backend, Claimed, Implementation
-from harness.vendor.bounds import judged
+from harness.vendor.bounds import within_claims
 from harness.vendor.load import Subject, load_backend, load_implementation
 from harness.worlds.base import Fate, Outcome, Program
 from harness.worlds.group_teardown import Group, destroy_groups, left_of
@@ -82,7 +82,7 @@ class ThreadRanks:
 
     def __init__(self, size: int, implementation: Implementation, backend: Backend) -> None:
         self._pool = _idle.pop(size) if size in _idle else ThreadPool(size)
-        self._implementation, self._backend = judged(implementation, size), backend
+        self._implementation, self._backend = within_claims(implementation, size), backend
         module = None if backend.device_type == "cpu" else getattr(torch, backend.device_type)
         _register(backend.device_type)
         # Else a mesh chooses another device for each rank of this process, and what starting the device changes in the
