@@ -179,14 +179,14 @@ def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, ca
 
 
 @requirement("autograd/backward-hooks", SHARDED, ranks=2)
-@given(case=pass_cases())
+@given(case=pass_cases(plan=(0,)))
 def test_full_backward_hooks_are_called_once(trial: Trial, case: TrainingCase) -> None:
     """Full backward hooks on modules, sharded or not, are called once each, and training is the unsharded model's."""
     follows(trial, case, hook_routes.BACKWARD_HOOKS)
 
 
 @requirement("autograd/backward-hooks-full", SHARDED, Feature.PLAIN_FORWARD, ranks=2, level="should")
-@given(case=pass_cases())
+@given(case=pass_cases(plan=(0,)))
 def test_full_backward_hooks_find_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """Full backward hooks on modules, sharded or not, find full parameters registered."""
     follows(trial, case, hook_routes.FULL_IN_BACKWARD_HOOKS)

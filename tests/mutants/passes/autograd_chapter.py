@@ -158,6 +158,12 @@ def negated(hook: Any, parameter: Any) -> None:
     hook(parameter)
 
 
+def called_twice(module: Any, register: Any, hook: Any) -> Any:
+    """A hook that is called twice."""
+    register(hook)
+    return register(hook)
+
+
 def reshards_before(module: Any, right_method: Any, hook: Any, **options: Any) -> Any:
     """Full backward hooks come when all is resharded."""
 
@@ -230,7 +236,8 @@ keeps_chunks = mutant("autograd/detached-chunks", when_alone(reduces_unless_alon
 last_backward_only = mutant("autograd/retained-graph", keeps_last_only)
 hooks_twice = mutant("autograd/post-accumulate-hooks", hooks(twice))
 hooks_see_another = mutant("autograd/optimizer-in-backward", hooks(negated))
-hooks_after_resharding = mutant("autograd/backward-hooks", instead("register_full_backward_hook", reshards_before))
+calls_hooks_twice = mutant("autograd/backward-hooks", instead("register_full_backward_hook", called_twice))
+hooks_after_resharding = mutant("autograd/backward-hooks-full", instead("register_full_backward_hook", reshards_before))
 resets_too_much = mutant("autograd/reset-after-forward", instead("reset_iter_state", stops_reducing))
 resets_children = mutant("autograd/reset-below-root", instead("reset_iter_state", resets_anything))
 makes_roots = mutant("autograd/reset-before-forward", instead("reset_iter_state", makes_a_root))

@@ -30,6 +30,15 @@ def made_anew(parameter: Any) -> None:
     parameter.grad = parameter.grad.clone()
 
 
+def of_the_last_alone(parameter: Any) -> None:
+    """What a second backward adds to takes its values."""
+    noted = vars(parameter).get("noted")
+    total = parameter.grad.clone()
+    if noted is not None and noted[0] is parameter.grad:
+        parameter.grad.sub_(noted[1])
+    parameter.noted = parameter.grad, total
+
+
 def looks_at_first_input(module: Any) -> None:
     """Take a first input for granted."""
     if is_root(module):
@@ -147,7 +156,8 @@ ages_alone = mutant("passes/child-tried", when_alone(stays_full_alone))
 halves_second_calls = mutant("passes/module-twice", second_call_is_halved(lambda module: not is_root(module)))
 halves_second_forwards = mutant("passes/two-forwards", second_call_is_halved(is_root))
 checkpoints_once = replace(right, name=name_of("passes/two-forwards-checkpointed"), checkpoint=checkpoint_once)
-makes_gradients_anew = mutant("passes/second-backward", each_gradient(made_anew))
+makes_gradients_anew = mutant("passes/same-gradients", each_gradient(made_anew))
+forgets_the_first_backward = mutant("passes/second-backward", each_gradient(of_the_last_alone))
 needs_inputs = mutant("passes/no-inputs", looks_at_first_input)
 counts_who_has_gradients = mutant("passes/ragged", reducing(counts_ranks_with_gradients))
 has_no_backward_in_eval_mode = mutant("passes/eval-mode", outputs(cut_in_eval_mode, lambda module: not is_root(module)))
