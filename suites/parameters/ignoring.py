@@ -9,10 +9,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
 from suites.kit.cases import Stack, as_case, fill
 from suites.kit.programs import sharded
 from suites.kit.strategies import training_cases
 from suites.kit.trees import share
+from suites.oracle.layout import is_dtensor
 from suites.oracle.sharded import Resting
 from suites.parameters.apart import ApartCase
 
@@ -95,8 +98,12 @@ class Ignoring(Resting):
         return self.case.build().to(self.rank.device)  # type: ignore[no-any-return]
 
     def see_same(self) -> dict[str, bool]:
-        """Of what is ignored, whether it is the very one that the net had before it was sharded."""
-        return {name: self.held[name] is self.before[name] for name in self.case.ignored}
+        """Of what is ignored, whether it is the very one that the net had; of all else, whether it is sharded."""
+        told = Feature.DTENSORS in claims()
+        return {
+            name: parameter is self.before[name] if name in self.case.ignored else is_dtensor(parameter) or not told
+            for name, parameter in self.held.items()
+        }
 
 
 class IgnoringOnMeta(Ignoring):

@@ -219,20 +219,20 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> N
 @example(case=IgnoredCase(2, Stack(2, ("linear", "linear")), dtype="float64", ignored=("0.bias",)))
 @given(case=ignored_cases())
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
-    """Sharding leaves the parameters that are ignored the objects that they were, wherever they are used."""
+    """Sharding leaves what is ignored the very parameters that they were, and shards all others."""
     stays_ignored(trial, Ignoring, case)
 
 
 @requirement("parameters/ignored-on-meta", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, Feature.META_DEVICE)
 @given(case=ignored_cases())
 def test_ignored_parameters_on_meta_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
-    """On the meta device, too, sharding leaves the parameters that are ignored the objects that they were."""
+    """On the meta device, too, sharding leaves what is ignored the very parameters, and shards all others."""
     stays_ignored(trial, IgnoringOnMeta, case)
 
 
 def stays_ignored(trial: Trial, kind: type[Ignoring], case: IgnoredCase) -> None:
-    """Require that what is ignored is what it was."""
-    sees(trial, kind, case, (), same=dict.fromkeys(case.ignored, True))
+    """Require that what is ignored is what it was, and all else sharded."""
+    sees(trial, kind, case, (), same=dict.fromkeys(case.parameter_names, True))
 
 
 @requirement("parameters/other-dtypes", Feature.FULLY_SHARD, ranks=2)

@@ -109,6 +109,7 @@ def test_forward_is_refused_while_parameters_are_on_meta(trial: Trial, case: Met
 
 @requirement("meta/refusal-names-parameters", Feature.FULLY_SHARD, Feature.META_DEVICE, source="C15")
 @example(case=MetaCase(1, Stack(2, ("linear", "linear")), (0, 1), axes=("dp",)))
+@example(case=MetaCase(1, Stack(2, ("linear", "linear")), axes=("dp",), given=(0,)))
 @given(case=cases_in_part())
 def test_the_refusal_names_the_parameters_that_are_on_meta(trial: Trial, case: MetaCase) -> None:
     """The error names a parameter that is still on meta, and none that has memory."""
