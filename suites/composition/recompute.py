@@ -130,7 +130,7 @@ def run_in(x: Tensor) -> str:
 
 
 class Layer(nn.Module):
-    """Two tensors and a keyword in, two tensors out: ``(dropout(tanh(linear(a · scale))), b + a)``.
+    """Two tensors and a keyword in, two tensors out: ``(dropout(tanh(linear(a · scale))) · scale, b + a)``.
 
     It logs its runs, fails in the requested one, and remembers the memory of its activations. No module says that it
     drops anything.
@@ -152,7 +152,7 @@ class Layer(nn.Module):
             raise ArithmeticError(f"run {self.fails_in} fails")
         inner = torch.tanh(self.linear(a * scale))
         self.activations.append(StorageWeakRef(inner.untyped_storage()))
-        return dropout(inner, self.dropout, self.training), b + a
+        return dropout(inner, self.dropout, self.training) * scale, b + a
 
 
 class Chain(nn.Module):

@@ -109,7 +109,7 @@ class _Machine:
         if self._pass["pass"] == "forward":
             self._still_there({name for name in event["alive"] if self.plan.groups[name].freed}, "forward is over")
             return
-        if not self._pass["reduces"] and len(event["alive"]) == 1:
+        if len(event["alive"]) == 1:
             self._done_last = event["alive"][0]  # where nothing is reduced it does not show which that is
         self._still_there(event["alive"], "backward is over")
         self._there.clear()

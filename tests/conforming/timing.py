@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import ref
 
 import torch as tensors
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from tests.conforming.making import torch, variant
 from tests.conforming.noticing import noticed
 
 #: By rank, which module has begun a forward last, and what frees the group that was done last.
-_last: dict[int, Any] = {}
+_last: dict[int, ref[Any]] = {}
 _kept: dict[int, tuple[Any, list[Callable[[], None]]]] = {}
 
 
@@ -23,9 +24,10 @@ def gathers_the_next(module: Any, options: Mapping[str, Any]) -> None:
     """Gathers what ran next in the first forward, unless told otherwise. Right: that will be used soon."""
     tell = module.set_modules_to_forward_prefetch
 
+    @tensors._dynamo.disable
     def learn(*_: Any) -> None:
-        before = _last.get(dist.get_rank())
-        _last[dist.get_rank()] = module
+        before = _last.get(dist.get_rank(), ref(module))()
+        _last[dist.get_rank()] = ref(module)
         if before is not None and before is not module and not vars(before).get("told") and not vars(module).get("ran"):
             noticed("gathers the next")
             vars(module)["ran"] = True

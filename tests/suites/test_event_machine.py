@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[str, Callable[[list[Event]], list[Event]], str]] = {
     "gathered twice": (machine.ONCE, changed(3, group="a"), "once more than needed"),
     "gathered by no name": (machine.ONCE, changed(3, group="7 numbers"), "no group"),
     "kept after forward": (machine.FREED, changed(13, alive=("a",)), "forward is over"),
-    "kept after backward": (machine.FREED, changed(29, alive=("b",)), "backward is over"),
+    "kept after backward": (machine.FREED, changed(29, alive=("a", "b")), "backward is over"),
     "not reduced": (machine.REDUCED, changed(25, **NOTHING), "'a' were not reduced"),
     "reduced twice": (machine.REDUCED, changed(25, group="b"), "'b' were reduced twice"),
     "reduced and not waited for": (machine.REDUCED, changed(26, of=-1), "never waited for"),
