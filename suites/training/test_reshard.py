@@ -62,10 +62,11 @@ def test_by_default_the_root_stays_full_after_forward_and_children_do_not(trial:
 
 @requirement("reshard/without-gradients", Feature.FULLY_SHARD, ranks=2)
 @example(case=replace(ONE_WEIGHT, reshard_after_forward=True))
-@given(case=training_cases(reshard_after_forward=st.booleans()))
+@given(case=training_cases())
 def test_a_forward_without_gradients_reshards_as_any_other(trial: Trial, case: TrainingCase) -> None:
-    """Given reshard_after_forward, which form is registered after a forward does not depend on whether it records."""
-    is_registered(trial, case, "look", root=case.reshard_after_forward, children=case.reshard_after_forward)
+    """Which form is registered after forward does not depend on whether gradients are recorded."""
+    value = case.reshard_after_forward
+    is_registered(trial, case, "look", root=value or False, children=value)
 
 
 @requirement("reshard/set-later", Feature.FULLY_SHARD, ranks=2)

@@ -39,7 +39,6 @@ TRIED_BY = {
     "company:agrees_at_first": (*("accumulation/quiet", "reduction/sums", "parameter-mesh/accumulation"),),
     "timing:gathers_ahead": ("events/ahead", "events/once", "prefetch/forward-order", "memory/in-forward"),
     "timing:frees_late": ("events/freed", "events/accumulation", "reshard/frees-memory", "memory/at-rest"),
-    "timing:lets_go": ("reshard/without-gradients", "passes/eval-mode", "generated/nets"),
     "timing:sums_anew": ("passes/second-backward", "accumulation/quiet", "autograd/post-accumulate-hooks"),
     "manners:collects": ("reshard/full-in-forward", "registration/hooks-before", "events/freed"),
     "manners:own_errors": ("refusals/twice", "reshard/refuses-sizes", "communication/refuses-resharding"),

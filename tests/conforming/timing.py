@@ -76,18 +76,6 @@ def _later(group: Any, one: Any, free: Callable[[], None]) -> Callable[[], None]
     return free_others
 
 
-def lets_the_root_go(module: Any, options: Mapping[str, Any]) -> None:
-    """Reshards a root after a forward without gradients. Right: no backward comes that would use it."""
-
-    def let_go(*_: Any) -> None:
-        if not tensors.is_grad_enabled():
-            noticed("lets the root go")
-            module.reshard()
-
-    if options.get("reshard_after_forward") is None:
-        module.register_forward_hook(let_go)
-
-
 def sums_into_new_tensors(module: Any, options: Mapping[str, Any]) -> None:
     """A gradient is another tensor after each backward. Right: users read ``.grad`` when they need it."""
 
@@ -103,5 +91,4 @@ def sums_into_new_tensors(module: Any, options: Mapping[str, Any]) -> None:
 
 gathers_ahead = variant("gathers the next", torch, after=gathers_the_next)
 frees_late = variant("frees late", torch, after=frees_when_the_next_is_done)
-lets_go = variant("lets the root go", torch, after=lets_the_root_go)
 sums_anew = variant("sums into new tensors", torch, after=sums_into_new_tensors)
