@@ -119,16 +119,15 @@ def _read_by(kind: type[nn.Module], names: list[str]) -> type[nn.Module]:
 def _gathers_when_read(module: Any, mesh: Any = None, **_: Any) -> Any:
     """Rows stay registered at all times, and reading a parameter gathers. Right: it claims no plain ones in forward."""
     mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
-    rows = dict[nn.Parameter, nn.Parameter]()
+    rows: dict[Any, nn.Parameter] = {}
+    for p in module.parameters():
+        if not isinstance(p, DTensor):
+            cut = distribute_tensor(p.detach(), mesh, [Shard(0)], src_data_rank=None)
+            rows[p] = nn.Parameter(cut, requires_grad=p.requires_grad)
     for inner in module.modules():
-        names = [name for name, p in inner._parameters.items() if p is not None and not isinstance(p, DTensor)]
-        for name in names:
-            p = inner._parameters[name]
-            if p not in rows:
-                rows[p] = nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(0)]), requires_grad=p.requires_grad)
-            inner._parameters[name] = rows[p]
-        if names:
-            inner.__class__ = _read_by(type(inner), names)
+        names = [name for name, p in inner._parameters.items() if p in rows]
+        inner._parameters.update({name: rows[inner._parameters[name]] for name in names})
+        inner.__class__ = _read_by(type(inner), names) if names else type(inner)
     return module
 
 
@@ -142,7 +141,7 @@ keeps_replicas = Implementation(
 )
 gathers_when_read = Implementation(
     name="gathers when read",
-    claims=CORE - {Feature.STATE_DICT} | {Feature.RESHARD_AFTER_FORWARD},
+    claims=CORE - {Feature.STATE_DICT},
     fully_shard=_gathers_when_read,
 )
 

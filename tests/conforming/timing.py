@@ -17,7 +17,7 @@ from tests.conforming.noticing import noticed
 
 #: By rank, which module has begun a forward last, and what frees the group that was done last.
 _last: dict[int, ref[Any]] = {}
-_kept: dict[int, tuple[Any, list[Callable[[], None]]]] = {}
+_kept: dict[int, tuple[int, list[Callable[[], None]]]] = {}
 
 
 def gathers_the_next(module: Any, options: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ def frees_when_the_next_is_done(module: Any, options: Mapping[str, Any]) -> None
 
     def reshard_now() -> None:
         reshard()
-        for free in _kept.pop(dist.get_rank(), (None, []))[1]:
+        for free in _kept.pop(dist.get_rank(), (0, []))[1]:
             free()
 
     module.reshard = reshard_now
@@ -56,13 +56,13 @@ def frees_when_the_next_is_done(module: Any, options: Mapping[str, Any]) -> None
             continue  # the modules of a list share one
         state.late.append(group)
         for one in group.fsdp_params:
-            one.free_unsharded_param = _later(group, one, one.free_unsharded_param)
+            one.free_unsharded_param = _later(id(group), ref(one), type(one).free_unsharded_param)
 
 
-def _later(group: Any, one: Any, free: Callable[[], None]) -> Callable[[], None]:
+def _later(group: int, one: ref[Any], free: Callable[[Any], None]) -> Callable[[], None]:
     def free_others() -> None:
-        of, waiting = _kept.get(dist.get_rank(), (None, []))
-        if of is not group:
+        of, waiting = _kept.get(dist.get_rank(), (0, []))
+        if of != group:
             for each in waiting:
                 each()
             waiting = []
@@ -70,8 +70,9 @@ def _later(group: Any, one: Any, free: Callable[[], None]) -> Callable[[], None]
         _kept[dist.get_rank()] = group, [*waiting, free_if_done]
 
     def free_if_done() -> None:
-        if one.sharded_state.name != "UNSHARDED":
-            free()
+        found = one()
+        if found is not None and found.sharded_state.name != "UNSHARDED":
+            free(found)
 
     return free_others
 
