@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from harness.vendor import CORE, Feature, Implementation
 from tests.conforming.making import disclaiming, reference, variant
@@ -116,17 +117,20 @@ def _read_by(kind: type[nn.Module], names: list[str]) -> type[nn.Module]:
     return type(f"Reading{kind.__name__}", (kind,), {name: read(name) for name in names})
 
 
+#: What parameters have become, also those that another group shares.
+_rows: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
 def _gathers_when_read(module: Any, mesh: Any = None, **_: Any) -> Any:
     """Rows stay registered at all times, and reading a parameter gathers. Right: it claims no plain ones in forward."""
     mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
-    rows: dict[Any, nn.Parameter] = {}
     for p in module.parameters():
-        if not isinstance(p, DTensor):
+        if not isinstance(p, DTensor) and p not in _rows:
             cut = distribute_tensor(p.detach(), mesh, [Shard(0)], src_data_rank=None)
-            rows[p] = nn.Parameter(cut, requires_grad=p.requires_grad)
+            _rows[p] = nn.Parameter(cut, requires_grad=p.requires_grad)
     for inner in module.modules():
-        names = [name for name, p in inner._parameters.items() if p in rows]
-        inner._parameters.update({name: rows[inner._parameters[name]] for name in names})
+        names = [name for name, p in inner._parameters.items() if p in _rows]
+        inner._parameters.update({name: _rows[inner._parameters[name]] for name in names})
         inner.__class__ = _read_by(type(inner), names) if names else type(inner)
     return module
 
