@@ -32,7 +32,7 @@ def test_an_output_that_no_loss_uses_changes_nothing_else(trial: Trial, case: Tr
     follows(trial, case, routes.FORK)
 
 
-@requirement("autograd/unused-output-moves", SHARDED, ranks=2)
+@requirement("autograd/unused-output-moves", SHARDED, Feature.NONE_FOR_UNUSED, ranks=2)
 @example(case=TrainingCase(2, Stack(3, ("linear",) * 3), (0, 1, 2), "float64", reshard_after_forward=False))
 @given(case=pass_cases(blocks=3))
 def test_what_no_loss_uses_may_move_by_momentum(trial: Trial, case: TrainingCase) -> None:
