@@ -133,12 +133,18 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 
 @requirement("accumulation/finalized", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
 @costly(2)
-@example(case=TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=KEPT_TILL_FINALIZED))
 @examples([replace(RICH, quiet="finalized", later=later) for later in (False, True)])
 @given(case=accumulation_cases("finalized", later=st.booleans()))
 def test_backwards_may_be_ended_by_an_act_of_its_own(trial: Trial, case: AccumulationCase) -> None:
     """With set_manual_backward_finalization, finalize_backward() reduces and frees what earlier backwards have left."""
     adds_up(trial, case, "")
+
+
+@requirement("accumulation/finalized-frees", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
+def test_finalizing_frees_what_a_backward_was_to_keep(trial: Trial) -> None:
+    """finalize_backward() frees what a backward has kept, if that is wanted by then: the next pass sees the step."""
+    case = TrainingCase(2, RICH.net, RICH.sharded, "float64", True, acts=KEPT_TILL_FINALIZED)
+    follows(trial, play, expected(case))
 
 
 @requirement("accumulation/refuses-finalizing", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2, level="should")

@@ -92,6 +92,7 @@ def keeps_handles(module: Any, reset: Callable[[], None]) -> None:
 reduces_nothing = where("accumulation/finalized", FINALIZE, never)
 reduces_nothing_later = where("accumulation/finalized", FINALIZE, at_once)
 frees_nothing_at_last = where("accumulation/finalized", FINALIZE, without_freeing)
+keeps_what_was_kept = where("accumulation/finalized-frees", FINALIZE, without_freeing)
 reduces_earlier_ones = where("scripts/finalized", FINALIZE, with_earlier_ones)
 finalizes_unasked = where("accumulation/refuses-finalizing", FINALIZE, unasked)
 finalizes_twice_at_once = where("accumulation/refuses-finalizing", FINALIZE, again)
