@@ -24,7 +24,6 @@ def test_the_page_is_a_page() -> None:
         "parity/general",
         "sharding/rows",
         "sharding/shared",
-        "reshard/frees-memory",
         "parameters/frozen",
         "parameters/tied-across-groups",
         "refusals/deepcopy",
