@@ -38,6 +38,7 @@ HERE = "tests.doctor.test_implementation_probes"
     [
         ("tests.conforming.layouts:gives_sums", "averages", Status.FOUND, "sums"),
         (f"{HERE}:silent_sums", "averages", Status.WRONG, "expected averages, got sums"),
+        (f"{HERE}:silent_sums", "called-twice", Status.FOUND, ""),
         ("tests.conforming.layouts:takes_even_rows", "uneven-rows", Status.NOT_TRIED, "not claimed, and refused"),
         ("tests.conforming.layouts:takes_float32", "other-dtypes", Status.NOT_TRIED, "not claimed, and refused"),
         ("tests.conforming.layouts:takes_float32", "in-place", Status.FOUND, ""),

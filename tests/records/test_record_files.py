@@ -115,6 +115,13 @@ def test_damaged_lines_are_left_out_and_named(tmp_path, lines, end, kept, told):
     assert all(note.startswith("run.jsonl") for note in run.damage)
 
 
+def test_a_file_that_is_cut_in_its_header_is_told_as_that(tmp_path):
+    """Nothing of it can be read, and it was no other kind of file."""
+    path = saved(tmp_path, '{"kind":"header","schema":1,"implem', end="")
+    with pytest.raises(RecordFileError, match=r"line 1: cut in the middle: .* copy it again, or run again"):
+        read_run(path)
+
+
 #: A value that no reader can use, by the optional field that has it.
 UNFIT: dict[str, Any] = {
     "checks": "9",

@@ -22,7 +22,7 @@ from harness.trial.trial import MOST_UNCLAIMED
 from harness.trial.verdict import attempt, verdict_of
 from harness.vendor import CORE, TORCH_FSDP2, Feature, Implementation
 from harness.vendor.bounds import NotClaimed, asks_for, asks_for_method, claims, set_judged, whole, within_claims
-from harness.vendor.features import NEEDS
+from harness.vendor.features import NEEDS, lacking
 from harness.vendor.load import Subject
 from harness.worlds.base import SubjectFailure
 from harness.worlds.rank import Rank
@@ -248,6 +248,9 @@ def test_all_that_suites_use_of_an_implementation_is_needed_by_a_claim() -> None
     needed = {name for names in NEEDS.values() for name in names}
     assert used - needed <= {"state_dicts", "sums_gradients", "whole", "name", "claims"}
     assert needed <= {*Implementation.__dataclass_fields__}
+    without = replace(reference, offload_policy=None, shard_mesh_info=None)
+    assert lacking(without, Feature.CPU_OFFLOAD) == "Implementation.offload_policy"
+    assert lacking(without, Feature.PARAMETER_MESH) == "Implementation.shard_mesh_info"
 
 
 #: What a program reads of the implementation that is judged.
