@@ -106,7 +106,7 @@ def _ask_implementation(examined: Examination, backend: Backend) -> None:
             )
     reason = "" if why_not else load_implementation(spec).one_rank_per_process
     why_not = why_not or reason or ("" if backend.thread_ranks > 1 else "the backend runs no threads")
-    if examined.is_broken(sharding.averages.check):
+    if any(one.check.id == sharding.averages.check.id and one.state is Status.WRONG for one in examined.findings):
         why_not = why_not or "gradients are wrong on ranks that are processes, too"
     with open_world("threads", 2, subject) as world:
         check = sharding.THREADS
