@@ -45,7 +45,7 @@ class BranchedMicroBatches(PrecisionCase):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Micro-batches, of which the last is reduced, or each; and then perhaps a pass by itself."""
+        """Micro-batches, of which the last is reduced, or each; and then perhaps a step and one more pass."""
         before = (UNUSED_TOO,) * self.zeros_for_unused
         if self.by_rank or self.reduced:
             return (*before, *PASS * (1 if self.by_rank else len(self.runs)))

@@ -49,15 +49,15 @@ def agrees_when_sharding(module: Any, options: Mapping[str, Any]) -> None:
 
 def agrees_in_the_first_forward(module: Any, options: Mapping[str, Any]) -> None:
     """Ranks make sure before a module first runs that they shard the same. Right: it is said once."""
-    group, met = group_of(options), set[bool]()
+    group = group_of(options)
 
     def agree(*_: Any) -> None:
-        if True not in met and group is not None:
-            met.add(True)
-            noticed("agrees at first")
-            dist.all_reduce(tensors.ones(1, dtype=tensors.int64), op=dist.ReduceOp.MAX, group=group)
+        hook.remove()
+        noticed("agrees at first")
+        dist.all_reduce(tensors.ones(1, dtype=tensors.int64), op=dist.ReduceOp.MAX, group=group)
 
-    module.register_forward_pre_hook(agree)
+    if group is not None:
+        hook = module.register_forward_pre_hook(agree)
 
 
 meets_first = variant("meets before forward", torch, after=meets_before_forward)

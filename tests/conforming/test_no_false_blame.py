@@ -36,7 +36,7 @@ TRIED_BY = {
     "gathers:fills_with_nan": ("parity/exact", "sharding/rows", "generated/branches", "memory/in-forward"),
     "company:meets_first": TALKS,
     "company:makes_sure": TALKS,
-    "company:agrees_at_first": (*("accumulation/quiet", "reduction/sums", "parameter-mesh/accumulation"),),
+    "company:agrees_at_first": ("accumulation/quiet", "reduction/sums", "parameter-mesh/accumulation"),
     "timing:gathers_ahead": ("events/ahead", "events/once", "prefetch/forward-order", "memory/in-forward"),
     "timing:frees_late": ("events/freed", "events/accumulation", "reshard/frees-memory", "memory/at-rest"),
     "timing:sums_anew": ("passes/second-backward", "accumulation/quiet", "autograd/post-accumulate-hooks"),

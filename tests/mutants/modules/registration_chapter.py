@@ -160,6 +160,14 @@ def copies_for_layers(module: Any) -> None:
                 vars(owner)["_parameters"][name] = parameter * 1
 
 
+@before("registration/own-setattr")
+def sets_past_classes(module: Any, options: dict[str, Any]) -> None:
+    """What a class does when it is given a parameter is not done."""
+    for each in inside(module):
+        if type(each).__setattr__ is not nn.Module.__setattr__:
+            each.__class__ = type("Plain", (type(each),), {"__setattr__": nn.Module.__setattr__})
+
+
 memory_is_held = mutant("registration/frees-what-autograd-saved", holds_memory)
 sees_no_edits = mutant("registration/edits", gather=FirstGather)
 sees_no_replacement = mutant("registration/replaced", remembers_first_numbers)
@@ -177,11 +185,3 @@ ALSO_KILLED_BY = {
 }
 #: What is taken for shared is refused.
 RAISES = ("tells_by_address",)
-
-
-@before("registration/own-setattr")
-def sets_past_classes(module: Any, options: dict[str, Any]) -> None:
-    """What a class does when it is given a parameter is not done."""
-    for each in inside(module):
-        if type(each).__setattr__ is not nn.Module.__setattr__:
-            each.__class__ = type("Plain", (type(each),), {"__setattr__": nn.Module.__setattr__})
