@@ -21,7 +21,7 @@ from torch import nn
 
 from reference_models.nets import MLP
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.expected_collectives import ROOT, as_meant, tells_nothing, units
+from suites.kit.expected_collectives import ROOT, as_meant, group_sizes, tells_nothing
 from suites.kit.strategies import world_sizes
 
 #: Which groups a group gathers ahead, by its place; the root's place is ``AT_ROOT``.
@@ -60,7 +60,7 @@ class LadderCase(TrainingCase):
     nested: bool = False
     ahead: Ahead = ()
 
-    def unit_of(self, name: str) -> str:
+    def group_of(self, name: str) -> str:
         """The group of a rung, or the root."""
         rung = int(name.partition(".")[0])
         return next((str(place) for place, group in enumerate(self.groups) if rung in group), ROOT)
@@ -70,8 +70,10 @@ class LadderCase(TrainingCase):
 def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: Any) -> LadderCase:
     """Any ladder of three or four rungs; ``lists`` puts neighbours together, ``ahead`` is "later" or "earlier" groups.
 
-    In backward a root without layers of its own begins together with its last group, so it has no list there.
+    In backward a root without layers of its own begins together with its last group, so it has no list there; all else
+    has one, since how much is gathered ahead where nothing is said is the implementation's choice.
     """
+    least = int(ahead == "earlier")
     count = draw(st.integers(3, 4))
     cut = draw(st.sampled_from([cut for cut in CUTS if cut[-1] == count])) if lists else range(count + 1)
     groups = tuple(tuple(range(start, end)) for start, end in pairwise(cut))
@@ -80,7 +82,8 @@ def ladders(draw: st.DrawFn, /, lists: bool = False, ahead: str = "", **fixed: A
     for place in range(AT_ROOT if tail or ahead == "later" else 0, len(groups)) if ahead else ():
         before = len(groups) if place == AT_ROOT else place
         others = range(place + 1, len(groups)) if ahead == "later" else range(before)
-        lists_ahead[place] = tuple(draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else ())
+        chosen = st.lists(st.sampled_from(others), min_size=least, max_size=2, unique=True) if others else st.just([])
+        lists_ahead[place] = tuple(draw(chosen))
     return LadderCase(**{
         "world_size": draw(world_sizes(2)),
         "net": Rungs(multipliers=tuple(draw(st.permutations(MULTIPLIERS[:count]))), tail=tail),
@@ -104,8 +107,8 @@ def heard(case: LadderCase, entries: Iterable[dict[str, Any]]) -> list[str]:
 def _word(case: LadderCase, entry: dict[str, Any]) -> str:
     if "note" in entry:
         return str(entry["note"])
-    entry, names = as_meant(entry), {unit.numel: unit.name for unit in units(case)}
-    assert len(names) == len(units(case)), names
+    entry, names = as_meant(entry), {group.numel: group.name for group in group_sizes(case)}
+    assert len(names) == len(group_sizes(case)), names
     gathers = entry["op"] == "all_gather"
     numel = entry["input"]["bytes"] // torch.float32.itemsize if gathers else entry["output"]["numel"]
     verb = {"all_gather": "gather", "reduce_scatter": "reduce"}.get(entry["op"], entry["op"])

@@ -15,7 +15,7 @@ from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.communication.ladder import AT_ROOT, LadderCase, heard, only, precedes
-from suites.communication.played import RecordedStack, each_unit, mark
+from suites.communication.played import RecordedStack, each_group, mark
 from suites.kit.cases import TrainingCase
 from suites.kit.programs import ShardedStack, apply
 from suites.oracle.sharded import State
@@ -132,12 +132,12 @@ def gathers_for_the_first_head(rank: Rank, case: TrainingCase) -> int:
 
 @st.composite
 def anything_ahead(draw: st.DrawFn, case: TrainingCase) -> list[str]:
-    """Settings of each unit: in backward anything at all, and in forward blocks that are still to run."""
-    units = each_unit(case)
-    anything = st.lists(st.sampled_from(units), min_size=1, max_size=2, unique=True)
-    backward = [" ".join(["ahead backward", unit, *draw(anything)]) for unit in units]
-    later = {unit: units[place + 1 : -1][: draw(st.integers(0, 2))] for place, unit in enumerate(units[:-1])}
-    return [*backward, *(" ".join(["ahead forward", unit, *others]) for unit, others in later.items())]
+    """Settings of each group: in backward anything at all, and in forward blocks that are still to run."""
+    groups = each_group(case)
+    anything = st.lists(st.sampled_from(groups), min_size=1, max_size=2, unique=True)
+    backward = [" ".join(["ahead backward", group, *draw(anything)]) for group in groups]
+    later = {group: groups[place + 1 : -1][: draw(st.integers(0, 2))] for place, group in enumerate(groups[:-1])}
+    return [*backward, *(" ".join(["ahead forward", group, *others]) for group, others in later.items())]
 
 
 def unsharded_by_hand(rank: Rank, case: TrainingCase) -> dict[str, Any]:

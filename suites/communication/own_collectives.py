@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.worlds.rank import Rank
 from suites.communication.played import RecordedStack
 from suites.kit.cases import TrainingCase
-from suites.kit.expected_collectives import ROOT, units
+from suites.kit.expected_collectives import ROOT, group_sizes
 from suites.kit.own_collectives import OwnGather, OwnReduction
 from suites.oracle.sharded import State, played_on
 
@@ -104,10 +104,10 @@ def give_own(
 ) -> list[tuple[NotingGather, NotingReduction]]:
     """Give every sharded module that has parameters such a gather and a reduction of its own."""
     own = []
-    for unit in units(stack.case):
+    for group in group_sizes(stack.case):
         own.append((gather(), NotingReduction()))
         for kind, collective in zip(("all_gather", "reduce_scatter"), own[-1], strict=True):
-            stack.tell(f"set_custom_{kind}", collective, "" if unit.name == ROOT else unit.name)
+            stack.tell(f"set_custom_{kind}", collective, "" if group.name == ROOT else group.name)
     return own
 
 

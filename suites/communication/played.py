@@ -32,7 +32,7 @@ def training_after(
     return replace(case, acts=(*draw(acts(case)), *case.actions))
 
 
-def each_unit(case: TrainingCase) -> list[str]:
+def each_group(case: TrainingCase) -> list[str]:
     """What settings call the sharded modules, the root last."""
     return [*map(str, case.sharded), "root"]
 

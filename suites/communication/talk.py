@@ -17,10 +17,10 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from suites.kit.cases import TrainingCase
-from suites.kit.expected_collectives import ROOT, Unit, counted, gathers, reductions, tallied, units
+from suites.kit.expected_collectives import ROOT, GroupSizes, counted, gathers, group_sizes, reductions, tallied
 
 Kind = Literal["", "gathers", "reductions"]
-#: Settings of units, and where ``Talk`` has those for which it is False.
+#: Settings of groups, and where ``Talk`` has those for which it is False.
 UNSET = {
     "reshard_after_forward": "kept",
     "reshard_after_backward": "kept_after_backward",
@@ -29,13 +29,13 @@ UNSET = {
 
 
 class Talk:
-    """What is known of a stack between actions: which units are gathered, and what is set."""
+    """What is known of a stack between actions: which groups are gathered, and what is set."""
 
     def __init__(self, case: TrainingCase) -> None:
         self.case = case
-        self.units = {unit.name: unit for unit in units(case)}
+        self.groups = {group.name: group for group in group_sizes(case)}
         frees = case.reshard_after_forward
-        self.kept = {name for name in self.units if not (frees if name == ROOT else frees is None or frees)}
+        self.kept = {name for name in self.groups if not (frees if name == ROOT else frees is None or frees)}
         self.kept_after_backward: set[str] = set()
         self.unneeded: set[str] = set()  # in backward
         self.waiting: set[str] = set()  # gradients are not reduced
@@ -43,34 +43,34 @@ class Talk:
         self.across = True  # they are, and among replicas
         self.whole: set[str] = set()
 
-    def do(self, action: str) -> tuple[list[Unit], list[Unit]]:
-        """Do an action; the units that it gathers, and those that it reduces."""
+    def do(self, action: str) -> tuple[list[GroupSizes], list[GroupSizes]]:
+        """Do an action; the groups that it gathers, and those that it reduces."""
         verb, _, what = action.partition(" ")
         what, _, where = what.partition(" in ")
-        named = set(self.units) if where in ("", "each") else {where}
+        named = set(self.groups) if where in ("", "each") else {where}
         found: Any = getattr(self, verb, lambda *_: None)(what, named)
         return found or ([], [])
 
-    def gather(self, names: Collection[str]) -> list[Unit]:
-        """Gather those of these units that are not whole."""
-        return [unit for name, unit in self.units.items() if name in names and name not in self.whole]
+    def gather(self, names: Collection[str]) -> list[GroupSizes]:
+        """Gather those of these groups that are not whole."""
+        return [group for name, group in self.groups.items() if name in names and name not in self.whole]
 
-    def forward(self, *_: Any) -> tuple[list[Unit], list[Unit]]:
+    def forward(self, *_: Any) -> tuple[list[GroupSizes], list[GroupSizes]]:
         """Gathers whatever is not whole, and frees what is not kept."""
-        gathered, self.whole = self.gather(self.units), self.kept
+        gathered, self.whole = self.gather(self.groups), self.kept
         return gathered, []
 
-    def backward(self, *_: Any) -> tuple[list[Unit], list[Unit]]:
+    def backward(self, *_: Any) -> tuple[list[GroupSizes], list[GroupSizes]]:
         """Gathers what it needs, and reduces what does not wait."""
-        gathered, self.whole = self.gather(self.units.keys() - self.unneeded), self.kept_after_backward
+        gathered, self.whole = self.gather(self.groups.keys() - self.unneeded), self.kept_after_backward
         self.put_off = set(self.waiting)
-        return gathered, [unit for name, unit in self.units.items() if name not in self.waiting]
+        return gathered, [group for name, group in self.groups.items() if name not in self.waiting]
 
-    def finalize(self, *_: Any) -> tuple[list[Unit], list[Unit]]:
+    def finalize(self, *_: Any) -> tuple[list[GroupSizes], list[GroupSizes]]:
         """Frees what is not kept, and reduces what has waited and may no more."""
         self.whole &= self.kept_after_backward
         reduced, self.put_off = self.put_off - self.waiting, self.put_off & self.waiting
-        return [], [unit for name, unit in self.units.items() if name in reduced]
+        return [], [group for name, group in self.groups.items() if name in reduced]
 
     def reshard(self, *_: Any) -> None:
         """Frees all."""

@@ -18,7 +18,7 @@ from harness.trial.refusals import TYPE_ERRORS
 from harness.vendor import Feature
 from harness.worlds.base import Program
 from suites.communication import own_collectives
-from suites.communication.played import each_unit, play, play_recomputed, training_after
+from suites.communication.played import each_group, play, play_recomputed, training_after
 from suites.communication.talk import Kind, says
 from suites.kit import expected_collectives as wire
 from suites.kit.cases import Stack, TrainingCase
@@ -77,8 +77,8 @@ set_later_cases = training_after(
 room_cases = training_after(
     training_cases(exact=True),
     lambda case: st.tuples(
-        *(st.sampled_from([f"set reduce_scatter_max_input_buffers {n} in {unit}" for n in (1, 2, 3)])
-          for unit in each_unit(case))
+        *(st.sampled_from([f"set reduce_scatter_max_input_buffers {n} in {group}" for n in (1, 2, 3)])
+          for group in each_group(case))
     ),
 )  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_replicas_add_one_all_reduce_of_each_part(trial: Trial, case: TrainingCa
 @given_half(case=group_cases().map(lambda case: replace(case, steps=2)))
 def test_backward_gathers_within_the_smaller_groups(trial: Trial, case: TrainingCase) -> None:
     """With reshard_after_forward=k, backward gathers each group of parameters once, among k neighbours."""
-    size, count = int(case.reshard_after_forward or 0), len(wire.units(case))
+    size, count = int(case.reshard_after_forward or 0), len(wire.group_sizes(case))
     for number, trace in enumerate(trial.run(play, case)):
         [_, backward] = [seen for seen, act in zip(trace, case.actions, strict=True) if act == "backward"]
         neighbours = list(range(number // size * size, number // size * size + size))
@@ -222,7 +222,7 @@ def test_work_of_the_users_gathers_is_waited_for(trial: Trial, case: TrainingCas
 def test_reductions_may_have_a_group_of_their_own(trial: Trial, case: TrainingCase) -> None:
     """set_separate_reduce_scatter_group gives all reductions one group of the same ranks, kept until it is undone."""
     for number, found in enumerate(trial.run(own_collectives.groups_of_reductions, case)):
-        count = len(wire.units(case))
+        count = len(wire.group_sizes(case))
         fact: dict[str, Any] = {"gathers": [0], "reductions": [], "ranks": [wire.sharers(case, number)] * count}
         trial.agree(f"rank {number}", found, [{**fact, "reductions": [group] * count} for group in (0, 1, 1, 0)])
 

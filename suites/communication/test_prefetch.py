@@ -136,7 +136,7 @@ def test_groups_may_be_gathered_by_hand_between_other_collectives(trial: Trial, 
     agrees(trial, [got["trace"] for got in found], expected(case))
     for number, got in enumerate(found):
         trial.agree(f"rank {number}, other sums", got["sums"], [total] * (len(case.sharded) + 1))
-        gathers = wire.tallied(wire.gathers(case, number, wire.units(case)))
+        gathers = wire.tallied(wire.gathers(case, number, wire.group_sizes(case)))
         trial.agree(f"rank {number}, gathers", wire.counted(got["gathers"]), gathers)
 
 

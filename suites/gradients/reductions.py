@@ -21,7 +21,7 @@ from torch import Tensor
 
 from harness.vendor.bounds import averages
 from harness.worlds.rank import Rank
-from suites.communication.played import RecordedStack, each_unit
+from suites.communication.played import RecordedStack, each_group
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import PrecisionCase
@@ -35,8 +35,8 @@ FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def dividing(factors: Mapping[str, float], sums: bool = True) -> tuple[str, ...]:
-    """A pass after all is set: what the sums of each of these units are divided by."""
-    set_in = ((factor, "" if unit == "root" else f" in {unit}") for unit, factor in factors.items())
+    """A pass after all is set: what the sums of each of these groups are divided by."""
+    set_in = ((factor, "" if group == "root" else f" in {group}") for group, factor in factors.items())
     return (*[SUMS] * sums, *(f"set gradient_divide_factor {factor}{where}" for factor, where in set_in), *PASS)
 
 
@@ -48,7 +48,7 @@ def factor_cases(draw: st.DrawFn, /, low: bool = False, **fixed: Any) -> Any:
         case = draw(precision_cases(steps=1, pairs=[("bfloat16", "float32")], **fixed))
     else:
         case = draw(training_cases(exact=True, steps=1, **fixed))
-    factors = draw(st.dictionaries(st.sampled_from(each_unit(case)), st.sampled_from(FACTORS), min_size=1))
+    factors = draw(st.dictionaries(st.sampled_from(each_group(case)), st.sampled_from(FACTORS), min_size=1))
     return replace(case, acts=dividing(factors, sums))
 
 
@@ -63,7 +63,7 @@ def replicated_factor_cases(draw: st.DrawFn, /, shards: int, **fixed: Any) -> An
 
 def by_own_size(case: TrainingCase) -> TrainingCase:
     """The case with the number of ranks that hold a replica together as the factor of every module."""
-    return replace(case, acts=dividing(dict.fromkeys(each_unit(case), float(case.shards)), sums=False))
+    return replace(case, acts=dividing(dict.fromkeys(each_group(case), float(case.shards)), sums=False))
 
 
 def put_off(case: TrainingCase) -> TrainingCase:

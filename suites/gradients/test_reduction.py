@@ -237,7 +237,7 @@ def hooks_change_gradients(trial: Trial, case: TrainingCase, in_stream: bool = F
     """Compare gradients with twice the absolute mean, and what hooks were given with the parts of the groups."""
     want = expected(case)
     dtype = str(case.policy.get("reduce_dtype", case.torch_dtype)).removeprefix("torch.")
-    seen = sorted(f"{dtype}[{unit.trained}]" for unit in wire.units(case))
+    seen = sorted(f"{dtype}[{group.trained}]" for group in wire.group_sizes(case))
     for number, got in enumerate(trial.run(reductions.play_with_hooks, case, in_stream)):
         means = want.on_rank(-1, number)["gradients"]
         trial.agree(f"rank {number}", got["gradients"], {name: 2 * mean.abs() for name, mean in means.items()})

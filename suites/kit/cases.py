@@ -154,7 +154,7 @@ class NetCase(CaseOnMesh):
         """The names of the net's parameters."""
         return [name for name, _ in self.build().named_parameters()]
 
-    def unit_of(self, name: str) -> str:
+    def group_of(self, name: str) -> str:
         """The block that a parameter is communicated with, if it is sharded by itself, or "root"."""
         block = name.partition(".")[0]
         return block if int(block) in self.sharded else "root"

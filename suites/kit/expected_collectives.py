@@ -28,8 +28,8 @@ ROOT = "root"
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Parameters that are communicated together: of a block, or what is left to the root."""
+class GroupSizes:
+    """How large a group of parameters is: a block's, or what is left to the root."""
 
     name: str
     #: How many numbers one rank holds of them, padded so that all ranks hold as many; and of those that are trained.
@@ -37,17 +37,17 @@ class Unit:
     trained: int
 
     @classmethod
-    def of(cls, name: str, sizes: Sequence[tuple[int, bool]]) -> Unit:
-        """That of parameters of so many numbers each, which are trained or not."""
+    def of(cls, name: str, sizes: Sequence[tuple[int, bool]]) -> GroupSizes:
+        """Those of parameters of so many numbers each, which are trained or not."""
         return cls(name, sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains))
 
 
-def units(case: NetCase) -> list[Unit]:
-    """The root's unit, if it has parameters, then those of the sharded blocks in the order in which they run."""
-    found: dict[str, list[tuple[int, bool]]] = {unit: [] for unit in (ROOT, *map(str, case.sharded))}
+def group_sizes(case: NetCase) -> list[GroupSizes]:
+    """Those of the root, if it has parameters, then of the sharded blocks in the order in which they run."""
+    found: dict[str, list[tuple[int, bool]]] = {group: [] for group in (ROOT, *map(str, case.sharded))}
     for name, parameter in case.build().named_parameters():
-        found[case.unit_of(name)].append((padded(tuple(parameter.shape), case.shards), parameter.requires_grad))
-    return [Unit.of(label, sizes) for label, sizes in found.items() if sizes]
+        found[case.group_of(name)].append((padded(tuple(parameter.shape), case.shards), parameter.requires_grad))
+    return [GroupSizes.of(label, sizes) for label, sizes in found.items() if sizes]
 
 
 def padded(shape: tuple[int, ...], shards: int) -> int:
@@ -119,15 +119,15 @@ def by_op(entry: dict[str, Any]) -> str:
 # What is expected.
 
 
-def gathers(case: NetCase, rank: int, which: Iterable[Unit], itemsize: int | None = None) -> list[str]:
-    """One gather of each unit."""
+def gathers(case: NetCase, rank: int, which: Iterable[GroupSizes], itemsize: int | None = None) -> list[str]:
+    """One gather of each group."""
     ranks, size = sharers(case, rank), itemsize or case.torch_dtype.itemsize
-    return [words("all_gather", unit.numel * size, "bytes", ranks) for unit in which] if len(ranks) > 1 else []
+    return [words("all_gather", group.numel * size, "bytes", ranks) for group in which] if len(ranks) > 1 else []
 
 
-def reductions(case: NetCase, rank: int, which: Iterable[Unit], dtype: str, across: bool) -> list[str]:
-    """One reduction of each unit that has something trained: among sharers, then, if ``across``, among replicas."""
+def reductions(case: NetCase, rank: int, which: Iterable[GroupSizes], dtype: str, across: bool) -> list[str]:
+    """One reduction of each group that has something trained: among sharers, then, if ``across``, among replicas."""
     inner, outer = sharers(case, rank), replicas(case, rank)
-    trained = [unit.trained for unit in which if unit.trained]
+    trained = [group.trained for group in which if group.trained]
     within = [words("reduce_scatter", numel, dtype, inner) for numel in trained] if len(inner) > 1 else []
     return within + [words("all_reduce", numel, dtype, outer) for numel in trained if len(outer) > 1 and across]

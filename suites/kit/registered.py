@@ -207,7 +207,7 @@ def forms_of(case: TrainingCase, number: int, root: Reshard, children: Reshard) 
     True is the sharded form, False the full one, and an int the part that is shared by so many ranks.
     """
     named = case.build().named_parameters()
-    return {name: form(p, number, case, root if case.unit_of(name) == "root" else children) for name, p in named}
+    return {name: form(p, number, case, root if case.group_of(name) == "root" else children) for name, p in named}
 
 
 def form(full: Tensor, number: int, case: TrainingCase, resharded: Reshard) -> dict[str, Any]:

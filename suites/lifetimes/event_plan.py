@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from suites.generated.net_cases import GeneratedCase, Group, group_of
-from suites.kit.expected_collectives import ROOT, Unit, as_meant, padded, tells_nothing
+from suites.kit.expected_collectives import ROOT, GroupSizes, as_meant, padded, tells_nothing
 from suites.kit.nets import skeleton
 from suites.lifetimes.event_machine import Event, Life, Plan
 
@@ -27,12 +27,12 @@ def label(group: Group) -> str:
 
 
 @lru_cache(maxsize=256)
-def sizes(case: GeneratedCase) -> dict[str, Unit]:
+def sizes(case: GeneratedCase) -> dict[str, GroupSizes]:
     """How many numbers a rank holds of each group, in the order in which they were made."""
     found: dict[str, list[tuple[int, bool]]] = {label(group): [] for group in case.groups}
     for name, p in skeleton(case.net).named_parameters():
         found[label(group_of(case, name))].append((padded(tuple(p.shape), case.shards), p.requires_grad))
-    return {called: Unit.of(called, each) for called, each in found.items()}
+    return {called: GroupSizes.of(called, each) for called, each in found.items()}
 
 
 def smaller(case: GeneratedCase, group: Group) -> int:

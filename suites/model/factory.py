@@ -84,7 +84,7 @@ class Model:
         names = blocks(self.net) if self.wrap is None else tuple(self.wrap)
         return tuple(sorted(dict.fromkeys(names), key=lambda name: -name.count(".")))
 
-    def unit_of(self, name: str) -> str:
+    def group_of(self, name: str) -> str:
         """The innermost wrapped module around a parameter, or ``root``."""
         return max((each for each in self.wrapped if name.startswith(f"{each}.")), key=len, default="root")
 
@@ -222,7 +222,7 @@ def _check_wrapping(model: Model) -> None:
     places: dict[Tensor, str] = {}
     for name, parameter in model.net.named_parameters(remove_duplicate=False):
         first = places.setdefault(parameter, name)
-        if model.unit_of(first) != model.unit_of(name):
+        if model.group_of(first) != model.group_of(name):
             raise ValueError(f"{first} and {name} are one parameter, but are wrapped apart; wrap a module around both")
 
 

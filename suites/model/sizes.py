@@ -16,11 +16,11 @@ from suites.oracle.expected import expected
 
 
 def parts(case: ModelCase) -> dict[str, int]:
-    """The bytes of one rank's part of each unit that is communicated together, padded as that of all ranks."""
+    """The bytes of one rank's part of each group that is communicated together, padded as that of all ranks."""
     found: dict[str, int] = {}
     for name, parameter in case.known.net.named_parameters():
-        unit = case.known.unit_of(name)
-        found[unit] = found.get(unit, 0) + _part(case, parameter)
+        group = case.known.group_of(name)
+        found[group] = found.get(group, 0) + _part(case, parameter)
     return found
 
 
@@ -29,12 +29,12 @@ def _part(case: ModelCase, parameter: nn.Parameter) -> int:
 
 
 def may_hold(case: ModelCase, activations: int) -> dict[str, int]:
-    """The most bytes at each moment of ``programs.held``: a rank's part, and half a unit for what is small.
+    """The most bytes at each moment of ``programs.held``: a rank's part, and half a group for what is small.
 
     After forward there are activations besides, after backward gradients.
     """
-    units = parts(case)
-    rest, room = sum(units.values()), max(units.values()) * case.world_size // 2
+    groups = parts(case)
+    rest, room = sum(groups.values()), max(groups.values()) * case.world_size // 2
     after = {"after forward": rest + activations, "after backward": 2 * rest, "after step": 2 * rest}
     return {name: bytes + room for name, bytes in {"registered": rest, **after, "after drop": rest}.items()}
 

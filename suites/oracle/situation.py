@@ -81,8 +81,8 @@ class Situation(Case):
         """The same where gradients are sums over ranks; of what nothing spreads, a rank has its own alone."""
         return 1.0
 
-    def unit_of(self, name: str) -> str:
-        """The sharded module that a parameter is communicated with, or "root"; asked only where units are named."""
+    def group_of(self, name: str) -> str:
+        """The sharded module that a parameter is communicated with, or "root"; asked only where groups are named."""
         raise NotImplementedError
 
     def is_flat(self, name: str) -> bool:

@@ -162,7 +162,7 @@ class Unsharded(Trained):
         self.is_under_way = False
 
     def defer(self, what: str) -> None:
-        """Gradients stay each rank's own, all or those ``in`` one unit, or are not waited for."""
+        """Gradients stay each rank's own, all or those ``in`` one group, or are not waited for."""
         self.is_under_way |= what == "last"
         self.waiting |= self.those(what)
 
@@ -175,20 +175,20 @@ class Unsharded(Trained):
         """The parameters whose gradients a setting keeps; before the last backward they are reduced all the same."""
         if what == "last":
             return set()
-        setting, _, unit = what.partition(" in ")
-        return {name for name in self.inside(unit) if setting != "all_reduce" or not self.case.is_flat(name)}
+        setting, _, group = what.partition(" in ")
+        return {name for name in self.inside(group) if setting != "all_reduce" or not self.case.is_flat(name)}
 
-    def inside(self, unit: str) -> list[str]:
-        """The parameters of one unit, or all."""
-        return [name for name in self.named if not unit or self.case.unit_of(name) == unit]
+    def inside(self, group: str) -> list[str]:
+        """The parameters of one group, or all."""
+        return [name for name in self.named if not group or self.case.group_of(name) == group]
 
     def set(self, what: str) -> None:
-        """What gradients are divided by, of one unit, the root's, or ``in each``; zeros for what is not used."""
+        """What gradients are divided by, of one group, the root's, or ``in each``; zeros for what is not used."""
         super().set(what)
-        setting, _, unit = what.partition(" in ")
+        setting, _, group = what.partition(" in ")
         name, value = setting.split()
         if name == "gradient_divide_factor":
-            self.divisors |= dict.fromkeys(self.inside("" if unit == "each" else unit or "root"), float(value))
+            self.divisors |= dict.fromkeys(self.inside("" if group == "each" else group or "root"), float(value))
         elif name == "reduce_scatter_unused_params":
             self.zeros = value == "True"
 

@@ -119,7 +119,7 @@ def accumulation(case: AccumulationCase, switch: str = "") -> Filling:
 def gradients_at_once(case: AccumulationCase) -> list[int]:
     """For each parameter 1 if it is reduced with every micro-batch, and so has a gradient after the first, else 0."""
     quiet = "".join(setting.partition(" in ")[2] for setting in case.switched())
-    return [int(quiet not in ("", case.unit_of(name))) for name, _ in case.build().named_parameters()]
+    return [int(quiet not in ("", case.group_of(name))) for name, _ in case.build().named_parameters()]
 
 
 # Where parameters and entries of state dicts lie.

@@ -187,7 +187,7 @@ def test_layers_find_full_parameters_when_they_run(trial: Trial, case: TrainingC
 def test_resharding_frees_the_memory_of_full_parameters(trial: Trial, case: TrainingCase) -> None:
     """After a forward that reshards and records no gradients, full parameters of one group at most are in memory."""
     for number, kept in enumerate(trial.run(registered.bytes_kept, case)):
-        groups = sorted({case.unit_of(name) for name, size in kept.items() if size})
+        groups = sorted({case.group_of(name) for name, size in kept.items() if size})
         trial.holds(len(groups) < 2, f"rank {number}: expected one group in memory at most, but {groups} are")
 
 
@@ -197,7 +197,7 @@ def test_kept_storage_stays_where_it_is_until_it_is_freed(trial: Trial, case: Tr
     """With set_keep_unsharded_storage parameters are at the same addresses in every pass; without, freed as before."""
     freed = dict.fromkeys(case.parameter_names, 0)
     for where in ("", "root"):
-        is_kept = {name: not where or case.unit_of(name) == "root" for name in freed}
+        is_kept = {name: not where or case.group_of(name) == "root" for name in freed}
         kept = {name: {"held": is_it, "stays": is_it} for name, is_it in is_kept.items()}
         finds(trial, registered.addresses_kept, case, {"kept": kept, "bytes once freed": freed}, where)
 
