@@ -21,7 +21,7 @@ from suites.kit.hsdp import hsdp_meshes
 from suites.kit.precision import SCALE, PrecisionCase
 from suites.kit.programs import ShardedStack, sharded
 from suites.kit.strategies import drawn, training_cases
-from suites.oracle.situation import APART, LATER, PASS, SUMS
+from suites.oracle.situation import LATER, MANUAL, PASS, SUMS
 from suites.passes.autograd_routes import HEADS
 from suites.passes.passes import Blocks
 from suites.training.offloading import Offloaded
@@ -50,7 +50,7 @@ class AccumulationCase(TrainingCase):
     def actions(self) -> tuple[str, ...]:
         """Micro-batches, then a step. Before the first one there is nothing to finalize."""
         ends = ["zero" if self.is_kept(step) else "drop" for step in range(self.steps)]
-        first = (APART, *self.finalizing) if self.quiet == "finalized" else ()
+        first = (MANUAL, *self.finalizing) if self.quiet == "finalized" else ()
         return (*first, *(action for end in ends for action in (*self.passes(), "step", end)))
 
     @property
@@ -148,17 +148,17 @@ TAKEN_BEFORE = (
 # What ends a backward, where that is an act of its own.
 
 #: What a backward has left whole is freed by what ends it, before a step.
-KEPT_TILL_FINALIZED = (APART, "keep backward", *PASS, "free backward", "finalize", "step", "drop", *PASS, "finalize")
+KEPT_TILL_FINALIZED = (MANUAL, "keep backward", *PASS, "free backward", "finalize", "step", "drop", *PASS, "finalize")
 #: What is refused, and what an error names.
 NOT_FINALIZED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "not asked for": ((*PASS, "finalize"), ("set_manual_backward_finalization", "manual")),
-    "below the root": (("look", f"{APART} in 0"), ("root",)),
-    "changed too early": ((APART, *PASS, APART.replace("True", "False")), ("change", "changed", "changes")),
-    "twice at once": ((APART, *PASS, "finalize later", "finalize"), ("wait", "waited")),
+    "below the root": (("look", f"{MANUAL} in 0"), ("root",)),
+    "changed too early": ((MANUAL, *PASS, MANUAL.replace("True", "False")), ("change", "changed", "changes")),
+    "twice at once": ((MANUAL, *PASS, "finalize later", "finalize"), ("wait", "waited")),
 }
 #: The same where more is needed: a reset, and replicas.
-NOTHING_LEFT = (APART, *PASS, "finalize later", "reset", "wait")
-PARTIAL = (APART, "defer all_reduce", *PASS, "finalize")
+NOTHING_LEFT = (MANUAL, *PASS, "finalize later", "reset", "wait")
+PARTIAL = (MANUAL, "defer all_reduce", *PASS, "finalize")
 
 
 # What is done with gradients before the last backward.

@@ -190,7 +190,7 @@ class Sharded(Told):
         losses = [forward[0][which == "second"] for forward in taken(self.pending, which)]
         total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         total.backward(retain_graph=which == "first")
-        self.is_under_way |= self.is_ended_apart
+        self.is_under_way |= self.finalizes_manually
 
     def finalize(self, when: str) -> None:
         """End what backwards have begun, at once or ``later``, by a handle to ``wait`` for."""

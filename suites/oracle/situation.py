@@ -26,9 +26,9 @@ STEP = (*PASS, "step", "drop")
 SUMS = "set force_sum_reduction_for_comms True in each"
 #: Gives gradients of zero to what trains and is not used.
 UNUSED_TOO = "set reduce_scatter_unused_params True"
-#: Has ``finalize`` end what backwards begin; has them end by themselves again; and the former, waited for later.
-APART = "set manual_backward_finalization True"
-NOT_APART = "set manual_backward_finalization False"
+#: Backwards are finalized by ``finalize``; without it, as at first; and the former, waited for later.
+MANUAL = "set manual_backward_finalization True"
+AUTOMATIC = "set manual_backward_finalization False"
 LATER = ("finalize later", "wait")
 #: What is not looked at while reductions may be under way: backwards are said not to be the last, or are not finalized.
 UNDER_WAY = ("gradients", "facts")

@@ -66,7 +66,7 @@ class Trained:
     resume: Callable[[str], None]
     #: Whether gradients may be under way after a backward; whether they are after each, until it is finalized.
     is_under_way = False
-    is_ended_apart = False
+    finalizes_manually = False
 
     def nets(self) -> list[Any]:
         """All nets that are trained: one, or one for each rank besides."""
@@ -107,7 +107,7 @@ class Trained:
         """Note whether backwards are finalized apart; what else is set concerns one side alone."""
         name, value = what.split()[:2]
         if name == "manual_backward_finalization":
-            self.is_ended_apart = value == "True"
+            self.finalizes_manually = value == "True"
 
     def freeze(self, place: str) -> None:
         """A parameter, or what is in a module, trains no more."""

@@ -147,7 +147,7 @@ class Unsharded(Trained):
             for losses in forward:
                 losses[which == "second"].backward(retain_graph=which == "first")
         self.reduce()
-        self.is_under_way |= self.is_ended_apart
+        self.is_under_way |= self.finalizes_manually
         if self.case.steps_in_backward:
             self.step("")
             self.drop("")

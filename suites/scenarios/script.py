@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from harness.vendor import Feature
 from harness.vendor.bounds import claims
-from suites.oracle.situation import APART, LATER, PASS, SUMS, UNUSED_TOO
+from suites.oracle.situation import LATER, MANUAL, PASS, SUMS, UNUSED_TOO
 from suites.scenarios.bodies import plan
 
 ITERATIONS = 3
@@ -81,7 +81,7 @@ def _settings(values: Mapping[str, str]) -> Iterator[str]:
             yield f"ahead backward {other} {one}"
         if values["prefetch"] == "finished":
             yield f"ahead backward {one} {other}"
-    yield from (APART,) if values["gradients"] == "finalized" else ()
+    yield from (MANUAL,) if values["gradients"] == "finalized" else ()
     yield from SETTINGS.get(values["reduction"], ())
     if values["reduction"] == "factor" and values["dtype"] != "float64" and Feature.FORCE_SUM in claims():
         yield SUMS  # for backends without PREMUL_SUM

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from suites.oracle.situation import APART, NOT_APART
+from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.scripts.state import MOST_EXACT_STEPS, MOST_PENDING, ScriptState
 
 
@@ -57,9 +57,9 @@ ACTS: dict[str, Rule] = {
     "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
     # It must come to all that is under way, and passes by what does not train.
     "backward": Rule(lambda p, _: p.pending > 0 and all(map(p.trains, p.coming)), ("wait", "forward", "reshard")),
-    "accumulate": Rule(lambda p, _: not p.stale and not p.is_ended_apart, ("reshard", NOT_APART)),
-    "set": Rule(lambda p, what: p.is_settled and what.endswith("True") != p.is_ended_apart, TO_SETTLE),
-    "finalize": Rule(lambda p, _: p.awaits_end, (APART, "forward", "backward oldest")),
+    "accumulate": Rule(lambda p, _: not p.stale and not p.finalizes_manually, ("reshard", AUTOMATIC)),
+    "set": Rule(lambda p, what: p.is_settled and what.endswith("True") != p.finalizes_manually, TO_SETTLE),
+    "finalize": Rule(lambda p, _: p.awaits_end, (MANUAL, "forward", "backward oldest")),
     "step": Rule(
         lambda p, _: p.gradients and p.is_settled and not (p.case.exact and p.steps == MOST_EXACT_STEPS), TO_GRADIENTS
     ),
@@ -82,7 +82,9 @@ ACTS: dict[str, Rule] = {
     "save": Rule(lambda p, _: not p.coming and (not p.saved or p.moved or not p.is_at_rest), TO_SETTLE),
     "load": Rule(lambda p, _: p.saved and p.moved and p.is_settled, TO_CHANGES),
     "recall": Rule(lambda p, _: p.saved and p.moved, TO_CHANGES),
-    "restart": Rule(lambda p, _: p.saved and p.is_settled and not p.is_ended_apart, (*TO_SETTLE, "save", NOT_APART)),
+    "restart": Rule(
+        lambda p, _: p.saved and p.is_settled and not p.finalizes_manually, (*TO_SETTLE, "save", AUTOMATIC)
+    ),
     "negate": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
     "assign": REPLACING,
     "swap": REPLACING,

@@ -47,7 +47,7 @@ class ScriptState:
         self.training = {name for name, p in skeleton(self.case.net).named_parameters() if p.requires_grad}
         self.pending = 0  # forwards that wait for their backward
         self.gradients = False
-        self.is_ended_apart = False  # backwards are not complete before they are finalized
+        self.finalizes_manually = False  # backwards are not complete before they are finalized
         self.awaits_end = False  # some were not finalized yet
         self.unreduced = False  # gradients that are not in the parameters' yet
         self.coming: set[str] = set()  # gathers under way
@@ -121,7 +121,7 @@ class ScriptState:
         self.pending = 0 if which == "all" else self.pending - 1
         self.leave_backward()
         self.gradients, self.unreduced = True, False
-        if self.is_ended_apart:
+        if self.finalizes_manually:
             self.awaits_end = True
             self.forms = dict.fromkeys(self.forms, "unknown")
 
@@ -133,7 +133,7 @@ class ScriptState:
 
     def set(self, what: str) -> None:
         """From now on backwards are finalized apart, or end by themselves."""
-        self.is_ended_apart = what.endswith("True")
+        self.finalizes_manually = what.endswith("True")
 
     def accumulate(self, _: str) -> None:
         """A forward and a backward whose gradients are not reduced, or among shards only."""

@@ -23,7 +23,7 @@ from suites.generated.net_strategies import generated_cases, leaves, nets_with
 from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block, Net
 from suites.kit.strategies import world_sizes
-from suites.oracle.situation import APART, NOT_APART
+from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.scripts.acts import Play
 from suites.scripts.cases import ScriptCase, owners
 
@@ -42,7 +42,7 @@ REPLACING = ("assign module#0", "swap module#0", "assign module#1", "swap module
 FAILING = ("fail module#0", "fail module#1")
 ACCUMULATING = ("accumulate",)
 IN_SHARDS = ("accumulate shards",)
-FINALIZING = ("finalize", "finalize", APART, NOT_APART)
+FINALIZING = ("finalize", "finalize", MANUAL, AUTOMATIC)
 #: How many wishes a script comes of, and how many acts at most.
 WISHES, ACTS = 8, 10
 #: Which acts of a script count: most. Shrinking tries to do without each.

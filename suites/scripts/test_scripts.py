@@ -18,7 +18,7 @@ from suites.generated.net_cases import Group
 from suites.generated.net_strategies import checkpointed_cases
 from suites.kit.strategies import given
 from suites.oracle.judging import follows
-from suites.oracle.situation import APART, NOT_APART
+from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
@@ -144,8 +144,8 @@ def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: 
 
 
 @requirement("scripts/finalized", SHARDED, Feature.MANUAL_FINALIZATION, ranks=2)
-@example(case=plain(APART, *GO, *GO, "finalize", "step", *GO, "finalize", NOT_APART, *GO))
-@example(case=plain(APART, "keep forward", *FORWARDS[1:], "backward newest", "finalize", "backward all", "finalize"))
+@example(case=plain(MANUAL, *GO, *GO, "finalize", "step", *GO, "finalize", AUTOMATIC, *GO))
+@example(case=plain(MANUAL, "keep forward", *FORWARDS[1:], "backward newest", "finalize", "backward all", "finalize"))
 @given(case=exact_scripts(TRAINING, LOOKING, KEEPING, FINALIZING * 4))
 def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) -> None:
     """Backwards that are finalized apart, several at once or not, with other passes between, train as unsharded."""

@@ -13,7 +13,7 @@ from harness.data.comparison import difference
 from suites.generated.net_cases import Group
 from suites.kit.nets import Block
 from suites.oracle.expected import Expected, tensors_of
-from suites.oracle.situation import APART, NOT_APART
+from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.oracle.unsharded import State, played
 from suites.scripts import strategies as draws
 from suites.scripts.acts import ACTS, Play
@@ -70,7 +70,7 @@ def test_whatever_is_left_out_of_scripts_they_are_legal(wished: list[str], count
         ("begin", ("begin",)),
         ("restart sharded", ("save", "restart sharded")),
         ("accumulate", ("accumulate",)),
-        ("finalize", (APART, "forward", "backward oldest", "finalize")),
+        ("finalize", (MANUAL, "forward", "backward oldest", "finalize")),
     ],
 )
 def test_a_script_that_fails_shrinks_to_what_leads_to_the_failure(act: str, shortest: tuple[str, ...]) -> None:
@@ -115,12 +115,12 @@ def test_a_fault_between_two_acts_shrinks_to_these_two() -> None:
         ("save", "recall full"),
         ("clip 0.125",),
         ("finalize",),
-        (NOT_APART,),
-        ("forward", APART),
-        (APART, "accumulate"),
-        (APART, "forward", "backward oldest", "step"),
-        (APART, "forward", "backward oldest", "reshard"),
-        (APART, "save", "restart full"),
+        (AUTOMATIC,),
+        ("forward", MANUAL),
+        (MANUAL, "accumulate"),
+        (MANUAL, "forward", "backward oldest", "step"),
+        (MANUAL, "forward", "backward oldest", "reshard"),
+        (MANUAL, "save", "restart full"),
     ],
 )
 def test_what_is_not_legal_is_not_played(done: tuple[str, ...]) -> None:
