@@ -19,7 +19,7 @@ from harness.pytest_plugin.options import is_worker, option, subject_of
 from harness.pytest_plugin.places import named_paths
 from harness.pytest_plugin.recording import RECORDER, send_usage_error
 from harness.records.provenance import Provenance, file_digest, plan_digest, suites_folder
-from harness.requirements.finder import left_out
+from harness.requirements.finder import left_out, suite_tests
 from harness.requirements.marker import OWN_MODEL, kind_of, requirement_of
 from harness.requirements.selection import failed_results, named_requirements
 from harness.vendor.api import Backend
@@ -96,7 +96,10 @@ def _waiver_files(config: pytest.Config, items: Sequence[pytest.Item]) -> list[P
 
 
 def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[str, str]]) -> list[str]:
-    """A problem for each waiver of the subject that matches no test, unless the user picked single tests."""
+    """A problem for each waiver of the subject that matches no test, unless the user picked single tests.
+
+    A chapter may be in several files: what another file of the suites has is matched.
+    """
     if any("::" in arg for arg in config.args):
         return []
     left_out = bool(config.option.ignore or config.option.ignore_glob)
@@ -105,7 +108,13 @@ def _unmatched(config: pytest.Config, subject: LoadedSubject, tests: list[tuple[
     )
     names = dict.fromkeys((subject.implementation.name, subject.backend.name))
     found = [waiver for name in names for waiver in unmatched(subject.waivers, name, tests, whole)]
-    return [f"waiver for {waiver.name!r} matches no requirement" for waiver in found]
+    folder = suites_folder() if found else None
+    others = suite_tests(folder) if folder is not None else ()
+    return [
+        f"waiver for {waiver.name!r} matches no requirement"
+        for waiver in found
+        if not any(waiver.names(test.requirement, test.nodeid) for test in others)
+    ]
 
 
 def _levels(config: pytest.Config) -> Sequence[str]:
