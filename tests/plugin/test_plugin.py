@@ -60,7 +60,7 @@ def one(run: Run, name: str, world: str) -> Record:
     "places", [["suites/state"], ["suites/gradients/test_accumulation.py"], ["suites", "--ignore=suites/collectives"]]
 )
 def test_waivers_of_what_is_elsewhere_are_not_missed(places: list[str]) -> None:
-    """Where a folder or file is named, or one is left out, a waiver of what another file has is no problem of the run."""
+    """Where a folder or file is named, or one is left out, a waiver of what another has is no problem of the run."""
     ended = pytest_run(
         *places, "--world", "threads", "-k", "no_such_test", "--implementation", "torch", "--backend", "gloo"
     )
