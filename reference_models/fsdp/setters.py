@@ -77,8 +77,7 @@ class OptionSetters(nn.Module):
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Whether a device waits at the end of backward for gradients, and modules need not be come to again."""
-        state = own_state(self)
-        root = next(iter(state.tree.states), state)  # before lazy init each is its own root
+        root = _root_of(self)
         root.set_options(replace(root.options, is_last_backward=is_last_backward))
 
     def set_manual_backward_finalization(self, enabled: bool) -> None:
@@ -167,8 +166,13 @@ class OptionSetters(nn.Module):
 
     def set_post_optim_event(self, event: Any) -> None:
         """Begin the next forward's gathers after ``event`` instead of after all work submitted so far; used once."""
-        state = own_state(self)
-        state.set_options(replace(state.options, post_optim_event=event))
+        root = _root_of(self)
+        root.set_options(replace(root.options, post_optim_event=event))
+
+
+def _root_of(module: Any) -> ModuleState:
+    state = own_state(module)
+    return next(iter(state.tree.states), state)  # before lazy init each is its own root
 
 
 def _in_stream(hook: Callable[[Tensor], None], stream: Any) -> Callable[[Tensor], None]:

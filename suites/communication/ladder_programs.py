@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,16 +71,28 @@ class Ladder(ShardedStack):
         return {"words": heard(self.case, self.entries)}
 
 
+def in_flight(rank: Rank, case: LadderCase) -> dict[str, list[str]]:
+    """The last of three backwards through three forwards, of which the others were said not to be the last."""
+    asks_for(Feature.ONE_MESSAGE)
+    asks_for(Feature.ROW_LAYOUT)
+    stack = Ladder(rank, case, recomputed=False, hooked=False)
+    newest = "backward newest"
+    stack.do_all((*PASS, "drop", *["forward"] * 3, "defer last", newest, newest, "resume last"))
+    return {"backward": stack.do(newest, ())["words"]}
+
+
 def in_order(
     rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False, hooked: bool = False
 ) -> dict[str, list[str]]:
-    """The second forward and backward in words; ``ahead`` says which of them lists are for."""
+    """The second forward and backward in words; ``ahead`` says which of them lists are for; longer ones are before."""
     asks_for(Feature.ONE_MESSAGE)
     asks_for(Feature.ROW_LAYOUT)  # groups are known by their numbers
     stack = Ladder(rank, case, recomputed=recomputed, hooked=hooked)
     for place, others in case.ahead if ahead else ():
-        names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *others)]
-        stack.ahead(" ".join([ahead, *names]))
+        rest = [each for each in range(len(case.groups)) if each not in (place, *others)]
+        for listed in ((*others, *rest), others):
+            names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *listed)]
+            stack.ahead(" ".join([ahead, *names]))
     stack.do_all((*PASS, "drop"))
     return {action: stack.do(action, ())["words"] for action in PASS}
 
@@ -91,12 +104,14 @@ def comes_in_order(
     pairs: Iterable[tuple[int, int]],
     verb: str,
     order: list[str] | None = None,
+    program: Callable[..., dict[str, list[str]]] | None = None,
 ) -> None:
     """Require of each pair that the first has been gathered before what ``verb`` says of the second; and an order.
 
     Where an order of gathers is required, lists are for the pass that it is of.
     """
-    for number, got in enumerate(trial.run(in_order, case, where if order else "")):
+    program = program or partial(in_order, ahead=where if order else "")
+    for number, got in enumerate(trial.run(program, case)):
         words = got[where]
         if order is not None:
             trial.agree(f"rank {number}", only(words, "gather"), order)

@@ -55,6 +55,15 @@ def test_backward_gathers_a_group_before_it_reduces_the_next(trial: Trial, case:
     comes_in_order(trial, case, "backward", steps.pairs_ahead(case, default=True), "reduce")
 
 
+@requirement("prefetch/backward-in-flight", SHARDED, Feature.ACCUMULATION, level="should", ranks=2)
+@example(case=LadderCase(2))
+@given_half(case=ladders(reshard_after_forward=True))
+def test_each_of_several_backwards_gathers_ahead(trial: Trial, case: LadderCase) -> None:
+    """With set_is_last_backward(False) set once, the last of three backwards gathers ahead as the first does."""
+    pairs = steps.pairs_ahead(case, default=True)
+    comes_in_order(trial, case, "backward", pairs, "reduce", program=programs.in_flight)
+
+
 @requirement("prefetch/backward-nested", SHARDED, level="should", ranks=2)
 @example(case=LadderCase(2, nested=True))
 @example(case=LadderCase(2, Rungs(tail=True), nested=True))

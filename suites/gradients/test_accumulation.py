@@ -276,6 +276,13 @@ def test_all_reduces_wait_in_the_modules_below_unless_told_not_to(trial: Trial) 
     follows(trial, play, expected(case))
 
 
+@requirement("accumulation/no-replicas", *ADDING, ranks=2)
+@given(case=training_cases(exact=True, dtype="float64", acts=("defer all_reduce", *PASS)))
+def test_what_has_no_replicas_waits_for_no_all_reduce(trial: Trial, case: TrainingCase) -> None:
+    """After set_requires_all_reduce(False) gradients that no replicas share are reduced with every backward."""
+    follows(trial, play, expected(case))
+
+
 def reaching(setting: str) -> tuple[str, ...]:
     """Passes while a setting is off in the root alone, then everywhere; on again in the root alone, then everywhere."""
     settings = (f"defer {setting} in root", f"defer {setting}", f"resume {setting} in root", f"resume {setting}")

@@ -153,6 +153,13 @@ def test_the_mean_of_sums_in_a_wider_dtype_does_not_overflow(trial: Trial, case:
     have_the_mean(trial, case)
 
 
+@requirement("reduction/half-range-forced", *FORCED, level="should", ranks=2)
+@given(case=large_cases(acts=(SUMS, *PASS)))
+def test_the_mean_of_forced_sums_in_half_precision_does_not_overflow(trial: Trial, case: LargeCase) -> None:
+    """With forced sums, too, gradients in float16 whose sum float16 cannot hold have the mean that it can."""
+    have_the_mean(trial, case)
+
+
 @requirement("reduction/hook", *HOOK, ranks=2)
 @given(case=training_cases(exact=True, acts=PASS))
 def test_a_hook_is_given_each_reduced_part(trial: Trial, case: TrainingCase) -> None:

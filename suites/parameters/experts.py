@@ -172,6 +172,10 @@ class ShardedExperts(Resting):
     #: Whether all of an expert's parameters are given one description of their mesh, or each one of its own.
     same_object = True
 
+    def places(self) -> list[str]:
+        """Those of blocks, and the root's."""
+        return [*map(str, self.case.sharded), ""]
+
     def made(self) -> Any:
         """The net with the rank's own expert."""
         rank, case, subject = self.rank, self.case, self.rank.implementation

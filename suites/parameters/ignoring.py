@@ -106,6 +106,26 @@ class Ignoring(Resting):
         }
 
 
+class IgnoringOnce(Ignoring):
+    """The same, where only the call that a parameter would belong to is told to ignore it."""
+
+    def made(self) -> Any:
+        """The net, sharded but for what is ignored."""
+        net, case, fully_shard = self.built(), self.case, self.rank.implementation.fully_shard
+        self.before = dict(net.named_parameters())
+        for place in (*map(str, case.sharded), ""):
+            names = [name for name in case.ignored if case.group_of(name) == (place or "root")]
+            ignored = {self.before[name] for name in names}
+            module = net.get_submodule(place)
+            fully_shard(
+                module,
+                mesh=self.rank.mesh(),
+                reshard_after_forward=case.reshard_after_forward,
+                ignored_params=ignored,
+            )
+        return net
+
+
 class IgnoringOnMeta(Ignoring):
     """The same, on meta."""
 

@@ -14,7 +14,7 @@ from suites.kit.expected_collectives import tallied
 from suites.kit.strategies import examples, given
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, follows_or_refuses, sees
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, SUMS
 from suites.parameters.experts import (
     SIZES,
     DescribedApart,
@@ -100,6 +100,14 @@ def test_gradients_accumulate_on_all_meshes(trial: Trial, case: ExpertCase) -> N
     """Without synchronisation nothing is reduced over any mesh, and the next backward reduces the sum of both."""
     finds(trial, reduced_when_deferred, case, tallied([]))
     acts = ("defer gradient_sync", *PASS, "resume gradient_sync", *PASS)
+    follows(trial, ShardedExperts.play, expected(replace(case, acts=acts)))
+
+
+@requirement("parameter-mesh/divide-factor", *OWN, Feature.DIVIDE_FACTOR, Feature.FORCE_SUM, ranks=4)
+@given(case=expert_cases(steps=1, sizes=((4, 2),)))
+def test_a_factor_divides_the_sums_of_all_meshes(trial: Trial, case: ExpertCase) -> None:
+    """set_gradient_divide_factor(f) of every module divides what is reduced over each of its meshes by f."""
+    acts = (SUMS, "set gradient_divide_factor 4.0 in each", *PASS)
     follows(trial, ShardedExperts.play, expected(replace(case, acts=acts)))
 
 

@@ -27,7 +27,7 @@ from suites.kit.trees import share
 from suites.oracle import judging
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, right_or_refused, sees
-from suites.parameters.ignoring import IgnoredCase, Ignoring, IgnoringOnMeta, ignored_cases
+from suites.parameters.ignoring import IgnoredCase, Ignoring, IgnoringOnce, IgnoringOnMeta, ignored_cases
 from suites.passes import passes
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_routes import Twice
@@ -221,6 +221,14 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> N
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
     """Sharding leaves what is ignored the very parameters that they were, and shards all others."""
     stays_ignored(trial, Ignoring, case)
+
+
+@requirement("parameters/ignored-once", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, level="should", ranks=2)
+@example(case=IgnoredCase(2, TWO, (0,), "float64", True, ignored=("0.weight",)))
+@given(case=ignored_cases())
+def test_what_an_inner_call_ignores_is_ignored_by_outer_ones(trial: Trial, case: IgnoredCase) -> None:
+    """What the call on a module below is told to ignore is left alone by the call on the root, which is not told."""
+    judging.follows(trial, IgnoringOnce.play, expected(case))
 
 
 @requirement("parameters/ignored-on-meta", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, Feature.META_DEVICE)

@@ -146,6 +146,62 @@ def against_each_other(p: Pass) -> Found:
         yield {"loss": loss.detach()}
 
 
+def by_stages(p: Pass) -> Found:
+    """As stages of a pipeline: each block is given values alone, and backward goes through one block at a time."""
+    given, made = [p.inputs()], list[Tensor]()
+    for block in p.net.blocks:
+        made.append(block(given[-1]))
+        given.append(made[-1].detach().requires_grad_())
+    loss = p.loss(given[-1])
+    loss.backward()
+    while made:
+        made.pop().backward(given.pop().grad)
+    yield {"loss": loss.detach()}
+
+
+class Early(Blocks):
+    """Evaluated, it ends after the first block."""
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        return super().forward(x) if torch.is_grad_enabled() else self.blocks[0](x)
+
+
+def evaluated_early(p: Pass) -> Found:
+    """After backward, and before the step, an evaluation that does not come to all blocks."""
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    with torch.no_grad():
+        value = p.loss(p.net(p.inputs(1)))
+    yield {"loss": loss.detach(), "evaluated": value}
+
+
+def ahead_of_all(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
+    """Sharding of every block, and the first gathers all others ahead."""
+    for block in net.blocks:
+        implementation.fully_shard(block, **options)
+    implementation.fully_shard(net, **options)
+    net.blocks[0].set_modules_to_forward_prefetch(list(net.blocks)[1:])
+
+
+def unused_by_turns(p: Pass) -> Found:
+    """In every other step the first block does not run; the root alone is to have zeros for what is not used."""
+    p.tell(p.net, "set_reduce_scatter_unused_params", True, recurse=False)
+    loss = p.loss(p.net(p.inputs(), p.batch % 2))
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
+class From(Blocks):
+    """Forward begins with any block."""
+
+    def forward(self, x: Tensor, first: int = 0) -> Any:
+        """``(batch, dim)`` to the same."""
+        for block in list(self.blocks)[first:]:
+            x = block(x)
+        return x
+
+
 def from_nothing(p: Pass) -> Any:
     """Forward without arguments."""
     return p.net()
@@ -227,5 +283,8 @@ IN_EVAL_MODE = Route(run=in_eval_mode)
 ROOTS = Route(spread=roots_apart)
 ADVERSARIES = Route(against_each_other, actions=("walk first", "walk"), spread=roots_apart)
 SHARING_ROOTS = Route(spread=roots_that_share)
+SHARING_STAGES = Route(by_stages, actions=("walk first",), spread=roots_that_share)
+EVALUATED_EARLY = Route(evaluated_early, Early, ("walk first",), spread=ahead_of_all)
+UNUSED_BY_TURNS = Route(unused_by_turns, From, ("walk first",))
 OPTIMIZERS = Route(optimizer=named_optimizer, exact=False)
 LAST_DIM = Route(dim=-1)

@@ -80,10 +80,10 @@ class Pass:
         weights: Tensor = self.case.numbers(tuple(outputs.shape), 2, self.batch, self.rank, salt)
         return (outputs * weights.to(outputs)).sum()
 
-    def tell(self, module: Any, method: str, *args: Any) -> None:
+    def tell(self, module: Any, method: str, *args: Any, **options: Any) -> None:
         """Call a method that sharded modules have; an unsharded one has none."""
         if hasattr(module, method):
-            getattr(module, method)(*args)
+            getattr(module, method)(*args, **options)
 
 
 def shard_by_plan(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:

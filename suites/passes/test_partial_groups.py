@@ -122,17 +122,18 @@ def test_a_module_that_runs_alone_is_gathered_once_a_chunk(trial: Trial, reshard
             )
 
 
-def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, str]:
-    """In which dtype the list's last module in forward, and its head alone, give their outputs."""
+def output_dtypes(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """In which dtype the list's last module in forward, and its head alone, twice, give their outputs."""
     net: Any = Cut(case.net).to(rank.device)
     precision = rank.implementation.mixed_precision_policy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
     shard_in_list(rank.implementation, case, net, mesh=rank.mesh(), mp_policy=precision)
     codes = net(torch.ones(2, case.net.dim, device=rank.device))
-    return {"forward": str(codes.dtype), "alone": str(net.blocks[-1](codes).dtype)}
+    alone = [str(net.blocks[-1](codes).dtype) for _ in range(2)]
+    return {"forward": str(codes.dtype), "alone": alone}
 
 
 @requirement("partial-groups/output-dtype", *PARTIAL, Feature.MIXED_PRECISION, ranks=2)
 def test_outputs_of_a_list_run_in_part_are_cast(trial: Trial) -> None:
-    """The policy's output_dtype is that of what a list run in part gives, and of what its module gives alone."""
+    """The policy's output_dtype is that of what a list run in part gives, and of all that its module gives alone."""
     case = TrainingCase(world_size=2, net=Stack(dim=2, blocks=("linear",) * 3))
-    finds(trial, output_dtypes, case, {"forward": "torch.float64", "alone": "torch.float64"})
+    finds(trial, output_dtypes, case, {"forward": "torch.float64", "alone": ["torch.float64"] * 2})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from hypothesis import example
 
 from harness.requirement import requirement
@@ -117,6 +120,13 @@ def test_one_net_may_learn_through_another_that_learns_meanwhile(trial: Trial, c
     follows(trial, case, routes.ADVERSARIES)
 
 
+@requirement("passes/prefetch-unused", SHARDED, Feature.PREFETCH, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_what_an_evaluation_gathers_ahead_in_vain_is_gathered_after_a_step(trial: Trial, case: TrainingCase) -> None:
+    """What an evaluation gathers ahead and does not run has the new weights once an optimizer has stepped."""
+    follows(trial, case, routes.EVALUATED_EARLY)
+
+
 @requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
 @in_each_way(*routes.AHEADS, blocks=4, plan=(0, 1, 2, 3))
 def test_gathering_ahead_changes_no_result(trial: Trial, case: HowCase) -> None:
@@ -186,6 +196,36 @@ def test_registering_a_method_that_is_not_there_is_refused(trial: Trial) -> None
     trial.refuses(register_what_is_not_there, SMALL, "no_such_method", error=("AttributeError", *ERRORS))
 
 
+def hooks_around_methods(rank: Rank, case: TrainingCase) -> dict[str, int]:
+    """How often a user's hooks before and after forward have run after each registered method, and after forward."""
+    net: Any = routes.Methods(case.net).to(rank.device)
+    seen, subject = list[str](), rank.implementation
+    net.register_forward_pre_hook(lambda *_: seen.append("before"))
+    net.register_forward_hook(lambda *_: seen.append("after"))
+    routes.with_methods(subject, case, net, mesh=rank.mesh())
+    x, found = torch.ones(1, case.net.dim, device=rank.device), {}
+    for name, run in (("encode", net.encode), ("decode", net.decode), ("forward", net)):
+        run(x)
+        found[name] = len(seen)
+    return found
+
+
+@requirement("passes/forward-methods-hooks", SHARDED, Feature.FORWARD_METHOD, ranks=2)
+def test_hooks_on_forward_are_not_called_around_registered_methods(trial: Trial) -> None:
+    """Users' hooks before and after forward run around forward, and not around a method that is registered."""
+    finds(trial, hooks_around_methods, SMALL, {"encode": 0, "decode": 0, "forward": 2})
+
+
+# Unused parameters.
+
+
+@requirement("passes/unused-in-root", SHARDED, Feature.UNUSED_PARAMETERS, ranks=2)
+@given(case=pass_cases(blocks=2, plan=(0,)))
+def test_zeros_for_the_unused_may_be_asked_of_the_root_alone(trial: Trial, case: TrainingCase) -> None:
+    """set_reduce_scatter_unused_params(True, recurse=False) gives a sharded module below no gradient that is unused."""
+    follows(trial, case, routes.UNUSED_BY_TURNS)
+
+
 # Roots that share a context.
 
 
@@ -200,6 +240,13 @@ def share_with_a_plain_module(rank: Rank, case: TrainingCase) -> None:
 def test_roots_that_share_their_context_train_as_others(trial: Trial, case: TrainingCase) -> None:
     """Three roots that share what they communicate with, one after the other, give the unsharded model's results."""
     follows(trial, case, routes.SHARING_ROOTS)
+
+
+@requirement("passes/shared-context-stages", SHARDED, Feature.SHARED_CONTEXT, ranks=2)
+@given(case=pass_cases(blocks=3))
+def test_stages_of_a_pipeline_share_their_context(trial: Trial, case: TrainingCase) -> None:
+    """Where three roots share what they communicate with, backward may go through them one by one, from the last."""
+    follows(trial, case, routes.SHARING_STAGES)
 
 
 @requirement("passes/shared-context-refused", SHARDED, Feature.SHARED_CONTEXT, ranks=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -183,6 +184,16 @@ def without_frozen(rank: Rank, case: CheckpointCase) -> list[str]:
     """The names in the state dict that leaves frozen parameters out."""
     options = StateDictOptions(ignore_frozen_params=True)
     return list(rank.implementation.state_dicts.get_model_state_dict(OnRank(rank, case).net, options=options))
+
+
+def given_frozen(rank: Rank, case: CheckpointCase) -> Facts:
+    """What a net has once it is given a full state with other values, by options that leave frozen parameters out."""
+    net, states = OnRank(rank, case).net, rank.implementation.state_dicts
+    full = StateDictOptions(full_state_dict=True)
+    given = {name: torch.full_like(value, 2) for name, value in states.get_model_state_dict(net, options=full).items()}
+    states.set_model_state_dict(net, given, options=replace(full, ignore_frozen_params=True))
+    found = states.get_model_state_dict(net, options=full)
+    return {name: bool((value == 2).all()) for name, value in found.items()}
 
 
 def never_stepped(rank: Rank, case: CheckpointCase) -> Facts:

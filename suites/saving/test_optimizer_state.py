@@ -227,6 +227,15 @@ def test_frozen_parameters_can_be_left_out(trial: Trial, case: CheckpointCase) -
     finds(trial, programs.without_frozen, case, lambda _: names)
 
 
+@requirement("optimizer-state/frozen-given", *SHARDED)
+@examples_first()
+@example(case=FIXED)
+@given(case=HERE)
+def test_frozen_parameters_that_a_state_has_are_loaded(trial: Trial, case: CheckpointCase) -> None:
+    """Loading by options that leave frozen parameters out of what is saved loads all that a full state dict has."""
+    finds(trial, programs.given_frozen, case, dict.fromkeys(case.build().state_dict(), True))
+
+
 @requirement("optimizer-state/never-stepped", *SHARDED)
 @costly()
 @given(case=HERE)

@@ -168,6 +168,14 @@ def test_unshard_registers_full_parameters_of_one_module(trial: Trial, case: Tra
     is_registered(trial, case, *registered.unshard_all(case), root=False, children=False)
 
 
+@requirement("reshard/unshard-unneeded", Feature.FULLY_SHARD, Feature.UNSHARD_IN_BACKWARD, ranks=2)
+@given(case=training_cases(sharded=(0,)))
+def test_unshard_gathers_what_backward_does_not_need(trial: Trial, case: TrainingCase) -> None:
+    """After set_unshard_in_backward(False), unshard() registers the full parameters of that module all the same."""
+    acts = ("set unshard_in_backward False in 0", "unshard 0")
+    is_registered(trial, case, *acts, root=True, children=False)
+
+
 @requirement("reshard/undoes-unshard", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases())
 def test_reshard_undoes_unshard(trial: Trial, case: TrainingCase) -> None:

@@ -86,9 +86,10 @@ class ModuleState:
     def begin_run(self) -> None:
         """The first of its modules runs: gather, then start to gather ahead."""
         self.to_run = set(self.modules)
+        self.tree.ahead.difference_update(self.groups)
         self.unshard()
         for state in self.options.forward_prefetch:
-            state.start_unsharding()
+            state.tree.ahead.update([group for group in state.groups if group.unshard(state._lane)])
 
     def wait_for_optimizer(self) -> None:
         """Have gathers begin after the optimizer's step, or after the event that stands for it."""
@@ -118,9 +119,8 @@ class ModuleState:
                 group.unshard(self._lane)
                 group.wait()
         ahead = () if is_alone else ahead_in_backward(self, self.options.backward_prefetch, self.tree.order, place)
-        for group in (group for state in ahead for group in state.groups):
-            if group.options.unshard_in_backward and group.unshard(self._lane):
-                self.tree.ahead.add(group)
+        groups = [group for state in ahead for group in state.groups if group.options.unshard_in_backward]
+        self.tree.ahead.update([group for group in groups if group.unshard(self._lane)])
 
     def end_backward(self) -> None:
         """Backward has left it: reduce the gradients, and free."""
@@ -171,7 +171,7 @@ class Tree:
         self.order: Order[ModuleState] = Order()
         self.queue = ReductionQueue()
         self.lane = HERE
-        self.ahead: set[ParameterGroup] = set()  # gathered in this backward before it has reached them
+        self.ahead: set[ParameterGroup] = set()  # gathered in this pass before it has reached them
         self.reduced: set[ParameterGroup] = set()  # whose gradients backward has come through, and reduced
         self.in_forward = self.in_backward = False
         self.reached: set[ModuleState] = set()  # by this backward
@@ -190,10 +190,12 @@ class Tree:
         self.lane.lend(value)
 
     def end_partial_runs(self) -> None:
-        """The root's forward is over: modules of a list that have not run will not run in it."""
+        """The root's forward is over: what has not run will not run in it, of a list or gathered ahead."""
         for state in self.states:
             if state.is_root or 0 < len(state.to_run) < len(state.modules):
                 state.end_run()
+        while self.ahead:  # it would be old after a step
+            self.ahead.pop().reshard()
 
     def end_runs_alone(self) -> None:
         """The root's forward begins: what ran alone before is gathered anew, as everything is."""
@@ -211,15 +213,12 @@ class Tree:
         return begins
 
     def end_backward(self) -> None:
-        """Catch up on modules that backward did not come through, then wait for all reductions.
-
-        A chunk's backward through modules that ran alone leaves all others as they are: theirs is still to come.
-        """
+        """Catch up on modules that backward did not come through, unless theirs is to come; wait for all reductions."""
         for state in self.states:
             if not self.is_partial or state in self.reached:
                 state.catch_up()
-        for group in self.ahead:  # in vain: backward has not reached them again
-            group.reshard()
+        while self.ahead:
+            self.ahead.pop().reshard()
         self._clear()
         options = self.states[0].options
         self.queue.awaits = "finalize_backward" if options.finishes_by_hand else None
