@@ -89,8 +89,8 @@ def in_order(
     asks_for(Feature.ROW_LAYOUT)  # groups are known by their numbers
     stack = Ladder(rank, case, recomputed=recomputed, hooked=hooked)
     for place, others in case.ahead if ahead else ():
-        rest = [each for each in range(len(case.groups)) if each not in (place, *others)]
-        for listed in ((*others, *rest), others):
+        rest = [each for each in reversed(range(len(case.groups))) if each not in (place, *others)]
+        for listed in ((*rest, *others), others):
             names = ["root" if each == AT_ROOT else str(case.groups[each][0]) for each in (place, *listed)]
             stack.ahead(" ".join([ahead, *names]))
     stack.do_all((*PASS, "drop"))

@@ -106,9 +106,10 @@ def test_gradients_are_handed_out_while_backward_goes_on(trial: Trial, case: Lad
 
 @requirement("prefetch/forward-lists", SHARDED, PREFETCH, ranks=2)
 @example(case=LadderCase(2, ahead=((0, (1, 2)),)))
+@example(case=LadderCase(2, ahead=((0, (1,)),)))
 @given_half(case=ladders(ahead="later"))
 def test_modules_are_gathered_ahead_in_forward_as_listed(trial: Trial, case: LadderCase) -> None:
-    """What is set to be gathered ahead in forward is so after the module's own gather, in order, before it runs."""
+    """What was last set to be gathered ahead in forward is so after the module's gather, in order, before it runs."""
     comes_in_order(trial, case, "forward", steps.pairs_ahead(case), "run", steps.gathers(case, "forward"))
 
 

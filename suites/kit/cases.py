@@ -100,6 +100,10 @@ class CaseOnMesh(Situation):
         """Into how many parts a parameter is cut; rank ``r`` holds part ``r % shards``."""
         return self.mesh[1] if self.mesh else self.world_size
 
+    def is_flat(self, name: str) -> bool:
+        """Whether all ranks shard it."""
+        return not self.mesh
+
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of weights and inputs."""

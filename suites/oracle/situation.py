@@ -86,8 +86,8 @@ class Situation(Case):
         raise NotImplementedError
 
     def is_flat(self, name: str) -> bool:
-        """Whether a parameter is cut over all ranks, so that it needs no all-reduce."""
-        return self.shards == self.data_ranks
+        """Whether a parameter is cut over all ranks on a mesh that has no axis of replicas: it needs no all-reduce."""
+        return False
 
     @property
     def steps_in_backward(self) -> bool:
