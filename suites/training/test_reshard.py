@@ -135,8 +135,9 @@ def test_groups_end_with_backward(trial: Trial, case: TrainingCase) -> None:
 @requirement("reshard/kept-after-backward", Feature.FULLY_SHARD, ranks=2)
 @given(case=training_cases())
 def test_parameters_stay_full_after_backward_where_that_was_asked_for(trial: Trial, case: TrainingCase) -> None:
-    """After set_reshard_after_backward(False) every parameter is registered full after backward."""
+    """After set_reshard_after_backward(False) parameters are full after backward: the root's alone if recurse=False."""
     is_registered(trial, case, "keep backward", *PASS, root=False, children=False)
+    is_registered(trial, case, "set reshard_after_backward False in root", *PASS, root=False, children=True)
 
 
 @requirement("reshard/gradients", Feature.FULLY_SHARD, ranks=2)
