@@ -190,15 +190,15 @@ class Tree:
         self.lane.lend(value)
 
     def end_partial_runs(self) -> None:
-        """The root's forward is over: what has not run will not run in it, of a list or gathered ahead."""
+        """The root's forward is over: modules of a list that have not run will not run in it."""
         for state in self.states:
             if state.is_root or 0 < len(state.to_run) < len(state.modules):
                 state.end_run()
-        while self.ahead:  # it would be old after a step
-            self.ahead.pop().reshard()
 
     def end_runs_alone(self) -> None:
-        """The root's forward begins: what ran alone before is gathered anew, as everything is."""
+        """The root's forward begins: what ran alone, or was gathered in vain, is gathered anew, as everything is."""
+        while self.ahead:
+            self.ahead.pop().reshard()
         for state in self.ran_alone:
             state.end_run()
         self.ran_alone.clear()
