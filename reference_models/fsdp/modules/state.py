@@ -194,6 +194,8 @@ class Tree:
         for state in self.states:
             if state.is_root or 0 < len(state.to_run) < len(state.modules):
                 state.end_run()
+        if self.ahead:  # what reads parameters that an optimizer may write to now
+            self.lane.lead()
 
     def end_runs_alone(self) -> None:
         """The root's forward begins: what ran alone, or was gathered in vain, is gathered anew, as everything is."""
