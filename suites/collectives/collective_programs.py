@@ -19,6 +19,7 @@ from harness.collective_trace.torch_names import all_gather, premultiplied_sum, 
 from harness.worlds.rank import Rank
 from suites.collectives.collective_cases import (
     IN_PLACE,
+    MARK,
     Collective,
     CollectiveCase,
     Memory,
@@ -43,6 +44,12 @@ class Prepared:
         layout = self.call.layout
         memory = [laid(each, layout).to(rank.device) for each in values]
         return memory, [seen(base, each.numel(), layout) for base, each in zip(memory, values, strict=True)]
+
+    def within(self, views: list[Tensor]) -> Prepared:
+        """The same, with its tensors in other memory, those that it gives first."""
+        self.given, self.got = views[: len(self.given)], views[len(self.given) :]
+        self.sent, self.received = self.given, self.got
+        return self
 
     def start(self, async_op: bool = False) -> Any:
         """Make the call."""
@@ -156,6 +163,41 @@ def in_the_same_memory(rank: Rank, case: CollectiveCase) -> list[Memory]:
             old.copy_(new)
         done.append(parts[0].performed())
     return done
+
+
+def in_growing_parts(rank: Rank, case: CollectiveCase) -> list[Memory]:
+    """The calls, each as long as the one before or longer, in the memory of the last, from its beginning."""
+    parts = [it for it in prepared(rank, case) if it]
+    values = [[tensor.clone() for tensor in (*it.given, *it.got)] for it in parts]
+    whole = [*parts[-1].given, *parts[-1].got]
+    done = []
+    for it, own in zip(parts, values, strict=True):
+        views = [shared[: value.numel()].copy_(value) for shared, value in zip(whole, own, strict=True)]
+        done.append(it.within(views).performed())
+    return done
+
+
+def side_by_side(rank: Rank, case: CollectiveCase) -> list[Memory]:
+    """The calls, each with all its tensors in one memory, one after the other."""
+    parts = [it for it in prepared(rank, case) if it]
+    return [
+        it.within(list(torch.cat(own).split([tensor.numel() for tensor in own]))).performed()
+        for it in parts
+        for own in [[*it.given, *it.got]]
+    ]
+
+
+def waited_again(rank: Rank, case: CollectiveCase) -> list[list[Tensor]]:
+    """What outputs hold that were written over after a call, once its work has been waited for again."""
+    parts = [it for it in prepared(rank, case) if it]
+    for it in parts:
+        work = it.start(async_op=True)
+        work.wait()
+        for output in it.received:
+            output.fill_(MARK)
+        work.wait()
+        work.is_completed()
+    return [it.memory()["got"] for it in parts]
 
 
 def in_flight(rank: Rank, case: CollectiveCase) -> list[dict[str, Any]]:

@@ -8,11 +8,23 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from suites.collectives.collective_cases import EXCHANGES, FROM_ONE, GATHERS, REDUCING, Collective, CollectiveCase, Kind
+from suites.collectives.collective_cases import (
+    EXCHANGES,
+    FROM_ONE,
+    GATHERS,
+    IN_PLACE,
+    REDUCING,
+    SCATTERS,
+    Collective,
+    CollectiveCase,
+    Data,
+    Kind,
+)
 from suites.kit.strategies import is_thorough, world_sizes
 
 Groups = tuple[tuple[int, ...], ...]
 
+ALL: tuple[Kind, ...] = (*GATHERS, *SCATTERS, "scatter", *IN_PLACE)
 MOVING: tuple[Kind, ...] = (*GATHERS, *FROM_ONE, *EXCHANGES)
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUMMED = (*FLOATS, "int64", "int32", "uint8", "int8")
@@ -107,3 +119,32 @@ def strided(kinds: Sequence[Kind]) -> st.SearchStrategy[CollectiveCase]:
     """Tensors that are not contiguous, of an even number of elements."""
     layouts = st.sampled_from(["strided", "transposed"])
     return collective_cases(kinds, FLOATS, sizes=st.integers(1, 20).map(lambda n: 2 * n), layout=layouts, large=False)
+
+
+# Cases that are given.
+
+
+def alone(*call: Any, **more: Any) -> CollectiveCase:
+    """One call. Those that may be refused come one in a case: what comes after a refusal is not tried."""
+    return CollectiveCase(2, (Collective(*call, **more),))
+
+
+def every(kinds: Sequence[Kind], dtypes: Sequence[str], *ops: str, data: Data = "bits") -> CollectiveCase:
+    """A call of each kind in each dtype, and with each op; and a large one of each kind."""
+    how = [(kind, dtype, op) for kind in kinds for dtype in dtypes for op in ops or ("SUM",)]
+    small = [Collective(kind, 67, dtype, op, data, root=1) for kind, dtype, op in how]
+    return CollectiveCase(2, (*small, *(replace(call, numel=5000) for call in small if call.dtype == dtypes[0])))
+
+
+def long(*kinds: Kind, data: Data = "bits") -> CollectiveCase:
+    """A call of each kind of more than a megabyte, which is no multiple of anything."""
+    return CollectiveCase(2, tuple(Collective(kind, 300_007, data=data, root=1) for kind in kinds))
+
+
+def growing() -> st.SearchStrategy[CollectiveCase]:
+    """Four calls of one kind, each longer than the one before."""
+    sizes = st.sets(st.integers(1, 20_000), min_size=4, max_size=4).map(sorted)
+    return st.builds(
+        lambda kind, dtype, sizes: CollectiveCase(2, tuple(Collective(kind, size, dtype) for size in sizes)),
+        st.sampled_from(ALL), st.sampled_from(FLOATS), sizes,
+    )  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from hypothesis import example
 from hypothesis import strategies as st
 
@@ -18,49 +18,41 @@ from suites.collectives.collective_cases import (
     FROM_ONE,
     GATHERS,
     IN_PLACE,
+    MARK,
     REDUCING,
-    SCATTERS,
     Collective,
     CollectiveCase,
-    Data,
     Kind,
 )
 from suites.collectives.collective_oracle import allowance, as_bytes, wanted
 from suites.collectives.collective_strategies import (
+    ALL,
     FLOATS,
     MOVED,
     SUMMED,
+    alone,
     collective_cases,
+    every,
     groups_of,
+    growing,
     in_each_group,
+    long,
     often,
     overlapping,
     strided,
     unusual,
 )
-from suites.kit.strategies import given
+from suites.kit.strategies import examples, given
 from suites.saving.checkpoint_strategies import directory
 
-ALL: tuple[Kind, ...] = (*GATHERS, *SCATTERS, "scatter", *IN_PLACE)
-
-
+#: What gloo writes once: a reduce-scatter's result it writes at every wait.
+ONCE: tuple[Kind, ...] = (*GATHERS, "scatter", *IN_PLACE)
 #: Half of each number, added up.
 HALVES = Collective("all_reduce", 3, "bfloat16", "PREMUL_SUM", "rounded", factor=0.5)
 
 
-def alone(*call: Any, **more: Any) -> CollectiveCase:
-    """One call. Those that may be refused come one in a case: what comes after a refusal is not tried."""
-    return CollectiveCase(2, (Collective(*call, **more),))
-
-
-def every(kinds: Sequence[Kind], dtypes: Sequence[str], *ops: str, data: Data = "bits") -> CollectiveCase:
-    """A call of each kind in each dtype, and with each op; and a large one of each kind."""
-    how = [(kind, dtype, op) for kind in kinds for dtype in dtypes for op in ops or ("SUM",)]
-    small = [Collective(kind, 3, dtype, op, data, root=1) for kind, dtype, op in how]
-    return CollectiveCase(2, (*small, *(replace(call, numel=5000) for call in small if call.dtype == dtypes[0])))
-
-
 @requirement("collectives/all-gather", ranks=2)
+@example(case=long(*GATHERS))
 @example(case=every(GATHERS, MOVED))
 @given(case=collective_cases(GATHERS, MOVED, data="bits"))
 def test_an_all_gather_brings_the_bits_of_all_ranks_in_their_order(trial: Trial, case: CollectiveCase) -> None:
@@ -77,6 +69,7 @@ def test_an_all_gather_may_have_its_input_within_its_output(trial: Trial, case: 
 
 
 @requirement("collectives/from-one", ranks=2)
+@example(case=long(*FROM_ONE))
 @example(case=every(FROM_ONE, MOVED))
 @given(case=collective_cases(FROM_ONE, MOVED, data="bits"))
 def test_broadcast_and_scatter_bring_what_the_source_has(trial: Trial, case: CollectiveCase) -> None:
@@ -93,6 +86,7 @@ def test_an_exchange_brings_each_rank_its_part_of_every_other(trial: Trial, case
 
 
 @requirement("collectives/exact", ranks=2)
+@example(case=long(*REDUCING, data="whole"))
 @example(case=every(REDUCING, SUMMED, "SUM", "MAX", "MIN", data="whole"))
 @given(case=collective_cases(REDUCING, SUMMED, op=st.sampled_from(["SUM", "MAX", "MIN"])))
 def test_reductions_of_whole_numbers_are_exact(trial: Trial, case: CollectiveCase) -> None:
@@ -163,6 +157,33 @@ def test_every_call_sends_what_tensors_hold_by_then(trial: Trial, case: Collecti
     is_right(trial, case, programs.in_the_same_memory)
 
 
+@requirement("collectives/growing", ranks=2)
+@examples([CollectiveCase(2, tuple(Collective(kind, size) for size in (3, 700, 5000, 20_001))) for kind in ALL])
+@given(case=growing())
+def test_longer_messages_in_the_same_memory_are_whole(trial: Trial, case: CollectiveCase) -> None:
+    """Calls on longer and longer parts of the same memory, each from its beginning, are right to their last number."""
+    is_right(trial, case, programs.in_growing_parts)
+
+
+@requirement("collectives/side-by-side", ranks=2)
+@example(case=CollectiveCase(2, tuple(Collective(kind, 3, data="rounded") for kind in ALL)))
+@given(case=collective_cases(ALL, FLOATS))
+def test_inputs_and_outputs_may_be_parts_of_one_memory(trial: Trial, case: CollectiveCase) -> None:
+    """Collectives whose inputs and outputs lie side by side in one memory are right, and leave inputs as they were."""
+    is_right(trial, case, programs.side_by_side)
+
+
+@requirement("collectives/waited-again", level="should", ranks=2)
+@example(case=every(ONCE, ["float32"], "SUM", "MIN", "AVG", data="whole"))
+@given(case=collective_cases(ONCE, FLOATS, large=False))
+def test_a_second_wait_writes_nothing(trial: Trial, case: CollectiveCase) -> None:
+    """Work that is waited for once more, and asked whether it is completed, leaves alone what was written since."""
+    for number, got in enumerate(trial.run(programs.waited_again, case)):
+        for call, outputs in zip(case.steps, got, strict=True):
+            due = [torch.full_like(output, MARK) for output in outputs]
+            trial.agree(f"rank {number}, {call.words()}", outputs, due)
+
+
 @requirement("collectives/untouched", ranks=2)
 @example(case=CollectiveCase(2, tuple(Collective(kind, 3, layout="inside", data="rounded") for kind in ALL)))
 @given(case=collective_cases(ALL, FLOATS, layout="inside", op=st.sampled_from(["SUM", "AVG", "MAX"]), data="rounded"))
@@ -198,6 +219,7 @@ def test_a_group_of_some_ranks_is_right_among_itself(trial: Trial, case: Collect
 
 
 @requirement("collectives/two-groups", ranks=2)
+@example(case=CollectiveCase(2, tuple(Collective(kind, 3) for kind in ALL for _ in (0, 1)), ((0, 1), (0, 1))))
 @given(case=in_each_group(collective_cases(ALL, FLOATS, groups=overlapping, most_calls=3)))
 def test_groups_that_share_ranks_do_not_disturb_each_other(trial: Trial, case: CollectiveCase) -> None:
     """Calls in flight at once in groups that share ranks, or have the same ranks, each have their own results."""

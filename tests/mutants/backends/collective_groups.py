@@ -177,4 +177,60 @@ class IgnoresStridesInAllReduce(IgnoresStrides):
 ignores_strides_in_all_reduce = mutant("collectives/strided-others", IgnoresStridesInAllReduce)
 
 
+# Memory.
+
+
+class KnowsMemoryByItsAddress(FixedGloo):
+    """A broadcast fills as much as it did first at an address."""
+
+    known: ClassVar[dict[int, int]] = {}
+
+    def broadcast(self, tensors: list[Tensor], *options: Any) -> Any:
+        flat = tensors[0].view(-1)
+        return super().broadcast([flat[: self.known.setdefault(flat.data_ptr(), flat.numel())]], *options)
+
+
+class TakesOneMemoryForInPlace(FixedGloo):
+    """Where input and output lie in one memory, the own part is not copied."""
+
+    def all_gather_single(self, output: Tensor, input: Tensor, *options: Any) -> Any:
+        own = output.chunk(self.size())[self.rank()]
+        before, is_alike = own.clone(), own.untyped_storage().data_ptr() == input.untyped_storage().data_ptr()
+        work = self.inner.all_gather_single(output, input, *options)
+        work.wait()
+        if is_alike and own.data_ptr() != input.data_ptr():
+            own.copy_(before)
+        return work
+
+    _allgather_base = all_gather_single
+
+
+class Writing(dist._Work):
+    """Writes its result at every wait."""
+
+    def __init__(self, work: Any, output: Tensor) -> None:
+        super().__init__()
+        self._work, self._output, self._result = work, output, None
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._work.wait()
+        self._result = self._output.clone() if self._result is None else self._result
+        self._output.copy_(self._result)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._result is not None
+
+
+class WritesAtEveryWait(FixedGloo):
+    """An all-reduce's result is written whenever its work is waited for."""
+
+    def allreduce(self, tensors: list[Tensor], *options: Any) -> Any:
+        return Writing(super().allreduce(tensors, *options), tensors[0])
+
+
+knows_memory_by_its_address = mutant("collectives/growing", KnowsMemoryByItsAddress)
+takes_one_memory_for_in_place = mutant("collectives/side-by-side", TakesOneMemoryForInPlace)
+writes_at_every_wait = mutant("collectives/waited-again", WritesAtEveryWait)
+
 RAISES = {"spoils_bytes", "has_no_coalesced_forms"}
