@@ -32,6 +32,8 @@ class Ladder(ShardedStack):
 
     def made(self) -> Any:
         """The net, group by group."""
+        asks_for(Feature.ONE_MESSAGE)
+        asks_for(Feature.ROW_LAYOUT)  # groups are told apart by their sizes
         case, net = self.case, self.case.build()
         fully_shard: Any = self.rank.implementation.fully_shard
         checkpoint: Any = self.rank.implementation.checkpoint
@@ -73,8 +75,6 @@ class Ladder(ShardedStack):
 
 def in_flight(rank: Rank, case: LadderCase) -> dict[str, list[str]]:
     """The last of three backwards through three forwards, of which the others were said not to be the last."""
-    asks_for(Feature.ONE_MESSAGE)
-    asks_for(Feature.ROW_LAYOUT)
     stack = Ladder(rank, case, recomputed=False, hooked=False)
     newest = "backward newest"
     stack.do_all((*PASS, "drop", *["forward"] * 3, "defer last", newest, newest, "resume last"))
@@ -85,8 +85,6 @@ def in_order(
     rank: Rank, case: LadderCase, ahead: str = "", recomputed: bool = False, hooked: bool = False
 ) -> dict[str, list[str]]:
     """The second forward and backward in words; ``ahead`` says which of them lists are for; longer ones are before."""
-    asks_for(Feature.ONE_MESSAGE)
-    asks_for(Feature.ROW_LAYOUT)  # groups are known by their numbers
     stack = Ladder(rank, case, recomputed=recomputed, hooked=hooked)
     for place, others in case.ahead if ahead else ():
         rest = [each for each in reversed(range(len(case.groups))) if each not in (place, *others)]

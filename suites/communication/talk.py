@@ -29,7 +29,7 @@ UNSET = {
 
 
 class Talk:
-    """What is known of a stack between actions: which groups are gathered, and what is set."""
+    """The state of a stack between actions: which groups are gathered, and what is set."""
 
     def __init__(self, case: TrainingCase) -> None:
         self.case = case

@@ -22,7 +22,7 @@ from reference_models.nets import MLP
 from suites.kit.cases import Stack, as_case, fill
 from suites.kit.expected_collectives import counted
 from suites.kit.own_collectives import Counting, OwnGather
-from suites.kit.programs import layout
+from suites.kit.programs import ShardedStack, layout
 from suites.kit.strategies import training_cases
 from suites.oracle.layout import shard
 from suites.oracle.sharded import Resting
@@ -172,9 +172,7 @@ class ShardedExperts(Resting):
     #: Whether all of an expert's parameters are given one description of their mesh, or each one of its own.
     same_object = True
 
-    def places(self) -> list[str]:
-        """Those of blocks, and the root's."""
-        return [*map(str, self.case.sharded), ""]
+    places = ShardedStack.places
 
     def made(self) -> Any:
         """The net with the rank's own expert."""

@@ -111,19 +111,15 @@ class IgnoringOnce(Ignoring):
 
     def made(self) -> Any:
         """The net, sharded but for what is ignored."""
-        net, case, fully_shard = self.built(), self.case, self.rank.implementation.fully_shard
+        net, case = self.built(), self.case
         self.before = dict(net.named_parameters())
-        for place in (*map(str, case.sharded), ""):
-            names = [name for name in case.ignored if case.group_of(name) == (place or "root")]
-            ignored = {self.before[name] for name in names}
-            module = net.get_submodule(place)
-            fully_shard(
-                module,
-                mesh=self.rank.mesh(),
-                reshard_after_forward=case.reshard_after_forward,
-                ignored_params=ignored,
-            )
-        return net
+        calls = {net.get_submodule(place): place or "root" for place in (*map(str, case.sharded), "")}
+
+        def shard(module: nn.Module, **options: Any) -> None:
+            ignored = {self.before[name] for name in case.ignored if case.group_of(name) == calls[module]}
+            self.rank.implementation.fully_shard(module, ignored_params=ignored, **options)
+
+        return sharded(self.rank, case, net, function=shard)
 
 
 class IgnoringOnMeta(Ignoring):

@@ -177,10 +177,8 @@ def evaluated_early(p: Pass) -> Found:
 
 
 def ahead_of_all(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
-    """Sharding of every block, and the first gathers all others ahead."""
-    for block in net.blocks:
-        implementation.fully_shard(block, **options)
-    implementation.fully_shard(net, **options)
+    """Sharding by plan, and the first block gathers all others ahead."""
+    shard_by_plan(implementation, case, net, **options)
     net.blocks[0].set_modules_to_forward_prefetch(list(net.blocks)[1:])
 
 

@@ -121,7 +121,7 @@ def test_one_net_may_learn_through_another_that_learns_meanwhile(trial: Trial, c
 
 
 @requirement("passes/prefetch-unused", SHARDED, Feature.PREFETCH, ranks=2)
-@given(case=pass_cases(blocks=3, reshard_after_forward=True))
+@given(case=pass_cases(blocks=3, plan=(0, 1, 2), reshard_after_forward=True))
 def test_what_an_evaluation_gathers_ahead_in_vain_is_gathered_after_a_step(trial: Trial, case: TrainingCase) -> None:
     """What an evaluation gathers ahead and does not run has the new weights once an optimizer has stepped."""
     follows(trial, case, routes.EVALUATED_EARLY)
