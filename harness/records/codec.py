@@ -23,7 +23,7 @@ MAX_LINE = 16 * 2**20
 
 AnyLine = TypeVar("AnyLine", bound=Header | Record | Footer)
 
-_DECODER = msgspec.json.Decoder(Line)
+_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 _KINDS: dict[str, type[Line]] = {"header": Header, "record": Record, "footer": Footer}
 _FIELDS: dict[Any, tuple[structs.FieldInfo, ...]] = {cls: structs.fields(cls) for cls in _KINDS.values()}
 
@@ -52,8 +52,8 @@ def decoded(line: bytes) -> tuple[Line, list[str]]:
     data = _object(line)
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
-        found = f"{kind!r:.40}" if isinstance(kind, str) else type(kind).__name__
-        raise ValueError(f'left out, expected "kind": {", ".join(_KINDS)}, got {found}')
+        received = f"{kind!r:.40}" if isinstance(kind, str) else type(kind).__name__
+        raise ValueError(f'left out, expected "kind": {", ".join(_KINDS)}, got {received}')
     return fitted(_KINDS[kind], data)
 
 
