@@ -17,13 +17,13 @@ from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from harness.worlds.rank import Rank
 from suites.composition.compose import Call, ComposedCase, chosen
-from suites.kit.cases import SPREAD
+from suites.kit.cases import SPREAD, TrainingCase
 from suites.kit.expected_collectives import tells_nothing
-from suites.kit.programs import data_mesh, gradients, introspection, layouts, loss_of
+from suites.kit.programs import data_mesh, gradients, introspection, layouts, loss_of, sharded
 from suites.kit.registered import fact
 from suites.oracle.expected import expected
 from suites.oracle.judging import follows
-from suites.oracle.layout import is_dtensor
+from suites.oracle.layout import is_dtensor, own
 from suites.oracle.sharded import Resting, State
 from suites.oracle.situation import PASS
 
@@ -161,6 +161,18 @@ def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, An
                 for tensor in (*net.net.parameters(), *net.net.buffers()):
                     tensor.zero_()
             net.net.load_state_dict(kept)
+    return found
+
+
+def of_full_type(rank: Rank, case: TrainingCase) -> list[State]:
+    """Full state dicts of a net that computes in bfloat16: at first, and once this rank's parts have other signs."""
+    policy = rank.implementation.mixed_precision_policy(param_dtype=torch.bfloat16)
+    net, found = sharded(rank, case, mp_policy=policy), []
+    rank.implementation.strategies.set_state_dict_type(net, "full")
+    for _ in range(2):
+        found.append({name: value.detach().clone() for name, value in net.state_dict().items()})
+        for parameter in net.parameters():
+            own(parameter).neg_()
     return found
 
 

@@ -15,7 +15,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
 from suites.composition.compose import NESTINGS, Call, ComposedCase, first_names, forms, forms_after_forward, nesting
-from suites.composition.compose_programs import Composed, state_of_each_type, trains
+from suites.composition.compose_programs import Composed, of_full_type, state_of_each_type, trains
 from suites.composition.compose_strategies import (
     PLACES,
     ROOTED,
@@ -34,14 +34,16 @@ from suites.composition.compose_strategies import (
     under_root,
 )
 from suites.composition.recompute import RecomputeCase, cast_cases
-from suites.kit.strategies import each, given
+from suites.kit.cases import TrainingCase
+from suites.kit.strategies import each, given, training_cases
 from suites.oracle.expected import expected
-from suites.oracle.judging import sees
+from suites.oracle.judging import finds, sees
 from suites.oracle.situation import PASS
 
 BY_POLICY = Feature.WRAP_POLICY
 RECOMPUTED = (Feature.FULLY_SHARD, Feature.CHECKPOINT)
 MIXED = (Feature.FULLY_SHARD, Feature.REPLICATE)
+LOW = (Feature.FULLY_SHARD, Feature.MIXED_PRECISION)
 
 #: Two ranks and two steps in float64: the least that shows what one step or a rounding hides.
 PLAIN = ComposedCase(world_size=2, net=SMALL, dtype="float64", steps=2)
@@ -193,6 +195,7 @@ def test_strategies_differ_in_what_they_keep_after_forward(trial: Trial, case: C
 
 @requirement("composition/strategies-state-dict", BY_POLICY, Feature.STATE_DICT, ranks=2, source="B8")
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD", "1", "Linear"), Call("NO_SHARD", "2"))))
+@example(case=replace(PLAIN, calls=(Call("fully_shard", "1"), Call("NO_SHARD"))))
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD"),), route="tied"))
 @example(case=replace(PLAIN, calls=(Call("FULL_SHARD"),), route="repeated"))
 @example(case=replace(PLAIN, calls=(*TWO_BLOCKS, Call("FULL_SHARD")), route="listed"))
@@ -211,6 +214,14 @@ def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: Compos
             trial.agree(f"{where}, entries", {name: entry["is"] for name, entry in got["state"].items()}, kinds)
             last = want.whole[-1] if is_full else want.trace(number)[-1]
             saves(trial, where, case, got["state"], last["parameters"])
+
+
+@requirement("composition/full-type", *LOW, BY_POLICY, Feature.STATE_DICT, ranks=2)
+@given(case=training_cases(dtype="float32"))
+def test_full_state_dicts_have_what_rests(trial: Trial, case: TrainingCase) -> None:
+    """Under a policy of bfloat16 full state dicts hold the numbers at rest, also once local parts were written to."""
+    state, names = dict(case.build().state_dict()), case.parameter_names
+    finds(trial, of_full_type, case, [state, {name: -v if name in names else v for name, v in state.items()}])
 
 
 def saves(trial: Trial, where: str, case: ComposedCase, got: dict[str, Any], parameters: dict[str, Tensor]) -> None:

@@ -115,11 +115,13 @@ def after(rank: Rank, case: TrainingCase, *acts: str) -> Facts:
     return facts(played(rank, case, *acts))
 
 
-def whole_after_forward(rank: Rank, case: TrainingCase) -> Facts:
+def whole_after_forward(rank: Rank, case: TrainingCase) -> dict[str, dict[str, Any]]:
     """Of every parameter that is registered after a forward, what it is, whether it trains, and all of it."""
-    net = played(rank, case, *case.acts, "forward")
+    held = dict(played(rank, case, *case.acts, "forward").named_parameters())
     return {
-        name: {"is": kind(p), "trains": p.requires_grad, "full": put_together(p)} for name, p in net.named_parameters()
+        "is": {name: kind(p) for name, p in held.items()},
+        "trains": {name: p.requires_grad for name, p in held.items()},
+        "full": {name: put_together(p) for name, p in held.items()},
     }
 
 

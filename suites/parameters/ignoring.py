@@ -105,6 +105,10 @@ class Ignoring(Resting):
             for name, parameter in self.held.items()
         }
 
+    def see_names(self) -> list[str]:
+        """The names of what is registered, in order: optimizers number parameters by it."""
+        return [name for name, _ in self.net.named_parameters()]
+
 
 class IgnoringOnce(Ignoring):
     """The same, where only the call that a parameter would belong to is told to ignore it."""

@@ -27,6 +27,7 @@ from suites.kit.trees import share
 from suites.oracle import judging
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, right_or_refused, sees
+from suites.oracle.situation import PASS
 from suites.parameters.ignoring import IgnoredCase, Ignoring, IgnoringOnce, IgnoringOnMeta, ignored_cases
 from suites.passes import passes
 from suites.passes.pass_programs import Walking, follows, walk
@@ -219,8 +220,9 @@ def test_ignored_parameters_are_left_alone(trial: Trial, case: IgnoredCase) -> N
 @example(case=IgnoredCase(2, Stack(2, ("linear", "linear")), dtype="float64", ignored=("0.bias",)))
 @given(case=ignored_cases())
 def test_ignored_parameters_are_the_same_objects(trial: Trial, case: IgnoredCase) -> None:
-    """Sharding leaves what is ignored the very parameters that they were, and shards all others."""
+    """Sharding and passes leave what is ignored the very parameters that it was, in its place; all else is sharded."""
     stays_ignored(trial, Ignoring, case)
+    sees(trial, Ignoring, case, PASS, names=[*case.parameter_names])
 
 
 @requirement("parameters/ignored-once", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, level="should", ranks=2)

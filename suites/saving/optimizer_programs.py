@@ -27,15 +27,19 @@ ASKED, GIVEN = {**FORMS, "flat": FLAT}, {**TO_LOAD, "flat": FLAT}
 # Trained nets.
 
 
-class Asked(ShardedStack):
-    """A stack whose optimizer is asked for its state at any time."""
+class Asking(Sharded):
+    """A net whose optimizer is asked for its state at any time."""
 
     def ask(self, _: str) -> None:
         """Ask."""
         self.rank.implementation.state_dicts.get_optimizer_state_dict(self.net, self.optimizer)
 
 
-class Units(Sharded):
+class Asked(Asking, ShardedStack):
+    """A stack on one rank."""
+
+
+class Units(Asking):
     """A net of units on one rank."""
 
     def made(self) -> Any:
@@ -45,7 +49,8 @@ class Units(Sharded):
     def see_named(self) -> Facts:
         """What the optimizer keeps, put together by all ranks; and whose of it does not lie as its parameter."""
         state = self.rank.implementation.state_dicts.get_optimizer_state_dict(self.net, self.optimizer)
-        return {**described(state, put_together), "strays": strays(self.net, state)}
+        found = described(state, put_together)
+        return {**found, "state": in_order(found["state"]), "strays": strays(self.net, state)}
 
 
 def strays(net: nn.Module, state: Any) -> list[str]:
@@ -135,15 +140,15 @@ def loaded_otherwise(
 
 
 def in_groups(rank: Rank, case: CheckpointCase, form: str) -> Facts:
-    """Give the state of an optimizer of several groups to another with such groups at other rates, without entries.
+    """Give the state of an optimizer of several groups to another with such groups at other settings, without entries.
 
-    A flat state has what the other's groups have entries for; and it cannot have an empty one.
+    A flat state, and that of rank 0, has what the other's groups have entries for; a flat one cannot have an empty one.
     """
     net, is_flat = OnRank(rank, case), form == "flat"
-    net.optimizer = grouped(net, RATE, not is_flat, initial_lr=0.25)
+    net.optimizer = grouped(net, RATE, not is_flat, initial_lr=0.25, weight_decay=0.0)
     net.remember()
-    entries = {"initial_lr": 0.5} if is_flat else {}
-    return handed_over(net, net.optimizer, grouped(net, 1.0, not is_flat, **entries), form)
+    entries = {} if form == "sharded" else {"initial_lr": 0.5}
+    return handed_over(net, net.optimizer, grouped(net, 1.0, not is_flat, weight_decay=0.5, **entries), form)
 
 
 def of_several(rank: Rank, case: CheckpointCase) -> Facts:

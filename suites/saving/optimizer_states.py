@@ -51,9 +51,9 @@ class UnshardedUnits(Unsharded):
     def see_named(self) -> dict[str, Any]:
         """What its optimizer keeps, by names."""
         groups = [{**group, "params": list(self.named)} for group in self.optimizer.state_dict()["param_groups"]]
-        return {"state": self.see_optimizer(), "param_groups": list(map(in_order, groups)), "strays": []}
+        return {"state": in_order(self.see_optimizer()), "param_groups": list(map(in_order, groups)), "strays": []}
 
 
 def in_order(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in the order of keys."""
-    return dict(sorted(entries.items()))
+    """The same in the order of keys, and lists for tuples, which come as lists from another rank."""
+    return {key: [*value] if isinstance(value, tuple) else value for key, value in sorted(entries.items())}

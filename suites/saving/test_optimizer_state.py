@@ -18,7 +18,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import costly, each, examples_first, given, given_half, training_cases, world_sizes
 from suites.oracle.expected import Expected, expected
 from suites.oracle.judging import finds, follows
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, STEP
 from suites.saving import optimizer_programs as programs
 from suites.saving.chains import RATE, ChainNet, CheckpointCase, Layout
 from suites.saving.checkpoint_strategies import checkpoint_cases, either_way, layouts
@@ -32,6 +32,8 @@ RICH = ChainNet((3, 5, 2), tied=True, frozen=True, buffer=True)
 FIXED = CheckpointCase(RICH, Layout("1-D", shards=2), Layout("1-D", shards=2), sharded=(0,))
 #: Asked for its state between backward and step, before it has any.
 ASKED_BETWEEN = (*PASS, "ask", "step", "drop", *PASS, "step")
+#: The same once the first layer, which was frozen, trains.
+PARTLY_STEPPED = ("freeze 0", *STEP, "thaw 0", "ask", *STEP)
 #: Eleven layers: the name of the second begins that of the last.
 LONG = replace(FIXED, net=ChainNet((2,) * 12), sharded=(1, 10))
 #: Nothing is trained: what is loaded is what was there, bit for bit.
@@ -191,6 +193,14 @@ def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: 
         trial.agree(f"rank {number}", got["reloaded"], got["original"])
 
 
+@requirement("optimizer-state/groups-of-rank-zero", *SHARDED, ranks=2, worlds=("processes",))
+@given_half(case=HERE)
+def test_groups_of_parameters_take_their_settings_from_rank_zero(trial: Trial, case: CheckpointCase) -> None:
+    """Of a full state that rank 0 alone has, each group takes its settings on all ranks, also those that are zero."""
+    for number, got in enumerate(trial.run(programs.in_groups, case, "rank zero")):
+        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+
+
 @requirement("optimizer-state/flat-groups", *SHARDED, ranks=2)
 @costly()
 @given(case=HERE)
@@ -260,6 +270,14 @@ def test_an_optimizer_that_never_stepped_keeps_zeros(trial: Trial, case: Checkpo
 def test_asking_for_an_optimizers_state_leaves_gradients(trial: Trial, case: TrainingCase) -> None:
     """Asked for between backward and step, the state of an optimizer that has none yet costs no gradient."""
     follows(trial, programs.Asked.play, expected(case))
+
+
+@requirement("optimizer-state/partly-stepped", *SHARDED, ranks=2)
+@example(case=replace(UNITS, acts=PARTLY_STEPPED))
+@given_half(case=kept_cases(acts=PARTLY_STEPPED))
+def test_asking_for_a_state_that_is_there_in_part_leaves_it(trial: Trial, case: KeptCase) -> None:
+    """Asked for where a layer, frozen until now, has none, the state of all others stays, and training goes on."""
+    keeps(trial, case)
 
 
 def keeps(trial: Trial, case: KeptCase) -> None:

@@ -20,10 +20,12 @@ from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import ShardedNet
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
-from suites.kit.programs import ShardedStack, apply
+from suites.kit.programs import ShardedStack, apply, laid_as
 from suites.kit.registered import Facts, kind
 from suites.kit.strategies import cases_of, plans, stacks, training_cases, world_sizes
-from suites.oracle.layout import own, put_together, seen, shard
+from suites.kit.trees import share
+from suites.oracle.layout import is_dtensor, own, put_together, seen, shard
+from suites.oracle.training import interrupted
 
 #: Nets without buffers: where those lie is not a matter of offload.
 plain_cases = stacks(buffers=False).flatmap(lambda net: training_cases(exact=True, net=net, dtype="float64"))
@@ -33,10 +35,10 @@ plain_cases = stacks(buffers=False).flatmap(lambda net: training_cases(exact=Tru
 class OddCase(TrainingCase):
     """A net that is cut along the ``largest`` dim of each parameter, or ``recomputes`` its blocks.
 
-    Or there are ``buffers``, one that is saved and one that is not.
+    Or there are ``buffers``, one that is saved and one that is not; or two blocks have ``tied`` weights.
     """
 
-    odd: Literal["largest", "recomputes", "buffers"] = "largest"
+    odd: Literal["largest", "recomputes", "buffers", "tied"] = "largest"
 
     def build(self) -> nn.Sequential:
         """The net with its buffers."""
@@ -44,6 +46,8 @@ class OddCase(TrainingCase):
         if self.odd == "buffers":
             net[0].register_buffer("saved", self.numbers((3,), 7))
             net.register_buffer("passing", self.numbers((2,), 8), persistent=False)
+        if self.odd == "tied":
+            share(net, "1.weight", "0.weight")
         return net
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
@@ -118,23 +122,47 @@ class Asked(ShardedStack):
         """Ask for a state dict."""
         self.net.state_dict()
 
+    def crash(self, module: str) -> dict[str, bool]:
+        """A forward that ends in a module, after which nothing is put in order."""
+        return interrupted(self.net, module, self.losses)
+
     def allocate(self, _: str) -> None:
         """Make new entries: those of the other net, sharded."""
         self.fresh = {name: value.detach().clone() for name, value in self.shard(other(self.case)).state_dict().items()}
         self.lay = {name: own(value).data_ptr() for name, value in self.net.state_dict().items()}
 
-    def give(self, _: str) -> dict[str, list[str]]:
-        """Load them; the keys that do not fit, and the entries that then lie elsewhere."""
-        wrong = self.net.load_state_dict(self.fresh)
+    def join(self, place: str) -> None:
+        """Let them lie in one memory by the order of their names, alone or ``second``, after zeros for each of them."""
+        zeros = {name: torch.zeros_like(value) for name, value in self.fresh.items()}
+        states = in_one_memory([zeros, self.fresh] if place == "second" else [self.fresh])
+        self.earlier, self.fresh = states[0], states[-1]
+
+    def layers(self) -> dict[str, Any]:
+        """What is asked for its state, and given it, by what its entries begin with."""
+        return {"": self.net}
+
+    def give(self, how: str) -> dict[str, list[str]]:
+        """Load, or ``assign``, them or the ``earlier`` ones; the keys that do not fit, and what then lies elsewhere."""
+        wrong: list[str] = []
+        given = self.earlier if how == "earlier" else self.fresh
+        for start, layer in self.layers().items():
+            fresh = {name[len(start) :]: value for name, value in given.items() if name.startswith(start)}
+            found = layer.load_state_dict(fresh, assign=how != "")
+            wrong += [*found.missing_keys, *found.unexpected_keys]
         state = self.net.state_dict()
         moved = [name for name, value in state.items() if own(value).data_ptr() != self.lay[name]]
-        return {"do not fit": [*wrong.missing_keys, *wrong.unexpected_keys], "moved": moved}
+        return {"do not fit": wrong, "moved": moved}
 
     # What is looked at.
 
     def see_entries(self) -> Facts:
-        """The entries of the state dict, in order."""
-        return described(self.net.state_dict())
+        """The entries of the state dict, or of all layers' own, in order."""
+        asked = ((start, layer.state_dict()) for start, layer in self.layers().items())
+        return described({start + name: value for start, state in asked for name, value in state.items()})
+
+    def see_trains(self) -> dict[str, bool]:
+        """Whether each parameter needs a gradient."""
+        return {name: parameter.requires_grad for name, parameter in self.net.named_parameters()}
 
     def see_asked(self) -> Facts:
         """Those that ``get_model_state_dict`` gives."""
@@ -167,19 +195,18 @@ class ByLayer(Asked):
         named = {f"{name}.".lstrip("."): module for name, module in self.net.named_modules()}
         return {start: module for start, module in named.items() if module._parameters or module._buffers}
 
-    def see_entries(self) -> Facts:
-        """The entries of all layers."""
-        asked = ((start, layer.state_dict()) for start, layer in self.layers().items())
-        return described({start + name: value for start, state in asked for name, value in state.items()})
 
-    def give(self, _: str) -> dict[str, list[str]]:
-        """Load them; the keys that do not fit."""
-        wrong = []
-        for start, layer in self.layers().items():
-            fresh = {name[len(start) :]: value for name, value in self.fresh.items() if name.startswith(start)}
-            found = layer.load_state_dict(fresh)
-            wrong += [*found.missing_keys, *found.unexpected_keys]
-        return {"do not fit": wrong}
+class LastFirst(ByLayer):
+    """The same from the last layer to the first."""
+
+    def layers(self) -> dict[str, Any]:
+        """The last one first."""
+        return dict(reversed(super().layers().items()))
+
+    def see_entries(self) -> Facts:
+        """The entries of all layers, in the order of the net's."""
+        found = super().see_entries()
+        return {name: found[name] for name in self.net.state_dict()}
 
 
 class Assembled(Asked):
@@ -217,6 +244,35 @@ class Held(Asked):
     def see_parameters(self) -> dict[str, Any]:
         """This rank's part of what is entered of parameters."""
         return {name: seen(self.state[name], self.held[name]) for name in self.held}
+
+
+def in_one_memory(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same entries, of which those that are sharded lie one after the other, each state's by their names."""
+    cut = [{name: own(value) for name, value in sorted(state.items()) if is_dtensor(value)} for state in states]
+    parts = [part for each in cut for part in each.values()]
+    views = iter(torch.cat([part.flatten() for part in parts]).split([part.numel() for part in parts]))
+    return [
+        {**state, **{name: laid_as(state[name], next(views).view_as(part)) for name, part in each.items()}}
+        for state, each in zip(states, cut, strict=True)
+    ]
+
+
+class Versioned(nn.Sequential):
+    """A module whose state is of a version of its own; ``told`` is the version of what it has loaded."""
+
+    _version = 3
+    told: int | None = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        self.told = metadata.get("version")
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+def versions(rank: Rank, case: TrainingCase) -> dict[str, Any]:
+    """What modules are told of their own state's version when they load it."""
+    net = apply(rank, case, Versioned(*map(Versioned, case.build())).to(rank.device))
+    net.load_state_dict(net.state_dict())
+    return {name: module.told for name, module in net.named_modules() if isinstance(module, Versioned)}
 
 
 def full_on_rank_zero(rank: Rank, case: GeneratedCase) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-import torch
 from hypothesis import example
 from hypothesis import strategies as st
 
@@ -25,7 +23,8 @@ from suites.oracle.judging import finds, follows, sees
 from suites.scenarios import sharding
 from suites.scenarios.scenario import Scenario
 from suites.state import state_dicts
-from suites.state.state_dicts import Asked, ByLayer, OddCase, expected, odd_cases, other, placed_cases, plain_cases
+from suites.state.judging import LOAD, enters, is_full_on_rank_zero, keeps_memory, loads_in_parts, outputs
+from suites.state.state_dicts import Asked, ByLayer, LastFirst, OddCase, odd_cases, other, placed_cases, plain_cases
 
 SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 TWO_AXES = (*SHARDED, Feature.TENSOR_PARALLEL)
@@ -33,9 +32,10 @@ OFFLOAD = (*SHARDED, Feature.CPU_OFFLOAD, Feature.META_DEVICE)
 ANY_CASE = training_cases()
 #: Two ranks each way, which do not divide rows.
 TWO_WAYS = ParallelCase(4, Stack(3, ("mlp",), multiplier=1), mesh=(2, 2))
-LOAD = ("allocate", "give")
 ASKED = {"asked": st.sampled_from(("before", "after step")), "form": st.sampled_from(("sharded", "full"))}
 EXTRA_STATE = st.builds(Scenario, st.just("held"), dtype=st.just("float32"), life=st.just("loaded"), **ASKED)
+#: Two layers that have a weight and nothing else.
+TWO_LAYERS = st.builds(Stack, st.integers(1, 5), st.just(("linear", "linear")), bias=st.just(False))
 TRANSFORMER = GeneratedCase(2, Named("transformer"), (Group(("layers.0",)), Group()))
 
 
@@ -111,6 +111,30 @@ def test_a_state_dict_after_forward_equals_that_before(trial: Trial, case: Train
     """Where forward leaves parameters full, state_dict() of the net and of each layer has sharded entries after it."""
     for kind in (Asked, ByLayer):
         enters(trial, case, "forward", kind=kind)
+
+
+@requirement("state-dict/after-failure", *SHARDED, ranks=2, level="should")
+@example(case=TrainingCase(2, Stack(3, ("linear", "mlp", "linear")), (0, 1), reshard_after_forward=False))
+@given(case=training_cases())
+def test_a_state_dict_after_a_forward_that_raised_equals_that_before(trial: Trial, case: TrainingCase) -> None:
+    """After a forward that raised in its last block, state_dict() of the net and of each layer has sharded entries."""
+    for kind in (Asked, ByLayer):
+        enters(trial, case, f"crash {len(case.net.blocks) - 1}", kind=kind)
+
+
+@requirement("state-dict/versions", *SHARDED)
+@given(case=ANY_CASE)
+def test_modules_load_the_version_that_they_have_saved(trial: Trial, case: TrainingCase) -> None:
+    """A sharded module that loads its own state is told the version that its class gives it, as without sharding."""
+    finds(trial, state_dicts.versions, case, dict.fromkeys(("", *map(str, range(len(case.net.blocks)))), 3))
+
+
+@requirement("state-dict/tied-layers", *SHARDED, ranks=2)
+@given(case=odd_cases("tied", net=TWO_LAYERS, sharded=()))
+def test_layers_that_share_a_weight_have_each_its_state(trial: Trial, case: OddCase) -> None:
+    """After a forward that left all full, each of two layers that share a weight has it sharded, and loads it."""
+    enters(trial, case, "forward", kind=LastFirst)
+    enters(trial, case, "allocate", "forward", "give", kind=LastFirst)
 
 
 @requirement("state-dict/reshards", *SHARDED, ranks=2, level="may", source="A2")
@@ -255,45 +279,3 @@ def test_recomputation_changes_no_entry(trial: Trial, case: OddCase) -> None:
     """Where blocks recompute their forward, entries have the unsharded names and this rank's rows all the same."""
     enters(trial, case)
     enters(trial, case, "forward", "backward")
-
-
-def enters(trial: Trial, case: TrainingCase, *acts: str, looks: Any = ("entries",), kind: type[Asked] = Asked) -> None:
-    """Require, after these acts, the rank's rows of the net, or of the other one if that was loaded."""
-    loads = "give" in acts
-    net = other(case) if loads else case.build()
-    for number, got in enumerate(trial.run(kind.seen, case, acts, *looks)):
-        want = expected(case, number, net)
-        for look in looks:
-            trial.agree(f"rank {number}, {look}", got[look], dict(sorted(want.items())) if look == "tensors" else want)
-        if loads:
-            wrong = got["found"]["do not fit"]
-            trial.holds(not wrong, f"rank {number}: do not fit: {wrong}")
-
-
-def keeps_memory(trial: Trial, case: TrainingCase) -> None:
-    """Require that loading moves no shard of what is cut evenly."""
-    cut = {name: {case.part(rank, name, p).shape for rank in range(case.world_size)} for name, p in case.full().items()}
-    for number, got in enumerate(trial.run(Asked.seen, case, LOAD)):
-        moved = [name for name in got["found"]["moved"] if len(cut.get(name, ())) == 1]
-        trial.holds(not moved, f"rank {number}: loading should write into the shards there are, but it moved {moved}")
-
-
-def loads_in_parts(trial: Trial, case: TrainingCase, pin: bool | None) -> None:
-    """Require outputs and entries of the other net, with CPU offload all on the CPU."""
-    for number, got in enumerate(trial.run(state_dicts.assembled, case, pin)):
-        trial.agree(f"rank {number}", got["found"], outputs(case, number))
-        trial.agree(f"rank {number}", got["entries"], expected(case, number, other(case)))
-        if pin is not None:
-            trial.agree(f"rank {number}, devices", got["devices"], dict.fromkeys(got["devices"], "cpu"))
-
-
-def outputs(case: TrainingCase, number: int, batch: int = 0) -> dict[str, Any]:
-    """What the unsharded other net gives for a rank's batch."""
-    with torch.no_grad():
-        return {"outputs": [other(case)(case.inputs(batch, number))]}
-
-
-def is_full_on_rank_zero(trial: Trial, case: GeneratedCase) -> None:
-    """Require the unsharded net's own state dict on rank 0's CPU, and nothing on other ranks."""
-    state = {name: state_dicts.entry(value.to("cpu")) for name, value in case.build().state_dict().items()}
-    finds(trial, state_dicts.full_on_rank_zero, case, lambda number: {} if number else state)

@@ -81,9 +81,10 @@ def test_resharding_can_be_set_after_sharding(trial: Trial, case: TrainingCase) 
 @requirement("reshard/to-group", *TO_GROUP, ranks=4)
 @given(case=group_cases())
 def test_an_int_leaves_parameters_sharded_over_groups_of_that_many_ranks(trial: Trial, case: TrainingCase) -> None:
-    """With reshard_after_forward=k every parameter is a DTensor after forward, cut over groups of k neighbours."""
+    """With reshard_after_forward=k every parameter is a DTensor after any forward, cut over groups of k neighbours."""
     value = case.reshard_after_forward
     is_registered(trial, case, "forward", root=value, children=value)
+    are_whole(trial, replace(case, acts=STEP))
 
 
 @requirement("reshard/to-group-without-gradients", *TO_GROUP, ranks=4)
@@ -256,8 +257,7 @@ def is_registered(trial: Trial, case: TrainingCase, *acts: str, root: Reshard, c
 
 def are_whole(trial: Trial, case: TrainingCase, frozen: tuple[str, ...] = ()) -> None:
     """Require that what a forward leaves registered is sharded, can be put together, and trains if it is not frozen."""
-    want = {
-        name: {"is": "a DTensor", "trains": not name.startswith(frozen), "full": p.detach()}
-        for name, p in case.build().named_parameters()
-    }
-    finds(trial, registered.whole_after_forward, case, want)
+    whole = expected(case).whole[-1]["parameters"] if "step" in case.acts else case.full()
+    trains = {name: not name.startswith(frozen) for name in whole}
+    want = {"is": dict.fromkeys(whole, "a DTensor"), "trains": trains, "full": whole}
+    finds(trial, registered.whole_after_forward, case, want, within=expected(case).within)

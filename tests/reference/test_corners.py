@@ -50,8 +50,9 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
     cube = rank.mesh((2, 2, 1), ("x", "y", "z"))
     whole = nn.Linear(2, 4, bias=False)
     whole.weight = nn.Parameter(distribute_tensor(whole.weight.detach(), cube, [Replicate()] * 3))
-    replaced = fsdp.fully_shard(linear(), mesh=line)
-    replaced.weight = nn.Parameter(torch.zeros(4, 2))
+    plain, columns = (fsdp.fully_shard(linear(), mesh=line) for _ in range(2))
+    plain.weight = nn.Parameter(torch.zeros(4, 2))
+    columns.load_state_dict({"weight": distribute_tensor(torch.zeros(4, 2), line, [Shard(1)])}, assign=True)
     replicated: Any = fsdp.replicate(linear(), mesh=line)
     return {
         "empty": refusal(fsdp.fully_shard, [], mesh=line),
@@ -59,7 +60,8 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
         "inner last": inner_last(line),
         "inner last, of named axes": inner_last(square, square["b"]),
         "three axes": refusal(fsdp.fully_shard, whole, mesh=rank.mesh((4, 1), ("d", "t"))["d"]),
-        "plain": refusal(replaced, torch.ones(1, 2)),
+        "plain": refusal(plain, torch.ones(1, 2)),
+        "columns": refusal(columns, torch.ones(1, 2)),
         "no shards": refusal(replicated.set_reshard_after_forward, True),
         "no shards to gather": refusal(replicated.set_allocate_memory_from_process_group_for_comm, True),
         "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
@@ -86,7 +88,8 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
         "inner last": ("ValueError", "shard inner modules before outer ones"),
         "inner last, of named axes": ("ValueError", "shard inner modules before outer ones"),
         "three axes": ("NotImplementedError", "on at most two axes besides data"),
-        "plain": ("ValueError", "was replaced by a plain tensor: expected a DTensor"),
+        "plain": ("ValueError", "was replaced: expected a DTensor placed (Shard(dim=0),), got a plain tensor"),
+        "columns": ("ValueError", "was replaced: expected a DTensor placed (Shard(dim=0),), got (Shard(dim=1),)"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "no shards to gather": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "custom": ("AssertionError", "when all gather comm is custom"),
@@ -154,6 +157,24 @@ def test_state_dicts_of_type_full_are_loaded_whole() -> None:
     for saved, kind, output in on_ranks(2, loads_whole):
         assert torch.equal(saved, torch.full((4, 2), 7.0))
         assert (kind, output.tolist()) == ("DTensor", [[14.0] * 4])
+
+
+def whole_wherever(rank: Rank) -> list[Any]:
+    """A state dict of a net that was made FULL before its root was sharded, and one of a layer that has no call."""
+    net = nn.Sequential(linear(), linear())
+    sharded(rank, net[0])
+    fsdp.set_state_dict_type(net, fsdp.StateDictType.FULL)
+    net[1].register_state_dict_post_hook(lambda _, state, prefix, __: state.update({f"{prefix}weight": torch.zeros(1)}))
+    sharded(rank, net)
+    return [net.state_dict(), net[0].state_dict(), net[1].state_dict()]
+
+
+def test_state_dicts_of_type_full_are_whole_of_each_module_and_hooks_have_the_last_word() -> None:
+    """Whole are also parameters sharded later, and those of a plain layer; what a user's hook has put in stays."""
+    whole, zeros = linear().weight.detach(), torch.zeros(1)
+    for net, first, second in on_ranks(2, whole_wherever):
+        found = (*net.values(), *first.values(), *second.values())
+        assert [*map(torch.equal, found, (whole, zeros) * 2)] == [True] * 4
 
 
 def coded_columns(rank: Rank) -> list[Any]:
