@@ -22,12 +22,13 @@ from harness.vendor import Claimed, Feature
 from harness.vendor.bounds import claims
 from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.strategies import each, given
+from suites.kit.programs import ShardedStack
+from suites.kit.strategies import each, given, stacks, training_cases
 from suites.kit.trees import share
 from suites.oracle import judging
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, right_or_refused, sees
-from suites.oracle.situation import PASS
+from suites.oracle.situation import PASS, STEP
 from suites.parameters.ignoring import IgnoredCase, Ignoring, IgnoringOnce, IgnoringOnMeta, ignored_cases
 from suites.passes import passes
 from suites.passes.pass_programs import Walking, follows, walk
@@ -41,6 +42,10 @@ from suites.training.precision_values import FLOATS, INTEGERS, TABLE, BesideCase
 SOME = ("blocks.0", "blocks.1", "blocks.0.weight", "blocks.1.weight")
 #: What is frozen in a first step, and what in a last.
 TURNS = tuple(f"{one} {other}" for one in SOME for other in SOME)
+
+#: A forward that leaves all full comes before a block is frozen, and before it is thawed.
+FROZEN_WHILE_FULL = ("look", "freeze 0", *STEP, *STEP, "look", "thaw 0", *STEP, *STEP)
+TWO_OR_MORE = stacks().filter(lambda net: len(net.blocks) > 1)
 
 
 def frozen(case: HowCase, step: int) -> tuple[str, ...]:
@@ -206,6 +211,13 @@ def test_weights_tied_across_groups_are_refused_or_right(trial: Trial, case: Tra
     """A weight that two modules share which are sharded separately is refused by the first forward, or trains right."""
     want = passes.expected(case, TIED)
     right_or_refused(trial, partial(walk, route=TIED), case, lambda seen: agrees(trial, seen, want), *SHARED)
+
+
+@requirement("parameters/frozen-while-full", Feature.FULLY_SHARD, ranks=2)
+@given(case=training_cases(net=TWO_OR_MORE, reshard_after_forward=False, acts=FROZEN_WHILE_FULL))
+def test_what_is_frozen_while_it_is_full_trains_no_more(trial: Trial, case: TrainingCase) -> None:
+    """What is frozen after a forward that left it full takes no gradient from then on, until it is thawed so."""
+    judging.follows(trial, ShardedStack.play, expected(case))
 
 
 @requirement("parameters/ignored", Feature.FULLY_SHARD, Feature.IGNORED_PARAMS, ranks=2)

@@ -98,6 +98,13 @@ def test_loading_after_a_forward_that_left_parameters_full_loads_the_shards(tria
         enters(trial, case, "allocate", "forward", "give", kind=kind)
 
 
+@requirement("state-dict/load-while-gathering", *SHARDED, ranks=2)
+@given(case=training_cases(exact=True, reshard_after_forward=None))
+def test_what_is_loaded_while_a_gather_is_under_way_is_used(trial: Trial, case: TrainingCase) -> None:
+    """After unshard(async_op=True) that was not waited for, forward runs with what has been loaded meanwhile."""
+    sees(trial, Asked, case, ("allocate", "begin", "give", "look"), found=partial(outputs, case))
+
+
 @requirement("state-dict/forward-after-load", *SHARDED, ranks=2, source="A1")
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_forward_runs_on_loaded_values(trial: Trial, case: TrainingCase) -> None:

@@ -64,7 +64,8 @@ class ManagedParameter:
         self.layout = layout_over(mesh, parameter, self.before, cut.dim)
         self.grad_dtype = None if parameter.grad_dtype == parameter.dtype else parameter.grad_dtype  # if it was set
         self.packed = at_rest(cut.padded(cut.take(local_of(parameter).detach(), mesh.shard.rank)), offload)
-        self.sharded = self._made_sharded(parameter.requires_grad)
+        self._trains = parameter.requires_grad
+        self.sharded = self._made_sharded()
         self._local = local_of(self.sharded)
         self._full: Tensor | None = None
         self.unsharded: nn.Parameter | None = None
@@ -83,9 +84,9 @@ class ManagedParameter:
         """How many rows this rank holds."""
         return self.cut.rows(self.mesh.shard.rank)[1]
 
-    def _made_sharded(self, requires_grad: bool) -> nn.Parameter:
+    def _made_sharded(self) -> nn.Parameter:
         with torch.no_grad():
-            made = nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), requires_grad)
+            made = nn.Parameter(self.layout.wrap(self.cut.unpadded(self.packed, self.rows)), self._trains)
         self.layout.adopt(made)
         return self._asking(made)
 
@@ -140,7 +141,13 @@ class ManagedParameter:
             self.extension = None if self.extension else Extension(self.cut, self.mesh, self.owners[0].module)
 
     def register(self, form: nn.Parameter) -> None:
-        """Show a form to all owners."""
+        """Show a form to all owners; users may have frozen or thawed the one they had, or the sharded one."""
+        module, name = self.owners[0]
+        now = (module._parameters[name], self.sharded)
+        if any(each is not None and each.requires_grad != self._trains for each in now):
+            self._trains = not self._trains
+        for each in (form, self.sharded):
+            each.requires_grad_(self._trains)
         for owner in self.owners:
             owner.show(form)
 
@@ -199,8 +206,6 @@ class ManagedParameter:
     def show_unsharded(self) -> None:
         """Register the unsharded form, which has been filled."""
         assert self.unsharded is not None
-        if self.unsharded.requires_grad != self.sharded.requires_grad:
-            self.unsharded.requires_grad_(self.sharded.requires_grad)
         self.register(self.unsharded)
 
     def free(self) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from reference_models.subject import implementation as reference
-from tests.mutants.hooking import instead, outputs
+from tests.mutants.hooking import each_gradient, instead, outputs
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.composition import strategic
 from tests.mutants.state.optimizer_state import with_states
@@ -52,6 +52,39 @@ def trains_what_it_takes(module: Any, load: load_state, *args: Any, **options: A
     found = load(*args, **options)
     module.requires_grad_(True)
     return found
+
+
+def waits_for_no_gather(module: Any, load: load_state, *args: Any, **options: Any) -> Any:
+    """What was begun before a state is loaded is what forward runs with."""
+    begun = vars(module).get("begun", False)
+    before = {name: value.clone() for name, value in module.state_dict().items()} if begun else {}
+    found = load(*args, **options)
+    if begun:
+        load(before)
+    return found
+
+
+def begins(module: Any, unshard: Callable[..., Any], async_op: bool = False) -> Any:
+    """Notice that a gather is begun."""
+    vars(module).update(begun=async_op)
+    return unshard(async_op=async_op)
+
+
+def loads_behind_gathers(module: Any) -> None:
+    """Have both so."""
+    instead("unshard", begins)(module)
+    instead("load_state_dict", waits_for_no_gather)(module)
+
+
+def thaws_what_was_full(module: Any) -> None:
+    """After each backward what trains is what did when it was sharded."""
+    before = {parameter: parameter.requires_grad for parameter in module.parameters()}
+
+    def thaw(_: Any) -> None:
+        for parameter, trains in before.items():
+            parameter.requires_grad_(trains)
+
+    each_gradient(thaw)(module)
 
 
 def hides_the_version(module: Any) -> None:
@@ -106,6 +139,8 @@ full_after_a_failure = mutant("state-dict/after-failure", gathers_after_a_failur
 keeps_what_it_ran_with = mutant("state-dict/assigned", notes_runs)
 tells_memory_by_its_address = of_the_reference("state-dict/assigned-in-turn", instead("load_state_dict", knows_memory))
 thaws_what_is_assigned = mutant("state-dict/assigned-frozen", instead("load_state_dict", trains_what_it_takes))
+loads_what_is_late = of_the_reference("state-dict/load-while-gathering", loads_behind_gathers)
+thaws_what_is_frozen = of_the_reference("parameters/frozen-while-full", thaws_what_was_full)
 has_a_version = mutant("state-dict/versions", hides_the_version)
 reshards_the_first_of_a_tie = of_the_reference("state-dict/tied-layers", gathers_what_is_tied)
 keeps_its_settings = with_states("optimizer-state/groups-of-rank-zero", set_optimizer_state_dict=keeps_what_is_not_zero)
