@@ -34,7 +34,7 @@ BATCH = 3
 class Chain(nn.Module):
     """Linear layers of given widths with tanh between them, so that no gradient is zero everywhere.
 
-    ``tied`` adds two layers that share a weight, ``unused`` one that no forward calls, ``buffer`` an offset.
+    ``tied`` adds two layers that share a weight, ``unused`` one that no forward calls, ``buffer`` two offsets.
     """
 
     def __init__(self, widths: tuple[int, ...], bias: bool, tied: bool, unused: bool, buffer: bool) -> None:
@@ -44,8 +44,8 @@ class Chain(nn.Module):
         self.head = nn.Linear(last, last, bias=False) if tied else None
         self.again = nn.Linear(last, last, bias=False) if tied else None
         self.spare = nn.Linear(widths[0], last) if unused else None
-        self.offset: Tensor | None
-        self.register_buffer("offset", torch.zeros(last) if buffer else None)
+        for name in ("offset", "shift"):
+            self.register_buffer(name, torch.zeros(last) if buffer else None)
         if self.head is not None and self.again is not None:
             self.again.weight = self.head.weight
 
@@ -55,7 +55,7 @@ class Chain(nn.Module):
             x = torch.tanh(layer(x))
         if self.head is not None and self.again is not None:
             x = x + self.again(torch.tanh(self.head(x)))
-        return x if self.offset is None else x + self.offset
+        return sum(self.buffers(), x)
 
 
 class Noted(Chain):
