@@ -147,7 +147,8 @@ class ManagedParameter:
         if any(each is not None and each.requires_grad != self._trains for each in now):
             self._trains = not self._trains
         for each in (form, self.sharded):
-            each.requires_grad_(self._trains)
+            if each.requires_grad != self._trains:  # function transforms allow no call
+                each.requires_grad_(self._trains)
         for owner in self.owners:
             owner.show(form)
 
