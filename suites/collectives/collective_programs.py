@@ -110,6 +110,11 @@ def prepared(rank: Rank, case: CollectiveCase) -> list[Prepared | None]:
     ]
 
 
+def taken(rank: Rank, case: CollectiveCase) -> list[Prepared]:
+    """The same of those calls that this rank takes part in."""
+    return [it for it in prepared(rank, case) if it]
+
+
 # Programs.
 
 
@@ -156,7 +161,7 @@ def after_restarts(rank: Rank, case: CollectiveCase, path: str) -> list[list[Mem
 
 def in_the_same_memory(rank: Rank, case: CollectiveCase) -> list[Memory]:
     """The calls, which are all alike, one after the other with the tensors of the first."""
-    parts = [it for it in prepared(rank, case) if it]
+    parts = taken(rank, case)
     done = []
     for it in parts:
         for old, new in zip([*parts[0].given, *parts[0].got], [*it.given, *it.got], strict=True):
@@ -167,7 +172,7 @@ def in_the_same_memory(rank: Rank, case: CollectiveCase) -> list[Memory]:
 
 def in_growing_parts(rank: Rank, case: CollectiveCase) -> list[Memory]:
     """The calls, each as long as the one before or longer, in the memory of the last, from its beginning."""
-    parts = [it for it in prepared(rank, case) if it]
+    parts = taken(rank, case)
     values = [[tensor.clone() for tensor in (*it.given, *it.got)] for it in parts]
     whole = [*parts[-1].given, *parts[-1].got]
     done = []
@@ -179,17 +184,16 @@ def in_growing_parts(rank: Rank, case: CollectiveCase) -> list[Memory]:
 
 def side_by_side(rank: Rank, case: CollectiveCase) -> list[Memory]:
     """The calls, each with all its tensors in one memory, one after the other."""
-    parts = [it for it in prepared(rank, case) if it]
-    return [
-        it.within(list(torch.cat(own).split([tensor.numel() for tensor in own]))).performed()
-        for it in parts
-        for own in [[*it.given, *it.got]]
-    ]
+    done = []
+    for it in taken(rank, case):
+        own = [*it.given, *it.got]
+        done.append(it.within(list(torch.cat(own).split([tensor.numel() for tensor in own]))).performed())
+    return done
 
 
 def waited_again(rank: Rank, case: CollectiveCase) -> list[list[Tensor]]:
     """What outputs hold that were written over after a call, once its work has been waited for again."""
-    parts = [it for it in prepared(rank, case) if it]
+    parts = taken(rank, case)
     for it in parts:
         work = it.start(async_op=True)
         work.wait()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from harness.worlds.base import Program
 from suites.composition.compose import Composite
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import costly, each, examples_first, given, given_half, training_cases, world_sizes
@@ -59,6 +60,12 @@ def kept_cases(draw: st.DrawFn, /, **fixed: Any) -> KeptCase:
         "seed": draw(st.integers(0, 2**16)),
         **fixed,
     })  # fmt: skip
+
+
+def settings_arrive(trial: Trial, program: Program, case: CheckpointCase, *args: str) -> None:
+    """Require that optimizers which are given the state of others have their state dicts."""
+    for number, got in enumerate(trial.run(program, case, *args)):
+        trial.agree(f"rank {number}", got["reloaded"], got["original"])
 
 
 def arrives(trial: Trial, case: CheckpointCase, form: str) -> None:
@@ -197,8 +204,7 @@ def test_groups_of_parameters_keep_their_names_and_settings(trial: Trial, case: 
 @given_half(case=HERE)
 def test_groups_of_parameters_take_their_settings_from_rank_zero(trial: Trial, case: CheckpointCase) -> None:
     """Of a full state that rank 0 alone has, each group takes its settings on all ranks, also those that are zero."""
-    for number, got in enumerate(trial.run(programs.in_groups, case, "rank zero")):
-        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+    settings_arrive(trial, programs.in_groups, case, "rank zero")
 
 
 @requirement("optimizer-state/flat-groups", *SHARDED, ranks=2)
@@ -206,8 +212,7 @@ def test_groups_of_parameters_take_their_settings_from_rank_zero(trial: Trial, c
 @given(case=HERE)
 def test_groups_of_parameters_keep_their_settings_in_a_flat_state(trial: Trial, case: CheckpointCase) -> None:
     """Flattened into one dict, each of several parameter groups loads with its own settings."""
-    for number, got in enumerate(trial.run(programs.in_groups, case, "flat")):
-        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+    settings_arrive(trial, programs.in_groups, case, "flat")
 
 
 @requirement("optimizer-state/several", *SHARDED, ranks=2)
@@ -215,8 +220,7 @@ def test_groups_of_parameters_keep_their_settings_in_a_flat_state(trial: Trial, 
 @given(case=HERE)
 def test_several_optimizers_of_one_net_keep_each_its_own(trial: Trial, case: CheckpointCase) -> None:
     """The state of two optimizers of one net, asked for together, loads into two others: each has its own settings."""
-    for number, got in enumerate(trial.run(programs.of_several, case)):
-        trial.agree(f"rank {number}", got["reloaded"], got["original"])
+    settings_arrive(trial, programs.of_several, case)
 
 
 @requirement("optimizer-state/of-submodule", *SHARDED, level="may")

@@ -258,7 +258,7 @@ def in_one_memory(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Versioned(nn.Sequential):
-    """A module whose state is of a version of its own; ``told`` is the version of what it has loaded."""
+    """A module whose state is of a version of its own; ``told`` is the version that it was given when it loaded one."""
 
     _version = 3
     told: int | None = None
@@ -269,7 +269,7 @@ class Versioned(nn.Sequential):
 
 
 def versions(rank: Rank, case: TrainingCase) -> dict[str, Any]:
-    """What modules are told of their own state's version when they load it."""
+    """The version of its state that each module is given when it loads its own."""
     net = apply(rank, case, Versioned(*map(Versioned, case.build())).to(rank.device))
     net.load_state_dict(net.state_dict())
     return {name: module.told for name, module in net.named_modules() if isinstance(module, Versioned)}

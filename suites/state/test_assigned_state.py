@@ -25,8 +25,8 @@ SHARDED = (Feature.FULLY_SHARD, Feature.STATE_DICT)
 @given(case=training_cases(exact=True, reshard_after_forward=None))
 def test_what_is_assigned_after_a_forward_is_what_the_next_runs_with(trial: Trial, case: TrainingCase) -> None:
     """Given by assign=True, at once or layer by layer, and in one memory in any order, entries are what runs next."""
-    for kind, how in product((Asked, ByLayer), ("", "join")):
-        acts = ("allocate", "forward", *filter(None, (how,)), "give assign", "look")
+    for kind, joined in product((Asked, ByLayer), ((), ("join",))):
+        acts = ("allocate", "forward", *joined, "give assign", "look")
         sees(trial, kind, case, acts, found=partial(outputs, case, batch=1))
 
 

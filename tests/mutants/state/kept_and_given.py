@@ -17,7 +17,7 @@ from tests.mutants.state.optimizer_state import with_states
 from tests.mutants.state.reference_chapter import of_the_reference
 from tests.mutants.state.state_chapters import State, gather, saves
 
-load_state = Callable[..., Any]
+Load = Callable[..., Any]
 
 
 def gathers_after_a_failure(module: Any) -> None:
@@ -27,7 +27,7 @@ def gathers_after_a_failure(module: Any) -> None:
     saves(lambda module, state: gather(module, state) if vars(module).get("under_way") else None)(module)
 
 
-def runs_with_what_it_had(module: Any, load: load_state, state: State, assign: bool = False, **options: Any) -> Any:
+def runs_with_what_it_had(module: Any, load: Load, state: State, assign: bool = False, **options: Any) -> Any:
     """What is assigned once forward has run is not what the next one runs with."""
     return load({} if assign and vars(module).get("ran") else state, strict=False, assign=assign, **options)
 
@@ -38,7 +38,7 @@ def notes_runs(module: Any) -> None:
     instead("load_state_dict", runs_with_what_it_had)(module)
 
 
-def knows_memory(module: Any, load: load_state, state: State, assign: bool = False, **options: Any) -> Any:
+def knows_memory(module: Any, load: Load, state: State, assign: bool = False, **options: Any) -> Any:
     """What is assigned from memory that was assigned from before is taken for what is there."""
     memory = {value.to_local().untyped_storage().data_ptr() for value in state.values() if isinstance(value, DTensor)}
     seen = vars(module).setdefault("memory", set())
@@ -47,14 +47,14 @@ def knows_memory(module: Any, load: load_state, state: State, assign: bool = Fal
     return load({} if known else state, strict=False, assign=assign, **options)
 
 
-def trains_what_it_takes(module: Any, load: load_state, *args: Any, **options: Any) -> Any:
+def trains_what_it_takes(module: Any, load: Load, *args: Any, **options: Any) -> Any:
     """Whatever is loaded trains."""
     found = load(*args, **options)
     module.requires_grad_(True)
     return found
 
 
-def waits_for_no_gather(module: Any, load: load_state, *args: Any, **options: Any) -> Any:
+def waits_for_no_gather(module: Any, load: Load, *args: Any, **options: Any) -> Any:
     """What was begun before a state is loaded is what forward runs with."""
     begun = vars(module).get("begun", False)
     before = {name: value.clone() for name, value in module.state_dict().items()} if begun else {}
