@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch.utils._pytree import tree_map_only
 
 from harness.data.case import Case
 from suites.kit.cases import CaseOnMesh, Reshard, draw, mixed
-from suites.kit.nets import Named, Net, fill
+from suites.kit.nets import Named, Net, fill, step
 from suites.kit.stepping import OwnSGD
 from suites.oracle.layout import shard
 from suites.oracle.situation import Situation, tensors_in
+from suites.oracle.training import is_below
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,17 @@ class GeneratedCase(CaseOnMesh, Situation):
         """The net in a dtype."""
         return self.build(dtype)
 
+    def alone(self, net: Any, module: str) -> Any:
+        """A block, called as the net calls it."""
+        return partial(step, net.get_submodule(module))
+
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for a rank's micro-batch."""
-        return net(**tree_map_only(Tensor, lambda tensor: tensor.to(device), self.inputs(batch, rank, dtype)))
+        return net(**self.on(device, batch, rank, dtype))
+
+    def on(self, device: torch.device | str, *which: Any) -> dict[str, Any]:
+        """A rank's micro-batch on a device."""
+        return dict(tree_map_only(Tensor, lambda tensor: tensor.to(device), self.inputs(*which)))
 
     def inputs(self, batch: int, rank: int, dtype: torch.dtype) -> dict[str, Any]:
         """A micro-batch of one rank, by forward's names; rounded to the case's dtype, then in ``dtype``."""
@@ -148,8 +158,3 @@ def group_of(case: GeneratedCase, parameter: str) -> Group:
     """The group that has a parameter: that of the innermost module around it that is sharded."""
     around = [(len(name), group) for group in case.groups for name in group.modules if is_below(parameter, name)]
     return max(around, key=lambda found: found[0])[1]
-
-
-def is_below(name: str, module: str) -> bool:
-    """Whether a parameter or module is in a module's tree; everything is in the root's."""
-    return not module or name == module or name.startswith(f"{module}.")

@@ -68,16 +68,17 @@ class Sequence(nn.Module):
         """``(batch, length, dim)`` to the same."""
         y = x
         for block in self.blocks:
-            y = self.step(block, y, tokens, which)
+            y = step(block, y, tokens, which)
             y = y if self.plain else torch.tanh(y)
         return x + y if self.residual else y
 
-    def step(self, block: nn.Module, x: Tensor, tokens: Tensor | None, which: int) -> Tensor:
-        """One block, with as many of the inputs as it takes."""
-        if isinstance(block, nets.Embedding):
-            return x + block(tokens)  # type: ignore[no-any-return]
-        more = (tokens, which) if isinstance(block, Sequence) else (which,) if isinstance(block, nets.Branches) else ()
-        return block(x, *more)  # type: ignore[no-any-return]
+
+def step(block: nn.Module, x: Tensor, tokens: Tensor | None, which: int) -> Tensor:
+    """One block, with as many of the inputs as it takes."""
+    if isinstance(block, nets.Embedding):
+        return x + block(tokens)  # type: ignore[no-any-return]
+    more = (tokens, which) if isinstance(block, Sequence) else (which,) if isinstance(block, nets.Branches) else ()
+    return block(x, *more)  # type: ignore[no-any-return]
 
 
 class Whole(Sequence):

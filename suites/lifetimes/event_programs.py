@@ -121,13 +121,11 @@ class Watched(ShardedNet):
         self.watch = Watch(self.case, net)
         return spread_net(self.rank, self.case, net)
 
-    def run(self) -> Any:
+    def run(self, module: str = "") -> Any:
         """The outputs; inputs have gradients, so that backward needs every parameter."""
-        given = self.case.inputs(self.batches, self.place, self.case.torch_dtype)
+        given = self.case.on(self.rank.device, self.batches, self.place, self.case.torch_dtype)
         self.batches += 1
-        return self.net(
-            **tree_map_only(Tensor, lambda x: x.to(self.rank.device).requires_grad_(x.is_floating_point()), given)
-        )
+        return self.net(**tree_map_only(Tensor, lambda x: x.requires_grad_(x.is_floating_point()), given))
 
     def forward(self, _: str) -> State:
         """A forward, with notes of where it begins and ends."""

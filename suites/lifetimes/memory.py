@@ -42,9 +42,10 @@ class ByName(nn.Sequential):
 class MemoryCase(CaseOnMesh, Situation):
     """Blocks of one layer each, sharded by themselves, and a head that is the root's; batches of ``rows``.
 
-    They are given inputs by place, or ``by name``; or all but the head are ``frozen``, or, by ``frozen between``, the
-    first block trains as well; or there are blocks of two layers, each with tanh after it, that run again in backward:
-    ``blocks`` counts the layers. They compute and reduce in dtypes of their own, if these are named.
+    They are given inputs by place, or ``by name``; or all but the head are ``frozen``, or, by ``frozen between``,
+    the first block trains as well; or what each block gives is a view; or there are blocks of two layers, each with
+    tanh after it, that run again in backward: ``blocks`` counts the layers. They compute and reduce in dtypes of
+    their own, if these are named.
     """
 
     world_size: int
@@ -55,7 +56,7 @@ class MemoryCase(CaseOnMesh, Situation):
     rows: int = 1
     dtype: str = "float32"
     seed: int = 0
-    form: Literal["plain", "by name", "recomputed", "frozen", "frozen between"] = "plain"
+    form: Literal["plain", "by name", "recomputed", "frozen", "frozen between", "views"] = "plain"
     param_dtype: str | None = None
     reduce_dtype: str | None = None
 
@@ -73,6 +74,8 @@ class MemoryCase(CaseOnMesh, Situation):
         if self.form.startswith("frozen"):
             for layer in layers[1 if self.form == "frozen between" else 0 :]:
                 layer.requires_grad_(False)
+        if self.form == "views":
+            layers = [nn.Sequential(layer, nn.Unflatten(1, (1, -1)), nn.Flatten()) for layer in layers]
         kind = ByName if self.form == "by name" else nn.Sequential
         return kind(*layers, nn.Linear(self.dim, 1)).to(self.torch_dtype)
 

@@ -6,6 +6,7 @@ tensors (``tally.py``), on any device, and on an accelerator also what its alloc
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example
@@ -168,6 +169,7 @@ def test_blocks_that_run_again_keep_their_inputs_alone(trial: Trial) -> None:
 def test_steps_leave_nothing_behind(trial: Trial) -> None:
     """Steps of several forwards, and forwards without gradients, leave nothing in memory, nor in cycles of objects."""
     does_not_grow(trial, SMALL, MANY)
+    does_not_grow(trial, replace(SMALL, form="views"), MANY)
 
 
 @requirement("memory/parameter-meshes-steps", *OWN_MESHES, ranks=4)

@@ -150,32 +150,33 @@ class Sharded(Told):
 
     # Forward and backward.
 
-    def run(self) -> Any:
-        """The outputs of the next batch."""
+    def run(self, module: str = "") -> Any:
+        """The outputs of the next batch, of the net or of a module alone."""
         self.batches += 1
-        return self.case.run(self.net, self.batches - 1, self.place, self.case.torch_dtype, device=self.rank.device)
+        net = self.case.alone(self.net, module) if module else self.net
+        return self.case.run(net, self.batches - 1, self.place, self.case.torch_dtype, device=self.rank.device)
 
-    def losses(self) -> list[Tensor]:
+    def losses(self, module: str = "") -> list[Tensor]:
         """Those of the next batch."""
-        outputs = self.run()
+        outputs = self.run(module)
         found: list[Tensor] = self.case.losses(outputs, self.batches - 1, self.place)
         return found
 
-    def forward(self, _: str) -> State:
+    def forward(self, module: str) -> State:
         """A forward that waits for its backward; its losses."""
-        losses = self.losses()
+        losses = self.losses(module)
         self.pending.append([losses])
         return {"losses": [one.detach() for one in losses]}
 
     @torch.no_grad()
-    def look(self, _: str) -> State:
+    def look(self, module: str) -> State:
         """The outputs, without gradients."""
-        return {"outputs": [each.clone() for each in tensors_in(self.run())]}
+        return {"outputs": [each.clone() for each in tensors_in(self.run(module))]}
 
-    def evaluate(self, _: str) -> State:
+    def evaluate(self, module: str) -> State:
         """The same in eval mode."""
         self.net.eval()
-        found = self.look("")
+        found = self.look(module)
         self.net.train()
         return found
 

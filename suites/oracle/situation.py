@@ -138,6 +138,10 @@ class Situation(Case):
         """The unsharded net changed so that it runs as sharded ones do; in the policy's dtypes if ``working``."""
         return net
 
+    def alone(self, net: Any, module: str) -> Any:
+        """What to run in the net's stead where a module below it is meant."""
+        raise NotImplementedError
+
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for a rank's batch of this number."""
         raise NotImplementedError

@@ -18,6 +18,15 @@ class Interrupted(Exception):
     """Raised in a forward on purpose."""
 
 
+def _detach(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each.detach() if isinstance(each, Tensor) else each for each in inputs)
+
+
+def _negate(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.neg_()
+
+
 def _raise_it(*_: Any) -> None:
     raise Interrupted("this was interrupted on purpose")
 
@@ -59,6 +68,8 @@ class Trained:
     case: Any
     net: Any
     optimizer: torch.optim.Optimizer
+    held: dict[str, Any]
+    pending: list[Any]
     forward: Callable[[str], Any]
     backward: Callable[[str], None]
     gradients: Callable[[], dict[str, Any]]
@@ -99,6 +110,59 @@ class Trained:
         self.resume(setting)
         return found
 
+    def reduce(self) -> None:
+        """On ranks backwards do it."""
+
+    def repeat(self, which: str) -> None:
+        """Backward through a forward's losses, which still wait for theirs."""
+        for losses in chosen(self.pending, which):
+            losses[0].backward(retain_graph=True)
+        self.reduce()
+
+    def abandon(self, which: str) -> None:
+        """Forget a forward, which gets no backward."""
+        taken(self.pending, which)
+
+    def cut(self, module: str) -> Any:
+        """A forward in which what comes to a module is detached: what was before it gets no gradient."""
+        hooks = [net.get_submodule(module).register_forward_pre_hook(_detach) for net in self.nets()]
+        found = self.forward("")
+        for hook in hooks:
+            hook.remove()
+        return found
+
+    def trained(self, place: str) -> list[Any]:
+        """The parameter of a name, or what is in a module, as the optimizer has it."""
+        return [parameter for name, parameter in self.held.items() if is_below(name, place)]
+
+    def hook(self, place: str) -> None:
+        """Have gradients negated in place whenever some have been added."""
+        for parameter in self.trained(place):
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(_negate)
+
+    def flip(self, place: str) -> None:
+        """Negate a parameter's gradient in place, or all of a module."""
+        for parameter in self.trained(place):
+            if parameter.grad is not None:
+                parameter.grad.neg_()
+
+    def exchange(self, place: str) -> None:
+        """The same by new tensors."""
+        for parameter in self.trained(place):
+            if parameter.grad is not None:
+                parameter.grad = -parameter.grad
+
+    def withhold(self, which: str) -> None:
+        """A backward that is not reduced."""
+        self.defer("gradient_sync")
+        self.backward(which)
+        self.resume("gradient_sync")
+
+    def divide(self, factor: str) -> None:
+        """Have every sum of gradients divided by this."""
+        self.set(f"gradient_divide_factor {factor} in each")
+
     def rate(self, rate: str) -> None:
         """Another learning rate."""
         self.optimizer.param_groups[0]["lr"] = float(rate)
@@ -118,6 +182,11 @@ class Trained:
         """A parameter, or all that is in a module, trains."""
         for net in self.nets():
             at(net, place).requires_grad_(True)
+
+    def toggle(self, place: str) -> None:
+        """Freeze and thaw, which changes nothing, not even for backwards that are still to come."""
+        self.freeze(place)
+        self.thaw(place)
 
     def negate(self, place: str) -> None:
         """Write other values into the floating parameters of a module; as by collectives, autograd is not told."""
@@ -146,6 +215,11 @@ class Trained:
         """What a user reads of each parameter group: rate, weight decay, and entries of the user's own."""
         keys = ("lr", "weight_decay", "momentum", "note")
         return [{key: group[key] for key in keys if key in group} for group in self.optimizer.param_groups]
+
+
+def is_below(name: str, module: str) -> bool:
+    """Whether a parameter or module is in a module's tree; everything is in the root's."""
+    return not module or name == module or name.startswith(f"{module}.")
 
 
 def at(net: nn.Module, place: str) -> Any:
@@ -178,4 +252,14 @@ def taken(pending: list[Any], which: str) -> list[Any]:
         found = list(pending)
         pending.clear()
         return found
-    return [pending.pop(0 if which == "oldest" else -1)]
+    return [pending.pop(place_of(which))]
+
+
+def chosen(pending: list[Any], which: str) -> Any:
+    """The oldest, or the newest forward, which goes on waiting."""
+    return pending[place_of(which)]
+
+
+def place_of(which: str) -> int:
+    """Where it is among those that wait."""
+    return 0 if which == "oldest" else -1

@@ -41,7 +41,7 @@ class Unsharded(Trained):
     def renew(self) -> None:
         """A new net and a new optimizer."""
         self.net: Any = self.case.build_in(self.dtype)
-        self.named = dict(self.net.named_parameters())
+        self.held = self.named = dict(self.net.named_parameters())
         self.spread(self.net)
         self.optimizer = self.case.optimizer_of(self.named)
         self.pending: list[list[list[Tensor]]] = []
@@ -102,33 +102,34 @@ class Unsharded(Trained):
 
     # Forward and backward.
 
-    def run(self, rank: int) -> Any:
-        """The outputs of one rank's next batch."""
-        return self.case.run(self.copies[rank], self.batches, rank, self.dtype)
+    def run(self, rank: int, module: str = "") -> Any:
+        """The outputs of one rank's next batch, of the net or of a module alone."""
+        net = self.copies[rank]
+        return self.case.run(self.case.alone(net, module) if module else net, self.batches, rank, self.dtype)
 
-    def losses(self, rank: int) -> list[Tensor]:
+    def losses(self, rank: int, module: str = "") -> list[Tensor]:
         """Those of one rank's next batch."""
-        found: list[Tensor] = self.case.losses(self.run(rank), self.batches, rank)
+        found: list[Tensor] = self.case.losses(self.run(rank, module), self.batches, rank)
         return found
 
-    def forward(self, _: str) -> list[State]:
+    def forward(self, module: str) -> list[State]:
         """Every rank's losses, which wait for their backward."""
-        self.pending.append([self.losses(rank) for rank in range(self.case.data_ranks)])
+        self.pending.append([self.losses(rank, module) for rank in range(self.case.data_ranks)])
         self.batches += 1
         return [{"losses": [one.detach() for one in losses]} for losses in self.pending[-1]]
 
     @torch.no_grad()
-    def look(self, _: str) -> list[State]:
+    def look(self, module: str) -> list[State]:
         """Every rank's outputs, without gradients."""
-        found = [{"outputs": tensors_in(self.run(rank))} for rank in range(self.case.data_ranks)]
+        found = [{"outputs": tensors_in(self.run(rank, module))} for rank in range(self.case.data_ranks)]
         self.batches += 1
         return found
 
-    def evaluate(self, _: str) -> list[State]:
+    def evaluate(self, module: str) -> list[State]:
         """The same in eval mode."""
         for net in self.copies:
             net.eval()
-        found = self.look("")
+        found = self.look(module)
         for net in self.copies:
             net.train()
         return found
@@ -201,6 +202,8 @@ class Unsharded(Trained):
                 total = reduce(torch.add, parts).to(parameter.dtype)  # which rounds each sum, as ranks do
                 parameter.grad = total if parameter.grad is None else parameter.grad + total
                 self.magnitudes.append((name, torch.stack(parts).abs().sum(0)))
+                for hook in (parameter._post_accumulate_grad_hooks or {}).values():  # which autograd would call
+                    hook(parameter)
             for own in self.of_ranks:
                 own[name].grad = None
 

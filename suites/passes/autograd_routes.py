@@ -218,6 +218,17 @@ def penalised(p: Pass) -> Found:
     yield {"loss": loss.detach()}
 
 
+def penalised_apart(p: Pass) -> Found:
+    """A penalty on the whole parameters of the first block goes backward by itself, between two gathers."""
+    first = p.net.blocks[0]
+    p.tell(first, "unshard")
+    torch.stack([q.square().sum() for q in first.parameters()]).sum().backward()
+    p.tell(first, "reshard")
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    yield {"loss": loss.detach()}
+
+
 def squares(p: Pass) -> Tensor:
     """The squares of all parameters, put together from parts on ranks; of what will be summed, a rank's share."""
     share = 1.0 if averages() else 1 / p.case.world_size
@@ -260,5 +271,6 @@ DETACHED = Route(detached_chunks, net=Cut, actions=(*ALONE, ON, ON))
 FIXED = replace(DETACHED, body=fixed_chunks)
 OF_INPUTS = Route(of_inputs, actions=(*ALONE, ON, ON))
 PENALISED = Route(penalised, actions=ALONE)
+PENALISED_APART = Route(penalised_apart, actions=ALONE)
 HEADS = Route(net=Fork, losses=each_output, actions=APART)
 HALVES = Route(net=ForkInside, losses=each_output, actions=("forward", "backward first", "backward second"))

@@ -43,6 +43,23 @@ def hooked(p: Pass) -> Found:
         }
 
 
+def negated_in_hooks(p: Pass) -> Found:
+    """Hooks after gradients negate the parameters that the net has then."""
+
+    def negate(name: str) -> None:
+        with torch.no_grad():
+            p.net.get_parameter(name).neg_()
+
+    handles = [
+        q.register_post_accumulate_grad_hook(lambda _, name=n: negate(name)) for n, q in p.net.named_parameters()
+    ]
+    loss = p.loss(p.net(p.inputs()))
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    yield {"loss": loss.detach()}
+
+
 def sizes_in_hooks(p: Pass) -> dict[str, list[Any]]:
     """For each call of each block's full backward hook in a pass, the sizes of parameters that it finds registered."""
     found: dict[str, list[Any]] = {name: [] for name, _ in p.net.blocks.named_children()}
@@ -89,6 +106,7 @@ def adam(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
 
 
 HOOKED = Route(hooked, actions=(*ALONE, ON))
+NEGATED = Route(negated_in_hooks, actions=ALONE)
 BACKWARD_HOOKS = Route(backward_hooks, actions=ALONE)
 FULL_IN_BACKWARD_HOOKS = Route(full_in_backward_hooks, actions=ALONE)
 RESET_BLOCKS = Route(reset_blocks, actions=ALONE)

@@ -168,6 +168,13 @@ def test_a_loss_may_take_the_parameters_too(trial: Trial, case: TrainingCase) ->
     follows(trial, case, routes.PENALISED)
 
 
+@requirement("autograd/penalty-apart", SHARDED, Feature.UNSHARD, ranks=2, level="should")
+@given(case=pass_cases(plan=(0,)))
+def test_a_penalty_may_go_backward_alone(trial: Trial, case: TrainingCase) -> None:
+    """A backward from whole parameters, after unshard() and before reshard(), counts with the backward that follows."""
+    follows(trial, case, routes.PENALISED_APART)
+
+
 # Hooks.
 
 
@@ -176,6 +183,13 @@ def test_a_loss_may_take_the_parameters_too(trial: Trial, case: TrainingCase) ->
 def test_hooks_after_accumulation_see_the_reduced_gradient_once(trial: Trial, case: TrainingCase) -> None:
     """A hook after accumulation, given at any time, is called once a backward, with the reduced gradient there."""
     follows(trial, case, hook_routes.HOOKED)
+
+
+@requirement("autograd/post-accumulate-writes", SHARDED, ranks=2, level="should")
+@given(case=pass_cases())
+def test_hooks_after_accumulation_may_write_to_the_nets_parameters(trial: Trial, case: TrainingCase) -> None:
+    """What hooks after accumulation write into the parameters that the net has then is there after backward."""
+    follows(trial, case, hook_routes.NEGATED)
 
 
 @requirement("autograd/backward-hooks", SHARDED, ranks=2)

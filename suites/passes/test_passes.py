@@ -16,6 +16,7 @@ from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given
 from suites.oracle.judging import finds
 from suites.passes import pass_routes as routes
+from suites.passes import teacher_routes
 from suites.passes.autograd_routes import LOOKS_AT_COLUMNS
 from suites.passes.pass_programs import Walking, follows
 from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
@@ -118,6 +119,13 @@ def test_modules_may_be_sharded_without_one_around_them(trial: Trial, case: Trai
 def test_one_net_may_learn_through_another_that_learns_meanwhile(trial: Trial, case: TrainingCase) -> None:
     """A net's output trains another net, and then the net itself through the other: all gradients are right."""
     follows(trial, case, routes.ADVERSARIES)
+
+
+@requirement("passes/root-in-backward", SHARDED, ranks=2)
+@given(case=pass_cases(reshard_after_forward=True))
+def test_another_root_may_run_in_backward(trial: Trial, case: TrainingCase) -> None:
+    """Another root that runs without gradients while backward goes on, and is changed after, runs with what it is."""
+    follows(trial, case, teacher_routes.IN_BACKWARD)
 
 
 @requirement("passes/prefetch-unused", SHARDED, Feature.PREFETCH, ranks=2)
@@ -247,6 +255,16 @@ def test_roots_that_share_their_context_train_as_others(trial: Trial, case: Trai
 def test_stages_of_a_pipeline_share_their_context(trial: Trial, case: TrainingCase) -> None:
     """Where three roots share what they communicate with, backward may go through them one by one, from the last."""
     follows(trial, case, routes.SHARING_STAGES)
+
+
+@requirement("passes/shared-context-teacher", SHARDED, Feature.SHARED_CONTEXT, ranks=2)
+@given(case=pass_cases(reshard_after_forward=True, steps=3))
+def test_another_root_of_a_shared_context_may_be_changed_in_every_step(trial: Trial, case: TrainingCase) -> None:
+    """A teacher that shares what a student communicates with, and is changed in each step, runs with what it is.
+
+    It is said to reshard after forward: else a root stays whole, and what changes meanwhile is not seen.
+    """
+    follows(trial, case, teacher_routes.BESIDE)
 
 
 @requirement("passes/shared-context-refused", SHARDED, Feature.SHARED_CONTEXT, ranks=2)

@@ -38,6 +38,21 @@ def has_gradients(p: ScriptState, _: str) -> bool:
     return p.gradients and not p.unreduced
 
 
+def may_run(p: ScriptState, module: str = "") -> bool:
+    """Whether the net may run, or a module alone."""
+    return not p.stale and (not module or p.runs_alone(module))
+
+
+def may_begin(p: ScriptState, module: str = "") -> bool:
+    """Whether it may, if a backward is to follow."""
+    return len(p.pending) < MOST_PENDING and may_run(p, module) and bool(p.below(module) & p.training)
+
+
+def may_go_back(p: ScriptState, _: str = "") -> bool:
+    """Whether a backward may begin: it must come to all that is under way, and passes by what does not train."""
+    return bool(p.pending) and (not p.coming or (all(p.pending) and all(map(p.trains, p.coming))))
+
+
 #: What is legal between a backward and the act that finalizes it: nothing that depends on what is still gathered.
 WHILE_AWAITED = ("forward", "backward", "finalize", "rate")
 #: Acts that end what is half done, or begin what is not there yet.
@@ -46,17 +61,28 @@ TO_GRADIENTS = (*TO_SETTLE, "forward", "reshard")
 TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
 #: New parameters have no gradients.
 REPLACING = Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard"))
-#: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; ``drop`` and ``zero``
-#: forget gradients; ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each
-#: forward, or each backward; ``fail`` is a forward that ends in a module, and a reset; ``negate`` writes into sharded
+#: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; of these and
+#: ``forward`` a module may be run alone. ``cut`` is a forward that detaches what comes to a module, ``guide`` one of
+#: the frozen net, with its backward, for its inputs, ``abandon`` forgets a forward, ``repeat`` keeps its graph, and
+#: ``withhold`` what comes of it, until gradients are reduced. ``drop`` and ``zero`` forget gradients, ``stash`` also
+#: looks at them later; ``flip`` negates them in place, ``exchange`` by new tensors, ``hook`` after each backward from
+#: then on. ``begin`` is an unshard that is not waited for; ``keep`` and ``free`` say what is done after each forward,
+#: or each backward; ``fail`` is a forward that ends in a module, and a reset; ``negate`` writes into sharded
 #: parameters, ``assign`` has others take their place, with a new optimizer, ``swap`` what is in others. ``set`` says
 #: whether backwards are finalized apart, as ``finalize`` does it. ``save`` keeps the state of net and optimizer in both
 #: its forms; ``load`` gives it back to the net, which reshards it, ``recall`` to the optimizer, ``restart`` to a new
 #: net, made on meta, and a new optimizer.
 ACTS: dict[str, Rule] = {
-    "forward": Rule(lambda p, _: p.pending < MOST_PENDING and not p.stale, ("reshard", "backward oldest")),
-    # It must come to all that is under way, and passes by what does not train.
-    "backward": Rule(lambda p, _: p.pending > 0 and all(map(p.trains, p.coming)), ("wait", "forward", "reshard")),
+    "forward": Rule(may_begin, ("reshard", "backward oldest", "look")),
+    "cut": Rule(
+        lambda p, module: may_begin(p) and bool(p.below(module) & p.training) and not p.finalizes_manually,
+        ("reshard", "backward oldest"),
+    ),
+    "backward": Rule(may_go_back, ("wait", "forward", "reshard")),
+    # Sums of more backwards would not be exact.
+    "repeat": Rule(lambda p, _: not p.case.exact and may_go_back(p), ("wait", "forward", "reshard")),
+    "withhold": Rule(lambda p, _: may_go_back(p) and not p.finalizes_manually, ("wait", "forward", "reshard")),
+    "abandon": Rule(lambda p, _: bool(p.pending), ("forward", "reshard")),
     "accumulate": Rule(lambda p, _: not p.stale and not p.finalizes_manually, ("reshard", AUTOMATIC)),
     "set": Rule(lambda p, what: p.is_settled and what.endswith("True") != p.finalizes_manually, TO_SETTLE),
     "finalize": Rule(lambda p, _: p.awaits_end, (MANUAL, "forward", "backward oldest")),
@@ -64,14 +90,19 @@ ACTS: dict[str, Rule] = {
         lambda p, _: p.gradients and p.is_settled and not (p.case.exact and p.steps == MOST_EXACT_STEPS), TO_GRADIENTS
     ),
     "drop": Rule(has_gradients, TO_GRADIENTS),
+    "stash": Rule(has_gradients, TO_GRADIENTS),
     "zero": Rule(has_gradients, TO_GRADIENTS),
+    "flip": Rule(has_gradients, TO_GRADIENTS),
+    "exchange": Rule(has_gradients, TO_GRADIENTS),
     "clip": Rule(lambda p, _: has_gradients(p, "") and not p.case.exact, TO_GRADIENTS),
     "rate": Rule(lambda p, _: True),
-    "look": Rule(lambda p, _: not p.stale, ("reshard",)),
-    "evaluate": Rule(lambda p, _: not p.stale, ("reshard",)),
+    "divide": Rule(lambda p, _: p.is_settled, TO_SETTLE),
+    "look": Rule(may_run, ("reshard", "look")),
+    "evaluate": Rule(may_run, ("reshard", "look")),
     "unshard": Rule(lambda p, group: p.forms[group] != "whole" and not p.stale, ("reshard",)),
     "begin": Rule(lambda p, group: p.forms[group] == "sharded" and not p.stale, ("reshard",)),
     "wait": Rule(lambda p, _: p.begun),
+    "cancel": Rule(lambda p, _: bool(p.coming) and not p.pending),
     "reshard": Rule(lambda p, _: not p.coming and not p.is_sharded, ("wait",)),
     # Whether gradients of passes before are kept is open.
     "fail": Rule(lambda p, _: p.is_settled and not (p.stale or p.gradients), (*TO_SETTLE, "drop", "reshard")),
@@ -89,6 +120,14 @@ ACTS: dict[str, Rule] = {
     "assign": REPLACING,
     "swap": REPLACING,
     # Something else must train. Flags are of sharded parameters.
+    "hook": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
+    "guide": Rule(
+        lambda p, _: (
+            p.is_sharded and not (p.coming or p.unreduced or p.awaits_end) and len(p.training) == len(p.owners)
+        ),
+        ("reshard",),
+    ),
+    "toggle": Rule(lambda p, module: p.is_sharded and p.below(module) <= p.training, ("reshard",)),
     "freeze": Rule(
         lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),
         (*TO_SETTLE, "reshard"),

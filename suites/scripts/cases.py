@@ -35,12 +35,21 @@ class ScriptCase(GeneratedCase):
     momentum = 0.5
 
     def shown(self, place: int) -> Sequence[str]:
-        """After every act everything."""
-        return ("parameters", "gradients", "optimizer", "settings", "buffers", "registered")
+        """After every act everything, and what the user has kept of gradients."""
+        kept = ("stashed",) if "stash" in self.acts[: place + 1] else ()
+        return ("parameters", "gradients", "optimizer", "settings", "buffers", "registered", *kept)
 
     def optimizer_of(self, named: Mapping[str, Any]) -> torch.optim.Optimizer:
         """SGD with momentum."""
         return torch.optim.SGD(named.values(), lr=self.learning_rate, momentum=self.momentum)
+
+
+def guided(case: ScriptCase, net: Any, given: dict[str, Any], *which: int) -> dict[str, Any]:
+    """A pass of a frozen net, for the gradient of what it is given: the loss, and that."""
+    given["x"].requires_grad_()
+    [loss] = case.losses(net(**given), *which)
+    loss.backward()
+    return {"loss": loss.detach(), "gradient of inputs": given["x"].grad}
 
 
 def plain(*acts: str, **changes: Any) -> ScriptCase:

@@ -14,6 +14,7 @@ from suites.generated.net_programs import spread_net
 from suites.kit.programs import offload_policy
 from suites.oracle.layout import is_dtensor, seen
 from suites.oracle.sharded import Sharded, State
+from suites.scripts.cases import guided, owners
 
 FULL = StateDictOptions(full_state_dict=True)
 
@@ -25,6 +26,10 @@ class ShardedScript(Sharded):
         """The net, sharded as the case says."""
         return spread_net(self.rank, self.case, self.case.build().to(self.rank.device), **self.policies())
 
+    def places(self) -> list[str]:
+        """The first module of each group."""
+        return list(dict.fromkeys(owners(self.case).values()))
+
     def policies(self) -> State:
         """Those that the case asks for."""
         options, subject = State(), self.rank.implementation
@@ -35,10 +40,23 @@ class ShardedScript(Sharded):
             options["offload_policy"] = offload_policy(self.rank)
         return options
 
-    def forward(self, _: str) -> State:
+    def forward(self, module: str) -> State:
         """A forward that waits for its backward; its losses, and their dtypes."""
-        found = super().forward("")
+        found = super().forward(module)
         return {**found, "dtypes": [str(loss.dtype) for loss in found["losses"]]}
+
+    def guide(self, _: str) -> State:
+        """Freeze the net, have its inputs learn through it, and thaw it, as that of a generator's judge."""
+        self.freeze("")
+        which = self.batches, self.place
+        found = guided(self.case, self.net, self.case.on(self.rank.device, *which, self.case.torch_dtype), *which)
+        self.thaw("")
+        self.batches += 1
+        return found
+
+    def cancel(self, _: str) -> None:
+        """Reshard while gathers are under way."""
+        self.reshard("")
 
     def assign(self, module: str) -> None:
         """Put negated parameters in the place of a module's, and begin an optimizer."""

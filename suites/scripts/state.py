@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from suites.generated.net_cases import is_below
 from suites.kit.cases import Reshard
 from suites.kit.nets import skeleton
+from suites.oracle.training import chosen, is_below, taken
 from suites.scripts.cases import ScriptCase, owners
 
 #: How the modules of a group see their own parameters; after some acts one cannot say.
@@ -45,7 +45,8 @@ class ScriptState:
         self.after_forward = {group: form_of(group, value) for group, value in settings.items()}
         self.keeps_in_backward = False
         self.training = {name for name, p in skeleton(self.case.net).named_parameters() if p.requires_grad}
-        self.pending = 0  # forwards that wait for their backward
+        self.has_run = False  # the root, which others need before they run alone
+        self.pending: list[bool] = []  # forwards that wait for their backward; whether it comes to all that trains
         self.gradients = False
         self.finalizes_manually = False  # backwards are not complete before they are finalized
         self.awaits_end = False  # some were not finalized yet
@@ -88,6 +89,13 @@ class ScriptState:
         """Whether some of a group's parameters train."""
         return group in {self.owners[name] for name in self.training}
 
+    def runs_alone(self, module: str) -> bool:
+        """Whether a module may: it is a sharded block, and in its tree no modules are sharded as a list."""
+        inside = [group for group in self.case.groups if any(is_below(each, module) for each in group.modules)]
+        is_block = module.rpartition(".")[0].endswith("blocks") and module in self.forms
+        has_lists = any(len(group.modules) > 1 for group in inside)
+        return self.has_run and not (self.coming or self.finalizes_manually or has_lists) and is_block
+
     def below(self, module: str) -> set[str]:
         """The parameters in a module's tree."""
         return {name for name in self.owners if is_below(name, module)}
@@ -104,26 +112,50 @@ class ScriptState:
 
     # What is done, by the names of acts.
 
-    def forward(self, _: str) -> None:
+    def forward(self, module: str) -> None:
         """A forward that waits for its backward."""
-        self.look("")
-        self.pending += 1
+        self.look(module)
+        self.pending.append(not module)
 
-    def look(self, _: str) -> None:
+    def cut(self, _: str) -> None:
+        """One whose backward does not come to what is before a module."""
+        self.look("")
+        self.pending.append(False)
+
+    def look(self, module: str) -> None:
         """A forward that has no backward."""
+        self.has_run = True
         self.coming.clear()
-        self.forms = dict(self.after_forward)
+        self.forms.update({group: form for group, form in self.after_forward.items() if is_below(group, module)})
 
     evaluate = look
 
+    def guide(self, _: str) -> None:
+        """A forward and a backward that no parameter learns of."""
+        self.look("")
+        self.forms = dict.fromkeys(self.forms, "unknown")
+
     def backward(self, which: str) -> None:
         """A backward through one forward, or through all that wait; it reduces whatever was not reduced."""
-        self.pending = 0 if which == "all" else self.pending - 1
-        self.leave_backward()
+        self.leave_backward(all(taken(self.pending, which)))
         self.gradients, self.unreduced = True, False
         if self.finalizes_manually:
             self.awaits_end = True
             self.forms = dict.fromkeys(self.forms, "unknown")
+
+    def withhold(self, which: str) -> None:
+        """A backward that reduces nothing."""
+        self.leave_backward(all(taken(self.pending, which)))
+        self.unreduced = True
+
+    def repeat(self, which: str) -> None:
+        """A backward of a forward that still waits for its own."""
+        self.leave_backward(chosen(self.pending, which))
+        self.gradients, self.unreduced = True, False
+
+    def abandon(self, which: str) -> None:
+        """A forward gets no backward."""
+        taken(self.pending, which)
 
     def finalize(self, _: str) -> None:
         """What backwards have gathered is freed, unless it is to be kept or may be another forward's."""
@@ -141,14 +173,15 @@ class ScriptState:
         self.leave_backward()
         self.unreduced = True
 
-    def leave_backward(self) -> None:
-        """What backward has gathered is freed, unless it is to be kept; what other forwards have left may be."""
+    def leave_backward(self, is_whole: bool = True) -> None:
+        """What backward has gathered is freed, unless it is to be kept; what it has not come to may be."""
         self.arrive()
         for group, form in self.forms.items():
             if self.keeps_in_backward:
                 self.forms[group] = "whole" if form == "whole" or self.trains(group) else "unknown"
             else:
-                self.forms[group] = "unknown" if form != "sharded" and self.pending else "sharded"
+                is_known = form == "sharded" or (is_whole and not self.pending)
+                self.forms[group] = "sharded" if is_known else "unknown"
 
     def step(self, _: str) -> None:
         """Shards change; what is whole does not know of it."""
@@ -165,6 +198,8 @@ class ScriptState:
     def drop(self, _: str) -> None:
         """Gradients are there no more."""
         self.gradients = False
+
+    stash = drop
 
     def unshard(self, group: str) -> None:
         """A group is whole."""
@@ -193,6 +228,11 @@ class ScriptState:
         self.stale.clear()
 
     load = fail = reshard
+
+    def cancel(self, _: str) -> None:
+        """All is, and what was under way is not to come; it may be waited for all the same."""
+        self.coming.clear()
+        self.reshard("")
 
     def keep(self, after: str) -> None:
         """From now on all stays whole after forward, or after backward."""

@@ -31,16 +31,24 @@ from suites.scripts.cases import ScriptCase, owners
 #: first again; so the same wishes fit any net.
 TRAINING = ("forward", "backward oldest", "step", "forward", "backward newest", "drop", "backward all", "zero")
 LOOKING = ("look", "evaluate")
+ALONE = ("look module#0", "forward module#0", "look module#1", "forward module#1")
+CUT = ("cut module#0", "cut module#1")
+OWNING = ("stash", "flip parameter#0", "exchange parameter#1", "hook parameter#2", "exchange", "hook")
+ABANDONING = ("abandon oldest", "abandon newest")
+REPEATING = ("repeat oldest", "repeat newest")
 SETTING = ("rate 0.0625", "rate 0.125", "clip 0.125")
+DIVIDING = ("divide 4.0",)
 GATHERING = ("unshard group#0", "begin group#0", "wait", "reshard", "unshard group#1", "begin group#1")
+CANCELLING = ("cancel",)
 KEEPING = ("keep forward", "free forward", "keep backward", "free backward")
 STATE = ("save", "load full", "load sharded", "recall full", "recall sharded")
 META = ("restart full", "restart sharded")
+TOGGLING = ("toggle module#0", "toggle module#1", "guide")
 FREEZING = ("freeze module#0", "thaw module#0", "freeze module#1", "thaw module#1", "freeze module#2")
 EDITING = ("negate module#0", "negate module#1")
 REPLACING = ("assign module#0", "swap module#0", "assign module#1", "swap module#1")
 FAILING = ("fail module#0", "fail module#1")
-ACCUMULATING = ("accumulate",)
+ACCUMULATING = ("accumulate", "withhold oldest")
 IN_SHARDS = ("accumulate shards",)
 FINALIZING = ("finalize", "finalize", MANUAL, AUTOMATIC)
 #: How many wishes a script comes of, and how many acts at most.
@@ -82,7 +90,7 @@ def act_of(case: ScriptCase, wish: str) -> str:
     word, _, number = what.partition("#")
     if not number:
         return wish
-    named = sorted(set(owners(case).values())) if word == "group" else modules(case)
+    named = {"group": sorted(set(owners(case).values())), "parameter": sorted(owners(case))}.get(word) or modules(case)
     return f"{kind} {named[int(number) % len(named)]}".strip()
 
 

@@ -22,7 +22,12 @@ from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.scripts.cases import ScriptCase, plain
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
+    ABANDONING,
     ACCUMULATING,
+    ALONE,
+    CANCELLING,
+    CUT,
+    DIVIDING,
     EDITING,
     FAILING,
     FINALIZING,
@@ -32,9 +37,12 @@ from suites.scripts.strategies import (
     KEEPING,
     LOOKING,
     META,
+    OWNING,
+    REPEATING,
     REPLACING,
     SETTING,
     STATE,
+    TOGGLING,
     TRAINING,
     exact_scripts,
     scripts,
@@ -73,6 +81,47 @@ def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: Scr
     follows(trial, ShardedScript.play, expected(case))
 
 
+@requirement("scripts/parts", SHARDED, ranks=2)
+@example(
+    case=plain(*GO, "forward blocks.0", "backward oldest", "look blocks.0", "step", "look", "cut blocks.1", *GO[1:])
+)
+@given(case=exact_scripts(BASIC, TRAINING, LOOKING, KEEPING, ALONE * 2, CUT * 2))
+def test_passes_may_be_of_a_part_of_the_net(trial: Trial, case: ScriptCase) -> None:
+    """Modules that run alone, or on inputs that are detached, train as unsharded, whatever else runs in between."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/abandoned", SHARDED, ranks=2)
+@example(case=plain("forward", "abandon oldest", *GO, "step", "forward", "forward", "abandon oldest", "backward all"))
+@given(case=exact_scripts(TRAINING, GATHERING, KEEPING, LOOKING, ABANDONING * 3))
+def test_a_forward_may_be_forgotten(trial: Trial, case: ScriptCase) -> None:
+    """A forward whose loss gets no backward, though it might, changes nothing."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/gradients", SHARDED, Feature.ACCUMULATION, ranks=2)
+@example(case=plain(*GO, "stash", *GO, "flip blocks.0", *GO, "exchange blocks.1.bias", *GO, "step"))
+@given(case=exact_scripts(TRAINING, OWNING * 4, ACCUMULATING))
+def test_gradients_are_the_users(trial: Trial, case: ScriptCase) -> None:
+    """Gradients that the user keeps stay what they are, and what is written or put there is added to and stepped by."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/repeated", SHARDED, ranks=2)
+@given(case=scripts(small_cases("embedding", "norms"), TRAINING, LOOKING, KEEPING, REPEATING * 4))
+def test_a_graph_may_be_used_again(trial: Trial, case: ScriptCase) -> None:
+    """Backwards through a graph that is kept, whatever is done in between, add the gradients that they would alone."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/cancelled", SHARDED, Feature.UNSHARD, ranks=2)
+@example(case=plain(*GO, "begin blocks.0", "cancel", "step", "look"))
+@given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, CANCELLING * 3))
+def test_resharding_gives_up_a_gather(trial: Trial, case: ScriptCase) -> None:
+    """What reshard() finds under way is given up, even if it is waited for later: forwards use what is there then."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
 @requirement("scripts/reset", SHARDED, Feature.RESET, ranks=2)
 @example(case=plain("keep forward", *GO, "step", "drop", "fail blocks.1", "look", "fail blocks.0", *GO, "step"))
 @given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING, FAILING * 3))
@@ -89,6 +138,8 @@ def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: Scrip
     follows(trial, ShardedScript.play, expected(case))
 
 
+#: Both blocks are sharded by themselves.
+APART: dict[str, Any] = {"groups": (Group(("blocks.0",)), Group(("blocks.1",)), Group())}
 #: Four ranks, of which pairs keep both blocks after forward.
 PAIRS: dict[str, Any] = {"world_size": 4, "groups": (Group(("blocks.0",), 2), Group(("blocks.1",), 2), Group())}
 
@@ -96,7 +147,9 @@ PAIRS: dict[str, Any] = {"world_size": 4, "groups": (Group(("blocks.0",), 2), Gr
 @requirement("scripts/to-group", *STATES, Feature.RESHARD_TO_GROUP, ranks=4)
 @example(case=plain("look", "save", *GO, "step", "evaluate", "load full", "look", *GO, **PAIRS))
 @example(case=plain("free forward", *GO, "look", "step", "look", *GO, **PAIRS))
-@given(case=exact_scripts(BASIC, ("step", "look"), LOOKING, GATHERING, KEEPING, STATE, pairs=True))
+@given(
+    case=exact_scripts(BASIC, ("step", "look"), LOOKING, GATHERING, KEEPING, STATE, ALONE, CUT, ABANDONING, pairs=True)
+)
 def test_what_smaller_groups_keep_is_never_used_once_it_is_old(trial: Trial, case: ScriptCase) -> None:
     """Where pairs of ranks keep parameters after forward, with a backward or without, nothing uses what is old."""
     follows(trial, ShardedScript.play, expected(case))
@@ -112,7 +165,11 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
 
 @requirement("scripts/freeze", SHARDED, ranks=2)
 @example(case=plain(*GO, "freeze blocks.0", *GO, "step", "drop", "thaw blocks.0", *GO))
-@given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, ("drop", "drop")))
+@example(
+    case=plain("forward", "reshard", "toggle", "forward", "reshard", "guide", "backward oldest", "backward oldest")
+)
+@example(case=plain("freeze blocks.0", "divide 4.0", *GO, "step", "drop", "thaw blocks.0", *GO))
+@given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, TOGGLING * 2, DIVIDING * 2, ("drop", "drop")))
 def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
     """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
     follows(trial, ShardedScript.play, expected(case))
@@ -137,7 +194,9 @@ def test_parameters_may_be_replaced_at_any_time(trial: Trial, case: ScriptCase) 
 
 @requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2)
 @example(case=plain("accumulate", "save", "look", "accumulate", *GO, "step", *GO))
-@given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, ACCUMULATING * 4))
+@example(case=plain("forward", "forward blocks.0", "withhold oldest", "backward newest", *GO, "step", **APART))
+@example(case=plain("forward", "cut blocks.1", "withhold oldest", "backward newest", "accumulate", *GO, "step"))
+@given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, CUT, ALONE, OWNING, ABANDONING, ACCUMULATING * 4))
 def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
     """Gradients of passes without reduction are reduced with the next that reduces, whatever is done in between."""
     follows(trial, ShardedScript.play, expected(case))
@@ -157,7 +216,15 @@ def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) 
 @example(case=plain("free forward", *GO, "look", "step", "look", *GO, world_size=4, mesh=(2, 2)))
 @given(
     case=exact_scripts(
-        TRAINING, LOOKING, GATHERING, ("save", "load full"), ACCUMULATING * 4, IN_SHARDS * 4, replicas=True
+        TRAINING,
+        LOOKING,
+        GATHERING,
+        ABANDONING,
+        OWNING,
+        ("save", "load full"),
+        ACCUMULATING * 6,
+        IN_SHARDS * 6,
+        replicas=True,
     )
 )
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
@@ -171,7 +238,7 @@ WIDER: dict[str, Any] = {"dtype": "float32", "computed": "float64"}
 
 @requirement("scripts/precision", *STATES, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2)
 @example(case=plain(*GO, "step", "accumulate", "save", "look", *GO, "step", "load full", "look", **WIDER))
-@given(case=exact_scripts(TRAINING, LOOKING, STATE, ACCUMULATING * 2, **WIDER))
+@given(case=exact_scripts(TRAINING, LOOKING, STATE, CUT, ALONE, OWNING, ACCUMULATING * 2, **WIDER))
 def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCase) -> None:
     """Where computing and reducing have a dtype of their own, they have it whatever was done before."""
     follows(trial, ShardedScript.play, expected(case))
@@ -187,7 +254,7 @@ def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCas
 
 @requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2)
 @example(case=plain(*GO, "save", "step", "look", "load sharded", "look", "recall full", *GO, offloaded=True))
-@given(case=exact_scripts(BASIC, LOOKING, GATHERING, STATE, offloaded=True))
+@given(case=exact_scripts(BASIC, LOOKING, GATHERING, STATE, ALONE, OWNING, ABANDONING, offloaded=True))
 def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With parameters that rest on the CPU, scripts lead where they lead without sharding."""
     follows(trial, ShardedScript.play, expected(case))
@@ -198,13 +265,28 @@ AGAIN = ("forward", "forward", "backward newest", "look", "backward oldest", "ke
 
 @requirement("scripts/recomputed", SHARDED, Feature.CHECKPOINT, ranks=2)
 @example(case=plain(*AGAIN, "step", checkpointed=("blocks.0", "blocks.1")))
-@given(case=scripts(checkpointed_cases(small_nets("uneven")), TRAINING, FORWARDS, LOOKING, GATHERING, KEEPING))
+@given(
+    case=scripts(
+        checkpointed_cases(small_nets("uneven")),
+        TRAINING,
+        FORWARDS,
+        LOOKING,
+        GATHERING,
+        KEEPING,
+        ALONE,
+        CUT,
+        ABANDONING,
+    )
+)
 def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With blocks that run again in backward, scripts lead where they lead unsharded."""
     follows(trial, ShardedScript.play, expected(case))
 
 
-ALL = (TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3)
+ALL = (
+    *(TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3),
+    *(ALONE, CUT, ABANDONING, OWNING, REPEATING, TOGGLING, DIVIDING),
+)
 
 
 @requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2)

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from suites.oracle.expected import Expected
 from suites.oracle.unsharded import State, Unsharded
 from suites.scripts.acts import Play
-from suites.scripts.cases import ScriptCase
+from suites.scripts.cases import ScriptCase, guided
 
 
 class UnshardedScript(Unsharded):
@@ -43,10 +43,21 @@ class UnshardedScript(Unsharded):
             for name, p in self.named.items()
         }
 
-    def forward(self, _: str) -> list[State]:
+    def forward(self, module: str) -> list[State]:
         """Every rank's loss, and in which dtype it must be."""
         dtype = f"torch.{self.case.computed or self.case.dtype}"
-        return [{**found, "dtypes": [dtype]} for found in super().forward("")]
+        return [{**found, "dtypes": [dtype]} for found in super().forward(module)]
+
+    def guide(self, _: str) -> list[State]:
+        """The gradients that inputs have of each rank's frozen copy."""
+        self.freeze("")
+        found = [
+            guided(self.case, net, self.case.inputs(self.batches, rank, self.dtype), self.batches, rank)
+            for rank, net in enumerate(self.copies)
+        ]
+        self.thaw("")
+        self.batches += 1
+        return found
 
     def assign(self, module: str) -> None:
         """Negate what is in a module, and begin an optimizer."""

@@ -19,7 +19,7 @@ from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
 from suites.kit.strategies import world_sizes
-from suites.oracle.low_precision import compute_in
+from suites.oracle.low_precision import cast, compute_in
 from suites.oracle.situation import tensors_in
 from suites.passes.containers import MAKE, NamedPair
 from suites.training.noting import Noting, NotingCase, described
@@ -99,13 +99,13 @@ class Handing(nn.Sequential):
     """
 
     def forward(self, made: Callable[[], tuple[Any, Any]]) -> Any:
-        """What the module gives; what it was handed is ``left`` as it then is."""
+        """What the module gives; that is ``left``, with what it was handed, as it then is."""
         positional, named = made()
         self[0](*positional, **named)
         for tensor in tensors_in([positional, named]):
             tensor.logical_not_()
         found = self[0](*positional, **named)
-        self.left = described([*positional, named])
+        self.left = described([found, *positional, named])
         return found
 
 
@@ -118,6 +118,8 @@ class StructureCase(NotingCase):
     named: tuple[Structure, ...] = ()
     output_dtype: str | None = None
     cast: bool = True
+    #: Whether a hook that the module had before it was sharded has its outputs in float64.
+    widened: bool = False
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -132,7 +134,10 @@ class StructureCase(NotingCase):
 
     def build(self) -> Any:
         """The module, in a root."""
-        return Handing(Taking())
+        module = Taking()
+        if self.widened:
+            module.register_forward_hook(lambda *found: cast(found[-1], torch.float64))
+        return Handing(module)
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
         """Both cast, on the unsharded net."""

@@ -167,9 +167,10 @@ def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: Stru
 @requirement("precision/outputs", *MIXED)
 @example(case=replace(NESTED, output_dtype="float64"))
 @example(case=replace(NESTED, output_dtype="float64", cast=False))
-@given(case=structure_cases(output_dtype=st.sampled_from([None, *LOW, "float64"])))
+@example(case=replace(NESTED, output_dtype="float32", widened=True))
+@given(case=structure_cases(output_dtype=st.sampled_from([None, *LOW, "float64"]), widened=st.booleans()))
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
-    """The caller is handed floating tensors in output_dtype, nested or not; without it, as the module returned them."""
+    """The caller is handed floating tensors in output_dtype, nested or not; without it, as modules and hooks do."""
     notes_agree(trial, case)
 
 

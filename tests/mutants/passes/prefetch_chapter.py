@@ -1,4 +1,7 @@
-"""Implementations that gather too late, in another order, or the wrong modules; results are right but for one."""
+"""Implementations that gather too late, in another order, or the wrong modules; results are right but for one.
+
+What needs streams to show is in ``virtual_time.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch.autograd import Variable
 from torch.distributed.tensor import DTensor
 
 from harness.vendor.torch_fsdp2 import _groups, _state
+from tests.mutants.hooking import instead
 from tests.mutants.making import mutant, right
 from tests.mutants.passes.communication import gathers_when_run_again, without
 
@@ -99,6 +103,17 @@ def gathers_for_nothing(module: nn.Module, async_op: bool = False) -> Done:
     return Done()
 
 
+def gathers_listed_once_computed(module: Any, setter: Callable[[list[Any]], None], listed: list[Any]) -> None:
+    """In backward, what is listed is gathered between a module's computation and its reduction."""
+    setter([module])
+    module.register_full_backward_hook(lambda *_: _gather(listed))
+
+
+def _gather(listed: list[Any]) -> None:
+    for each in listed:
+        each.unshard()
+
+
 gathers_last_first = mutant("prefetch/forward-order", gathers_the_last_first)
 gathers_first_first = mutant("prefetch/backward-order", gathers_the_first_first)
 #: In backward, each gathers itself and no other.
@@ -113,6 +128,9 @@ reverses_lists = without("prefetch/backward-lists", "set_modules_to_backward_pre
 keeps_lists = without("prefetch/of-no-use", "set_modules_to_backward_prefetch", keeps_what_is_listed)
 unshards_for_nothing = without("prefetch/by-hand", "unshard", gathers_for_nothing)
 takes_any_module = without("prefetch/refuses", "set_modules_to_backward_prefetch")
+gathers_once_computed = mutant(
+    "overlap/issued-ahead", instead("set_modules_to_backward_prefetch", gathers_listed_once_computed)
+)
 
 ALSO_KILLED_BY = {
     "reduces_late": ("generated/",),  # what is no more unsharded when backward is over is never reduced
