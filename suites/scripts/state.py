@@ -178,7 +178,8 @@ class ScriptState:
         self.arrive()
         for group, form in self.forms.items():
             if self.keeps_in_backward:
-                self.forms[group] = "whole" if form == "whole" or self.trains(group) else "unknown"
+                is_gathered = form == "whole" or (is_whole and self.trains(group))
+                self.forms[group] = "whole" if is_gathered else "unknown"
             else:
                 is_known = form == "sharded" or (is_whole and not self.pending)
                 self.forms[group] = "sharded" if is_known else "unknown"

@@ -30,6 +30,11 @@ from suites.scripts.cases import ScriptCase, owners
 #: Acts by what they are about. ``group#1`` stands for the second of the case's groups, or, if there is none, for the
 #: first again; so the same wishes fit any net.
 TRAINING = ("forward", "backward oldest", "step", "forward", "backward newest", "drop", "backward all", "zero")
+#: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.
+BASIC = ("forward", "backward oldest", "step")
+FORWARDS = ("forward",) * 3
+#: One pass.
+GO = ("forward", "backward oldest")
 LOOKING = ("look", "evaluate")
 ALONE = ("look module#0", "forward module#0", "look module#1", "forward module#1")
 CUT = ("cut module#0", "cut module#1")

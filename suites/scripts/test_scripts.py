@@ -25,21 +25,20 @@ from suites.scripts.strategies import (
     ABANDONING,
     ACCUMULATING,
     ALONE,
-    CANCELLING,
+    BASIC,
     CUT,
-    DIVIDING,
-    EDITING,
     FAILING,
     FINALIZING,
+    FORWARDS,
     FREEZING,
     GATHERING,
+    GO,
     IN_SHARDS,
     KEEPING,
     LOOKING,
     META,
     OWNING,
     REPEATING,
-    REPLACING,
     SETTING,
     STATE,
     TOGGLING,
@@ -55,20 +54,12 @@ SHARDED = Feature.FULLY_SHARD
 STATES = (SHARDED, Feature.STATE_DICT)
 
 
-#: Few kinds of training, where other acts are to come between; and many forwards, so that some wait for others.
-BASIC = ("forward", "backward oldest", "step")
-FORWARDS = ("forward",) * 3
-
-
 @requirement("scripts/train", SHARDED, ranks=2)
 @example(case=plain("forward", "evaluate", "forward", "backward newest", "look", "backward oldest", "step", "forward"))
 @given(case=scripts(small_cases("embedding", "norms"), TRAINING, FORWARDS, LOOKING, SETTING))
 def test_training_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """Forwards, backwards, steps and zeroing in any order, and looking at outputs between, train as unsharded."""
     follows(trial, ShardedScript.play, expected(case))
-
-
-GO = ("forward", "backward oldest")
 
 
 @requirement("scripts/gather", SHARDED, ranks=2)
@@ -78,47 +69,6 @@ GO = ("forward", "backward oldest")
 @given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, KEEPING))
 def test_gathering_by_hand_at_any_time_changes_no_result(trial: Trial, case: ScriptCase) -> None:
     """Explicit unsharding and resharding, and changing when parameters are freed, change no result at any time."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/parts", SHARDED, ranks=2)
-@example(
-    case=plain(*GO, "forward blocks.0", "backward oldest", "look blocks.0", "step", "look", "cut blocks.1", *GO[1:])
-)
-@given(case=exact_scripts(BASIC, TRAINING, LOOKING, KEEPING, ALONE * 2, CUT * 2))
-def test_passes_may_be_of_a_part_of_the_net(trial: Trial, case: ScriptCase) -> None:
-    """Modules that run alone, or on inputs that are detached, train as unsharded, whatever else runs in between."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/abandoned", SHARDED, ranks=2)
-@example(case=plain("forward", "abandon oldest", *GO, "step", "forward", "forward", "abandon oldest", "backward all"))
-@given(case=exact_scripts(TRAINING, GATHERING, KEEPING, LOOKING, ABANDONING * 3))
-def test_a_forward_may_be_forgotten(trial: Trial, case: ScriptCase) -> None:
-    """A forward whose loss gets no backward, though it might, changes nothing."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/gradients", SHARDED, Feature.ACCUMULATION, ranks=2)
-@example(case=plain(*GO, "stash", *GO, "flip blocks.0", *GO, "exchange blocks.1.bias", *GO, "step"))
-@given(case=exact_scripts(TRAINING, OWNING * 4, ACCUMULATING))
-def test_gradients_are_the_users(trial: Trial, case: ScriptCase) -> None:
-    """Gradients that the user keeps stay what they are, and what is written or put there is added to and stepped by."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/repeated", SHARDED, ranks=2)
-@given(case=scripts(small_cases("embedding", "norms"), TRAINING, LOOKING, KEEPING, REPEATING * 4))
-def test_a_graph_may_be_used_again(trial: Trial, case: ScriptCase) -> None:
-    """Backwards through a graph that is kept, whatever is done in between, add the gradients that they would alone."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/cancelled", SHARDED, Feature.UNSHARD, ranks=2)
-@example(case=plain(*GO, "begin blocks.0", "cancel", "step", "look"))
-@given(case=exact_scripts(BASIC, ("step", "look"), GATHERING, CANCELLING * 3))
-def test_resharding_gives_up_a_gather(trial: Trial, case: ScriptCase) -> None:
-    """What reshard() finds under way is given up, even if it is waited for later: forwards use what is there then."""
     follows(trial, ShardedScript.play, expected(case))
 
 
@@ -160,35 +110,6 @@ def test_what_smaller_groups_keep_is_never_used_once_it_is_old(trial: Trial, cas
 @given(case=exact_scripts(TRAINING, LOOKING, META * 2))
 def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) -> None:
     """A net made on meta that is given the state goes on as the net that it was taken from."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/freeze", SHARDED, ranks=2)
-@example(case=plain(*GO, "freeze blocks.0", *GO, "step", "drop", "thaw blocks.0", *GO))
-@example(
-    case=plain("forward", "reshard", "toggle", "forward", "reshard", "guide", "backward oldest", "backward oldest")
-)
-@example(case=plain("freeze blocks.0", "divide 4.0", *GO, "step", "drop", "thaw blocks.0", *GO))
-@given(case=scripts(small_cases("frozen"), TRAINING, LOOKING, FREEZING, TOGGLING * 2, DIVIDING * 2, ("drop", "drop")))
-def test_modules_may_be_frozen_and_thawed_between_iterations(trial: Trial, case: ScriptCase) -> None:
-    """Modules that are frozen or thawed between iterations stop or begin to train, whatever they did before."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/edits", SHARDED, ranks=2)
-@example(case=plain("freeze blocks.0", *GO, "negate blocks.0", "look", "reshard", "negate blocks.1", *GO))
-@given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, FREEZING, EDITING * 3))
-def test_parameters_may_be_written_to_at_any_time(trial: Trial, case: ScriptCase) -> None:
-    """What is written into sharded parameters between passes is what the next pass uses, frozen or not."""
-    follows(trial, ShardedScript.play, expected(case))
-
-
-@requirement("scripts/replaced", *STATES, ranks=2)
-@example(case=plain("unshard blocks.0", "reshard", "assign blocks.0", *GO, "step", "drop", "swap blocks.1", *GO))
-@example(case=plain("freeze blocks.0", *GO, "step", "drop", "assign blocks.0", *GO, "look"))
-@given(case=exact_scripts(BASIC, LOOKING, GATHERING, KEEPING, FREEZING, REPLACING * 3))
-def test_parameters_may_be_replaced_at_any_time(trial: Trial, case: ScriptCase) -> None:
-    """Parameters that are loaded with assign=True between passes, or swapped, are those that the next pass uses."""
     follows(trial, ShardedScript.play, expected(case))
 
 
@@ -285,7 +206,7 @@ def test_recomputed_blocks_may_go_any_way(trial: Trial, case: ScriptCase) -> Non
 
 ALL = (
     *(TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3),
-    *(ALONE, CUT, ABANDONING, OWNING, REPEATING, TOGGLING, DIVIDING),
+    *(ALONE, CUT, ABANDONING, OWNING, REPEATING, TOGGLING),
 )
 
 
