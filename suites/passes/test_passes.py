@@ -257,13 +257,11 @@ def test_stages_of_a_pipeline_share_their_context(trial: Trial, case: TrainingCa
     follows(trial, case, routes.SHARING_STAGES)
 
 
+# As documented, a root that does not reshard after forward would not see what changes meanwhile.
 @requirement("passes/shared-context-teacher", SHARDED, Feature.SHARED_CONTEXT, ranks=2)
 @given(case=pass_cases(reshard_after_forward=True, steps=3))
 def test_another_root_of_a_shared_context_may_be_changed_in_every_step(trial: Trial, case: TrainingCase) -> None:
-    """A teacher that shares what a student communicates with, and is changed in each step, runs with what it is.
-
-    It is said to reshard after forward: else a root stays whole, and what changes meanwhile is not seen.
-    """
+    """A teacher that shares what a student communicates with, and is changed in each step, runs with what it is."""
     follows(trial, case, teacher_routes.BESIDE)
 
 

@@ -25,7 +25,8 @@ from suites.scripts.unsharded import UnshardedScript, expected
 
 ALL = (
     draws.TRAINING, draws.LOOKING, draws.SETTING, draws.GATHERING, draws.KEEPING, draws.STATE, draws.META,
-    draws.FREEZING, draws.ACCUMULATING, draws.FINALIZING,
+    draws.FREEZING, draws.ACCUMULATING, draws.FINALIZING, draws.ALONE, draws.CUT, draws.ABANDONING, draws.OWNING,
+    draws.REPEATING, draws.TOGGLING, draws.DIVIDING, draws.CANCELLING,
 )  # fmt: skip
 GENERAL = scripts(small_cases("embedding", "uneven", "frozen"), *ALL)
 EXACT = exact_scripts(*ALL, draws.IN_SHARDS, replicas=True) | exact_scripts(*ALL)
@@ -134,7 +135,7 @@ def test_what_is_not_legal_is_not_played(done: tuple[str, ...]) -> None:
 def test_every_act_is_played_on_both_sides(kind: str) -> None:
     """Each act has a method of its own on ranks, and on the unsharded model unless it is nothing to that."""
 
-    nothing = {"unshard", "begin", "reshard", "keep", "free"}
+    nothing = {"unshard", "begin", "cancel", "reshard", "keep", "free"}
     assert callable(getattr(ShardedScript, kind))
     assert hasattr(UnshardedScript, kind) != (kind in nothing)
 
