@@ -48,7 +48,7 @@ def negated_in_hooks(p: Pass) -> Found:
 
     def negate(name: str) -> None:
         with torch.no_grad():
-            p.net.get_parameter(name).neg_()
+            dict(p.net.named_parameters())[name].neg_()
 
     handles = [
         q.register_post_accumulate_grad_hook(lambda _, name=n: negate(name)) for n, q in p.net.named_parameters()

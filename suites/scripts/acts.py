@@ -45,7 +45,7 @@ def may_run(p: ScriptState, module: str = "") -> bool:
 
 def may_begin(p: ScriptState, module: str = "") -> bool:
     """Whether it may, if a backward is to follow."""
-    return len(p.pending) < MOST_PENDING and may_run(p, module) and bool(p.below(module) & p.training)
+    return len(p.pending) < MOST_PENDING and may_run(p, module) and p.trains_in(module)
 
 
 def may_go_back(p: ScriptState, _: str = "") -> bool:
@@ -75,7 +75,7 @@ REPLACING = Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "dr
 ACTS: dict[str, Rule] = {
     "forward": Rule(may_begin, ("reshard", "backward oldest", "look")),
     "cut": Rule(
-        lambda p, module: may_begin(p) and bool(p.below(module) & p.training) and not p.finalizes_manually,
+        lambda p, module: may_begin(p) and p.trains_in(module) and not p.finalizes_manually,
         ("reshard", "backward oldest"),
     ),
     "backward": Rule(may_go_back, ("wait", "forward", "reshard")),
@@ -119,15 +119,14 @@ ACTS: dict[str, Rule] = {
     "negate": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
     "assign": REPLACING,
     "swap": REPLACING,
-    # Something else must train. Flags are of sharded parameters.
     "hook": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
+    # Flags are of sharded parameters.
     "guide": Rule(
-        lambda p, _: (
-            p.is_sharded and not (p.coming or p.unreduced or p.awaits_end) and len(p.training) == len(p.owners)
-        ),
+        lambda p, _: p.is_sharded and not (p.coming or p.unreduced or p.awaits_end) and p.training == p.owners.keys(),
         ("reshard",),
     ),
     "toggle": Rule(lambda p, module: p.is_sharded and p.below(module) <= p.training, ("reshard",)),
+    # Something else must train.
     "freeze": Rule(
         lambda p, module: p.is_at_rest and 0 < len(p.training & p.below(module)) < len(p.training),
         (*TO_SETTLE, "reshard"),

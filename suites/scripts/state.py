@@ -20,11 +20,11 @@ MOST_PENDING = 2
 MOST_EXACT_STEPS = 2
 
 
-def form_of(group: str, setting: Reshard) -> Form:
+def form_of(is_root: bool, setting: Reshard) -> Form:
     """In which form a setting leaves a group after forward; kept by some ranks, it is not told from sharded."""
     if isinstance(setting, bool):
         return "sharded" if setting else "whole"
-    return "unknown" if setting else "sharded" if group else "whole"
+    return "unknown" if setting else "whole" if is_root else "sharded"
 
 
 class ScriptState:
@@ -42,7 +42,8 @@ class ScriptState:
         """A net that has just been sharded."""
         settings = {group.modules[0]: group.reshard_after_forward for group in self.case.groups}
         self.forms: dict[str, Form] = dict.fromkeys(settings, "sharded")
-        self.after_forward = {group: form_of(group, value) for group, value in settings.items()}
+        self.roots = [group for group in settings if not any(is_below(group, each) for each in {*settings} - {group})]
+        self.after_forward = {group: form_of(group in self.roots, value) for group, value in settings.items()}
         self.keeps_in_backward = False
         self.training = {name for name, p in skeleton(self.case.net).named_parameters() if p.requires_grad}
         self.has_run = False  # the root, which others need before they run alone
@@ -94,7 +95,12 @@ class ScriptState:
         inside = [group for group in self.case.groups if any(is_below(each, module) for each in group.modules)]
         is_block = module.rpartition(".")[0].endswith("blocks") and module in self.forms
         has_lists = any(len(group.modules) > 1 for group in inside)
-        return self.has_run and not (self.coming or self.finalizes_manually or has_lists) and is_block
+        is_ready = self.has_run or module in self.roots
+        return is_ready and not (self.coming or self.finalizes_manually or has_lists) and is_block
+
+    def trains_in(self, module: str) -> bool:
+        """Whether something in a module's tree trains."""
+        return bool(self.below(module) & self.training)
 
     def below(self, module: str) -> set[str]:
         """The parameters in a module's tree."""
@@ -115,7 +121,7 @@ class ScriptState:
     def forward(self, module: str) -> None:
         """A forward that waits for its backward."""
         self.look(module)
-        self.pending.append(not module)
+        self.pending.append(not module and self.roots == [""])
 
     def cut(self, _: str) -> None:
         """One whose backward does not come to what is before a module."""

@@ -144,6 +144,16 @@ def exact_scripts(
     return scripts(cases.map(in_pairs) if pairs else cases, *kinds, **{"dtype": "float64", **fixed})
 
 
+@st.composite
+def roots_apart(draw: st.DrawFn) -> GeneratedCase:
+    """Two blocks that are roots, in a net that is not sharded."""
+    net = draw(st.builds(Net, st.integers(1, 3), st.sampled_from(PLAIN[3:]), plain=st.just(True)))
+    groups = tuple(Group((f"blocks.{place}",), draw(st.sampled_from([None, True, False]))) for place in (0, 1))
+    return draw(
+        generated_cases(nets=st.just(net), groups=groups, batch=1, world_size=world_sizes(2, power_of_two=True))
+    )
+
+
 def in_pairs(case: GeneratedCase) -> GeneratedCase:
     """Four ranks, of which pairs keep after forward whatever has no other setting."""
     settings = [2 if group.reshard_after_forward is None else group.reshard_after_forward for group in case.groups]

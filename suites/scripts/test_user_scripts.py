@@ -5,11 +5,14 @@ What ``test_scripts.py`` says of scripts is true of these: after every act every
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import example
 
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
+from suites.generated.net_cases import Group
 from suites.kit.strategies import given
 from suites.oracle.judging import follows
 from suites.scripts.cases import ScriptCase, plain
@@ -34,12 +37,15 @@ from suites.scripts.strategies import (
     TOGGLING,
     TRAINING,
     exact_scripts,
+    roots_apart,
     scripts,
     small_cases,
 )
 from suites.scripts.unsharded import expected
 
 SHARDED = Feature.FULLY_SHARD
+#: Both blocks are roots, and reshard after forward.
+ROOTS: dict[str, Any] = {"groups": (Group(("blocks.0",), True), Group(("blocks.1",), True))}
 STATES = (SHARDED, Feature.STATE_DICT)
 
 
@@ -50,6 +56,14 @@ STATES = (SHARDED, Feature.STATE_DICT)
 @given(case=exact_scripts(BASIC, TRAINING, LOOKING, KEEPING, ALONE * 2, CUT * 2))
 def test_passes_may_be_of_a_part_of_the_net(trial: Trial, case: ScriptCase) -> None:
     """Modules that run alone, or on inputs that are detached, train as unsharded, whatever else runs in between."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/roots", SHARDED, ranks=2)
+@example(case=plain("look blocks.1", "forward blocks.0", "look blocks.1", "backward oldest", "step", "look", **ROOTS))
+@given(case=scripts(roots_apart(), TRAINING, LOOKING, GATHERING, FREEZING, EDITING, ALONE * 3, dtype="float64"))
+def test_several_roots_may_run_by_turns(trial: Trial, case: ScriptCase) -> None:
+    """Roots in a net that is not sharded run, learn and change by turns, as a student and its teacher do."""
     follows(trial, ShardedScript.play, expected(case))
 
 

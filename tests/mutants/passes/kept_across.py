@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from harness.vendor.torch_fsdp2 import _state
 from tests.mutants.hooking import (
     Change,
     before_forward,
@@ -23,6 +25,9 @@ from tests.mutants.making import called_otherwise, mutant, right
 from tests.mutants.passes.passes_chapter import reduces_unless_alone
 from tests.mutants.passes.script_chapter import reshard_loses_what_waits
 from tests.mutants.state.reference_chapter import of_the_reference
+
+#: By rank, the root that was the last one to run.
+_ran: dict[int, Any] = {}
 
 
 def each_output(change: Callable[[Any, Tensor], object]) -> Change:
@@ -57,6 +62,19 @@ def counts_once(_: Any, output: Tensor) -> None:
         return gradient if len(seen) == 1 else gradient * 0
 
     output.register_hook(count)
+
+
+def is_the_last(module: Any) -> None:
+    """Backward through a root that is not the last one to have run is lost."""
+
+    def note(module: Any, found: Any) -> None:
+        if _state(module)._is_root:
+            rank = dist.get_rank()
+            _ran[rank] = module
+            if found.requires_grad:
+                found.register_hook(lambda gradient: gradient if _ran[rank] is module else gradient * 0)
+
+    outputs(note)(module)
 
 
 def holds_itself(_: Any, output: Tensor) -> None:
@@ -146,6 +164,7 @@ def low(found: Any, dtype: torch.dtype) -> Any:
 
 
 keeps_gradients_of_parts = mutant("scripts/parts", when_alone(reduces_unless_alone))
+knows_one_root = mutant("scripts/roots", is_the_last)
 waits_in_vain = mutant("scripts/abandoned", each_output(waits_for_the_first))
 reuses_the_users_memory = mutant("scripts/gradients", each_gradient(reuses_memory))
 goes_back_once = mutant("scripts/repeated", each_output(counts_once))
