@@ -145,7 +145,7 @@ class Trained:
         """Negate a parameter's gradient in place, or all of a module."""
         for parameter in self.trained(place):
             if parameter.grad is not None:
-                parameter.grad.neg_()
+                _negate(parameter)
 
     def exchange(self, place: str) -> None:
         """The same by new tensors."""

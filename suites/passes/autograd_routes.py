@@ -219,7 +219,7 @@ def penalised(p: Pass) -> Found:
 
 
 def penalised_apart(p: Pass) -> Found:
-    """A penalty on the whole parameters of the first block goes backward by itself, between two gathers."""
+    """A penalty on the whole parameters of the first block goes backward alone, between two gathers."""
     first = p.net.blocks[0]
     p.tell(first, "unshard")
     torch.stack([q.square().sum() for q in first.parameters()]).sum().backward()

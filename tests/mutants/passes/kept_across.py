@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from harness.vendor.torch_fsdp2 import _state
+from suites.oracle.low_precision import cast
 from tests.mutants.hooking import (
     Change,
     before_forward,
@@ -84,7 +83,7 @@ def holds_itself(_: Any, output: Tensor) -> None:
 
 
 def reuses_memory(parameter: Any) -> None:
-    """Every gradient lies where the first did, whoever has that by now."""
+    """Every gradient lies where the first did, even if a user has kept that."""
     first = vars(parameter).setdefault("first", parameter.grad)
     if first is not parameter.grad:
         first.copy_(parameter.grad)
@@ -154,13 +153,8 @@ def casts_before_hooks(module: Any, **options: Any) -> Any:
     options["mp_policy"] = right.mixed_precision_policy(
         policy.param_dtype, policy.reduce_dtype, None, policy.cast_forward_inputs
     )
-    module.register_forward_hook(lambda *found: low(found[-1], output), prepend=True)
+    module.register_forward_hook(lambda *found: cast(found[-1], output), prepend=True)
     return right.fully_shard(module, **options)
-
-
-def low(found: Any, dtype: torch.dtype) -> Any:
-    """All floating tensors of an output in a dtype."""
-    return tree_map_only(Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, found)
 
 
 keeps_gradients_of_parts = mutant("scripts/parts", when_alone(reduces_unless_alone))
