@@ -97,8 +97,8 @@ class GeneratedCase(CaseOnMesh, Situation):
         return self.build(dtype)
 
     def alone(self, net: Any, module: str) -> Any:
-        """A block, called as the net calls it."""
-        return partial(step, net.get_submodule(module))
+        """The net; or a block, called as the net calls it."""
+        return partial(step, net.get_submodule(module)) if module else net
 
     def run(self, net: Any, batch: int, rank: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
         """What the net gives for a rank's micro-batch."""

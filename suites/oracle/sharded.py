@@ -153,7 +153,7 @@ class Sharded(Told):
     def run(self, module: str = "") -> Any:
         """The outputs of the next batch, of the net or of a module alone."""
         self.batches += 1
-        net = self.case.alone(self.net, module) if module else self.net
+        net = self.case.alone(self.net, module)
         return self.case.run(net, self.batches - 1, self.place, self.case.torch_dtype, device=self.rank.device)
 
     def losses(self, module: str = "") -> list[Tensor]:

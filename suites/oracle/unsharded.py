@@ -104,8 +104,7 @@ class Unsharded(Trained):
 
     def run(self, rank: int, module: str = "") -> Any:
         """The outputs of one rank's next batch, of the net or of a module alone."""
-        net = self.copies[rank]
-        return self.case.run(self.case.alone(net, module) if module else net, self.batches, rank, self.dtype)
+        return self.case.run(self.case.alone(self.copies[rank], module), self.batches, rank, self.dtype)
 
     def losses(self, rank: int, module: str = "") -> list[Tensor]:
         """Those of one rank's next batch."""

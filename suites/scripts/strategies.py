@@ -95,7 +95,8 @@ def act_of(case: ScriptCase, wish: str) -> str:
     word, _, number = what.partition("#")
     if not number:
         return wish
-    named = {"group": sorted(set(owners(case).values())), "parameter": sorted(owners(case))}.get(word) or modules(case)
+    owned = owners(case)
+    named = {"group": sorted(set(owned.values())), "parameter": sorted(owned)}.get(word) or modules(case)
     return f"{kind} {named[int(number) % len(named)]}".strip()
 
 
