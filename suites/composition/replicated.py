@@ -6,7 +6,6 @@ One weight of four rows on two ranks, after ``replicate_fsdp``: a DTensor placed
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -15,19 +14,8 @@ from harness.worlds.rank import Rank
 from suites.composition.compose import ComposedCase, spread_by
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
-from suites.kit.precision import PrecisionCase
 from suites.kit.programs import ShardedStack, data_mesh, policy_of
 from suites.kit.trees import modules_outside, slice_of
-
-
-@dataclass(frozen=True)
-class LowCase(PrecisionCase):
-    """A stack in low precision that every rank has whole."""
-
-    @property
-    def shards(self) -> int:
-        """One."""
-        return 1
 
 
 class Replicas(ShardedStack):
@@ -35,9 +23,9 @@ class Replicas(ShardedStack):
 
     def made(self) -> Any:
         """The net."""
-        net = cut_over_tp(self.rank, self.case, self.case.build())
+        net, mesh = cut_over_tp(self.rank, self.case, self.case.build()), data_mesh(self.rank, self.case)
         policy = {"mp_policy": policy_of(self.rank, self.case)} if self.case.policy else {}
-        return replicate(self.rank, net, mesh=data_mesh(self.rank, self.case), **policy)
+        return replicate(self.rank, net, mesh=mesh["replicate"] if mesh.ndim > 1 else mesh, **policy)
 
 
 def replicate(rank: Rank, net: nn.Module, **options: Any) -> Any:

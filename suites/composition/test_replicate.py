@@ -24,9 +24,10 @@ from suites.composition.compose_strategies import (
     replicas,
     routes,
 )
-from suites.composition.replicated import LowCase, Replicas, expected_layouts, expected_managed, sliced, wrong
+from suites.composition.replicated import Replicas, expected_layouts, expected_managed, sliced, wrong
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.parallel import Mesh, ParallelCase, parallel_cases
+from suites.kit.precision import PrecisionCase
 from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import given
 from suites.oracle.expected import expected
@@ -175,8 +176,8 @@ def test_replicas_that_prefetch_train_as_the_plain_net(trial: Trial, case: Compo
 
 
 @requirement("replicate/mixed-precision", DTENSORS, Feature.MIXED_PRECISION, ranks=2)
-@given(case=precision_cases(LowCase, pairs=[("bfloat16", "float32")], mesh=(), sharded=()))
-def test_replicas_compute_and_reduce_in_the_dtypes_of_their_policy(trial: Trial, case: LowCase) -> None:
+@given(case=precision_cases(pairs=[("bfloat16", "float32")], mesh=st.sampled_from([(2, 1), (4, 1)]), sharded=()))
+def test_replicas_compute_and_reduce_in_the_dtypes_of_their_policy(trial: Trial, case: PrecisionCase) -> None:
     """Replicas compute in param_dtype, and their gradients, averaged in reduce_dtype, have the parameters' dtype."""
     follows(trial, Replicas.play, expected(case))
 

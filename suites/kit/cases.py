@@ -170,12 +170,16 @@ class NetCase(CaseOnMesh):
 
 @dataclass(frozen=True)
 class TrainingCase(NetCase):
-    """Some steps of SGD, or other ``acts``; every rank has its own batch."""
+    """Some steps of SGD, or other ``acts``; every rank has its own batch.
+
+    ``how`` is in which of some ways something is done, in a word or two.
+    """
 
     reshard_after_forward: Reshard = None
     steps: int = 2
     batch: int = 3
     acts: tuple[str, ...] = ()
+    how: str = ""
 
     #: A power of two, so that exact cases stay exact.
     learning_rate = 0.125

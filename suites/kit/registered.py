@@ -11,7 +11,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,25 +36,18 @@ RESHARDING = {
 }
 
 
-@dataclass(frozen=True)
-class RefusedCase(TrainingCase):
-    """A net to be sharded with a ``reshard_after_forward`` that means nothing."""
-
-    value: int | float | str = 0
-
-
 #: What says neither whether to reshard nor to how many ranks, some of it as if read as a number.
-NO_SETTINGS = ("always", "True", "1", 1.0, 0.5)
+NO_SETTINGS = {repr(value): value for value in ("always", "True", "1", 1.0, 0.5)}
 
 
 @st.composite
-def refused_cases(draw: st.DrawFn, types: bool) -> RefusedCase:
-    """Sizes of groups that the ranks cannot be cut into; or ``NO_SETTINGS``."""
+def cases_of_no_size(draw: st.DrawFn) -> TrainingCase:
+    """Resharding to groups of a size that the ranks cannot be cut into."""
     case = draw(training_cases(at_least=1))
     size = case.world_size
     sizes = [0, size + 1, 2 * size, -1, -size, *(n for n in range(2, size) if size % n)]
-    value: Any = draw(st.sampled_from(NO_SETTINGS if types else sizes))
-    return RefusedCase(**vars(case), value=value)
+    found: TrainingCase = replace(case, reshard_after_forward=draw(st.sampled_from(sizes)))
+    return found
 
 
 @st.composite
@@ -69,9 +62,10 @@ def group_cases(draw: st.DrawFn, /, ends: bool = False) -> TrainingCase:
     return draw(training_cases(net=net, world_size=size, reshard_after_forward=draw(st.sampled_from(groups))))
 
 
-def shard_as_told(rank: Rank, case: RefusedCase) -> None:
-    """Shard with the case's value."""
-    apply(rank, case, case.build(), reshard_after_forward=case.value)
+def shard_as_told(rank: Rank, case: TrainingCase) -> None:
+    """Shard with the case's setting, or with what is none."""
+    told: Any = NO_SETTINGS.get(case.how, case.reshard_after_forward)
+    apply(rank, case, case.build(), reshard_after_forward=told)
 
 
 def facts(net: nn.Module) -> Facts:

@@ -26,7 +26,7 @@ from suites.oracle.layout import own, shard
 from suites.oracle.sharded import Resting, State, played_on
 from suites.passes.autograd_routes import ALONE
 from suites.passes.pass_programs import Walking
-from suites.passes.pass_strategies import HowCase, pass_cases
+from suites.passes.pass_strategies import pass_cases
 from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
 
 #: What a gradient has in common with its parameter.
@@ -136,7 +136,7 @@ def edited(p: Pass) -> Found:
 EDITED = Route(edited, actions=ALONE)
 
 
-def replaced(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
+def replaced(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Shard a net of other numbers, and then give it those that it had: load them, assign them, or set each."""
     full = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     with torch.no_grad():

@@ -19,7 +19,7 @@ from suites.parameters import registration
 from suites.parameters.registration import DTYPES, DtypeCase, dtype_cases
 from suites.passes.pass_programs import follows
 from suites.passes.pass_routes import PICTURES
-from suites.passes.pass_strategies import HowCase, in_each_way, pass_cases
+from suites.passes.pass_strategies import in_each_way, pass_cases
 from suites.passes.passes import UnshardedWalk, Walk
 
 SHARDED = Feature.FULLY_SHARD
@@ -118,7 +118,7 @@ def test_resharding_frees_memory_that_autograd_refers_to(trial: Trial, case: Tra
 
 @requirement("registration/edits", SHARDED, ranks=2)
 @in_each_way("parameter", "data", "local", steps=3)
-def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: HowCase) -> None:
+def test_edits_of_sharded_parameters_are_seen_by_the_next_forward(trial: Trial, case: TrainingCase) -> None:
     """In-place changes of registered sharded parameters, or of their local parts, are in the next forward."""
     follows(trial, case, registration.EDITED)
 
@@ -132,7 +132,7 @@ def test_classes_may_keep_parameters_in_a_second_place(trial: Trial, case: Train
 
 @requirement("registration/replaced", SHARDED, Feature.STATE_DICT, ranks=2)
 @in_each_way("load", "assign", "setattr")
-def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: HowCase) -> None:
+def test_parameters_replaced_before_the_first_forward_are_used(trial: Trial, case: TrainingCase) -> None:
     """Parameters loaded, assigned or set after fully_shard and before the first forward are those it runs with."""
     follows(trial, case, registration.REPLACED)
 

@@ -33,7 +33,7 @@ from suites.parameters.ignoring import IgnoredCase, Ignoring, IgnoringOnce, Igno
 from suites.passes import passes
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_routes import Twice
-from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
+from suites.passes.pass_strategies import how_cases, in_each_way, pass_cases
 from suites.passes.passes import Blocks, Route, shard_by_plan
 from suites.training.noting import notes_agree
 from suites.training.precision_values import FLOATS, INTEGERS, TABLE, BesideCase, table_cases
@@ -48,19 +48,19 @@ FROZEN_WHILE_FULL = ("look", "freeze 0", *STEP, *STEP, "look", "thaw 0", *STEP, 
 TWO_OR_MORE = stacks().filter(lambda net: len(net.blocks) > 1)
 
 
-def frozen(case: HowCase, step: int) -> tuple[str, ...]:
+def frozen(case: TrainingCase, step: int) -> tuple[str, ...]:
     """Freeze something for all steps."""
     return (*([f"freeze {case.how}"] if step == 0 else []), "forward", "backward")
 
 
-def by_turns(case: HowCase, step: int) -> tuple[str, ...]:
+def by_turns(case: TrainingCase, step: int) -> tuple[str, ...]:
     """Freeze other things in a first step and in a last; between them a forward without gradients comes first."""
     first, last = case.how.split()
     changes = [(f"freeze {first}",), (f"thaw {first}", "look", "reshard"), (f"freeze {last}",)]
     return (*changes[step], "forward", "backward")
 
 
-def frozen_first(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
+def frozen_first(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Freeze, then shard."""
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(not name.startswith(case.how))
@@ -138,7 +138,7 @@ def elements_reduced(rank: Rank, case: TrainingCase) -> int:
 
 
 TWO = Stack(3, ("linear", "linear"))
-RICH = HowCase(2, TWO, (0, 1), "float64", exact=True, reshard_after_forward=True, how="blocks.0.weight")
+RICH = TrainingCase(2, TWO, (0, 1), "float64", exact=True, reshard_after_forward=True, how="blocks.0.weight")
 #: Two weights of 128 elements each, and biases of 24 together.
 WIDE = TrainingCase(2, Stack(8, ("mlp",)), (0,), "float64", exact=True, reshard_after_forward=True)
 
@@ -146,7 +146,7 @@ WIDE = TrainingCase(2, Stack(8, ("mlp",)), (0,), "float64", exact=True, reshard_
 @requirement("parameters/frozen", Feature.FULLY_SHARD, ranks=2)
 @example(case=RICH)
 @in_each_way(*SOME, plain=True)
-def test_frozen_parameters_train_as_unsharded(trial: Trial, case: HowCase) -> None:
+def test_frozen_parameters_train_as_unsharded(trial: Trial, case: TrainingCase) -> None:
     """Parameters frozen before or after sharding, beside trainable ones, have no gradient; all others the right one."""
     recomputed = (FROZEN_AND_RECOMPUTED,) if Feature.PLAIN_FORWARD in claims() else ()
     for route in (*FROZEN, *recomputed):
@@ -156,7 +156,7 @@ def test_frozen_parameters_train_as_unsharded(trial: Trial, case: HowCase) -> No
 @requirement("parameters/frozen-by-turns", Feature.FULLY_SHARD, ranks=2)
 @example(case=replace(RICH, how="blocks.0.weight blocks.1", steps=3))
 @given(case=how_cases(*TURNS, plain=True, steps=3))
-def test_freezing_can_change_between_steps(trial: Trial, case: HowCase) -> None:
+def test_freezing_can_change_between_steps(trial: Trial, case: TrainingCase) -> None:
     """What is frozen or unfrozen between steps is so from the next forward, whatever forward without gradients ran."""
     follows(trial, case, BY_TURNS)
 
@@ -164,7 +164,7 @@ def test_freezing_can_change_between_steps(trial: Trial, case: HowCase) -> None:
 @requirement("parameters/called-again", Feature.FULLY_SHARD, ranks=2)
 @example(case=RICH)
 @in_each_way(*SOME, plain=True)
-def test_modules_may_run_several_times(trial: Trial, case: HowCase) -> None:
+def test_modules_may_run_several_times(trial: Trial, case: TrainingCase) -> None:
     """Modules with frozen parameters that run twice in a forward, with gradients once or twice, train as unsharded."""
     for route in AGAIN:
         follows(trial, case, route)

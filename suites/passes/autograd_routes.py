@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.vendor.bounds import averages
-from suites.passes.pass_strategies import HowCase
+from suites.kit.cases import TrainingCase
 from suites.passes.passes import Blocks, Found, Pass, Route
 
 
@@ -161,7 +161,7 @@ def of_all(p: Pass, outputs: Any) -> list[Tensor]:
     return [torch.stack(each_output(p, outputs)).sum()]
 
 
-def watched_later(case: HowCase, step: int) -> tuple[str, ...]:
+def watched_later(case: TrainingCase, step: int) -> tuple[str, ...]:
     """A step as ``WATCHED`` takes it, without a forward before the first."""
     return WATCHED_STEP[step == 0 :]
 

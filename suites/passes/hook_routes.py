@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from suites.kit.cases import TrainingCase
 from suites.oracle.layout import local, own
 from suites.passes.autograd_routes import ALONE, ON
-from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Found, Pass, Route
 
 
@@ -95,7 +94,7 @@ def reset_blocks(p: Pass) -> Found:
     yield {"loss": loss.detach()}
 
 
-def broken(case: HowCase, step: int) -> tuple[str, ...]:
+def broken(case: TrainingCase, step: int) -> tuple[str, ...]:
     """A pass that fails and is reset, and then one that does not."""
     return (f"fail blocks.{case.how}", "drop", "forward", "backward")
 

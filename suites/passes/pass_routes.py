@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.vendor import Claimed
 from suites.kit.cases import Stack, TrainingCase
-from suites.passes.pass_strategies import HowCase
 from suites.passes.passes import Blocks, Found, Pass, Route, shard_by_plan
 
 
@@ -209,7 +208,7 @@ def from_nothing(p: Pass) -> Any:
 AHEADS = [f"{forward} {backward}" for forward in range(4) for backward in range(4)]
 
 
-def ahead(implementation: Claimed, case: HowCase, net: Any, **options: Any) -> None:
+def ahead(implementation: Claimed, case: TrainingCase, net: Any, **options: Any) -> None:
     """Sharding by plan, and then what to prefetch."""
     shard_by_plan(implementation, case, net, **options)
     blocks, forward, backward = list(net.blocks), *map(int, case.how.split())
@@ -251,7 +250,7 @@ def roots_that_share(implementation: Claimed, case: TrainingCase, net: Any, **op
 WAYS = ("SGD foreach", "Adam foreach", "AdamW foreach", "AdamW fused", "SGD", "Adam", "AdamW")
 
 
-def named_optimizer(case: HowCase, parameters: Any) -> torch.optim.Optimizer:
+def named_optimizer(case: TrainingCase, parameters: Any) -> torch.optim.Optimizer:
     """The optimizer that the case names; ``eps`` is large, for the reason given in ``tolerance.resumed``."""
     algorithm, _, way = case.how.partition(" ")
     options: dict[str, Any] = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
 
 from suites.kit.cases import Block, Stack, TrainingCase
-from suites.kit.strategies import cases_of, each, given, training_cases, world_sizes
+from suites.kit.strategies import each, given, training_cases, world_sizes
 
 
 @st.composite
@@ -45,23 +44,15 @@ def pass_cases(
     return draw(training_cases(net=net, exact=True, dtype="float64", sharded=plan, **options))
 
 
-@dataclass(frozen=True)
-class HowCase(TrainingCase):
-    """Something is done in one of some ways, in a word or two."""
-
-    how: str = ""
-
-
 def in_each_way(*ways: str, blocks: int = 2, steps: int = 2, **fixed: Any) -> Callable[[Any], Any]:
     """Have a test try passes in each way, of linear layers of which all but the last are sharded, and then others."""
     linear: Block = "linear"
     plan = fixed.get("plan", tuple(range(blocks - 1)))
-    case = HowCase(2, Stack(3, (linear,) * blocks), plan, "float64", True, steps=steps)
+    case = TrainingCase(2, Stack(3, (linear,) * blocks), plan, "float64", True, steps=steps)
     drawn = given(how_cases(*ways, blocks=blocks, steps=steps, **fixed))
     return lambda test: each(case, how=ways)(drawn(test))
 
 
-def how_cases(*ways: str, **fixed: Any) -> st.SearchStrategy[HowCase]:
+def how_cases(*ways: str, **fixed: Any) -> st.SearchStrategy[TrainingCase]:
     """Such passes, in any of the ways."""
-    found: st.SearchStrategy[HowCase] = cases_of(HowCase, pass_cases(**fixed), how=st.sampled_from(ways))
-    return found
+    return pass_cases(how=st.sampled_from(ways), **fixed)

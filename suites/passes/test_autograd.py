@@ -15,7 +15,7 @@ from suites.passes import autograd_routes as routes
 from suites.passes import containers, hook_routes
 from suites.passes.containers import PACK
 from suites.passes.pass_programs import Walking, follows, walk
-from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
+from suites.passes.pass_strategies import how_cases, in_each_way, pass_cases
 from suites.passes.passes import Route
 
 SHARDED = Feature.FULLY_SHARD
@@ -78,7 +78,7 @@ def test_a_frozen_module_may_be_given_what_it_does_not_use(trial: Trial, case: T
 
 @requirement("autograd/containers", SHARDED, ranks=2)
 @in_each_way(*PACK)
-def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: HowCase) -> None:
+def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: TrainingCase) -> None:
     """Lists, tuples, dicts, named tuples and dataclasses, also nested, pass through sharded modules with gradients."""
     follows(trial, case, containers.BOXES)
 
@@ -99,35 +99,35 @@ def test_outputs_that_need_no_gradient_pass_as_they_are(trial: Trial, case: Trai
 
 @requirement("autograd/outputs-in-place", SHARDED, ranks=2)
 @in_each_way(*routes.IN_PLACE)
-def test_outputs_may_be_changed_in_place(trial: Trial, case: HowCase) -> None:
+def test_outputs_may_be_changed_in_place(trial: Trial, case: TrainingCase) -> None:
     """Outputs of sharded modules, the root's too, may be changed in place, in part or as a whole, as unsharded ones."""
     follows(trial, case, routes.CHANGED)
 
 
 @requirement("autograd/without-gradients", SHARDED, ranks=2)
 @in_each_way("no_grad")
-def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: HowCase) -> None:
+def test_forwards_without_gradients_may_come_between_steps(trial: Trial, case: TrainingCase) -> None:
     """Forwards under no_grad, the very first one too, give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
 
 @requirement("autograd/inference-mode", SHARDED, ranks=2)
 @in_each_way("inference_mode")
-def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: HowCase) -> None:
+def test_forwards_in_inference_mode_may_come_after_the_first_step(trial: Trial, case: TrainingCase) -> None:
     """Once training has begun, forwards in inference mode give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED_LATER)
 
 
 @requirement("autograd/inference-first", SHARDED, ranks=2)
 @in_each_way("inference_mode")
-def test_forwards_in_inference_mode_may_come_before_the_first_step(trial: Trial, case: HowCase) -> None:
+def test_forwards_in_inference_mode_may_come_before_the_first_step(trial: Trial, case: TrainingCase) -> None:
     """Forwards in inference mode, the very first one too, give the unsharded model's outputs and disturb no step."""
     follows(trial, case, routes.WATCHED)
 
 
 @requirement("autograd/inference-alone", SHARDED, ranks=2)
 @given(case=how_cases("inference_mode"))
-def test_a_net_that_never_trains_runs_in_inference_mode(trial: Trial, case: HowCase) -> None:
+def test_a_net_that_never_trains_runs_in_inference_mode(trial: Trial, case: TrainingCase) -> None:
     """Forwards in inference mode give the unsharded model's outputs, time and again, also if training never began."""
     follows(trial, case, routes.LOOKS)
 
@@ -224,14 +224,14 @@ def test_optimizers_may_step_in_backward(trial: Trial, case: TrainingCase) -> No
 
 @requirement("autograd/reset-after-forward", SHARDED, Feature.RESET, ranks=2)
 @in_each_way(*EARLY, blocks=3)
-def test_a_forward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
+def test_a_forward_that_raised_can_be_reset(trial: Trial, case: TrainingCase) -> None:
     """After an exception in forward and reset_iter_state() on the root, all is cut again and trains as unsharded."""
     follows(trial, case, hook_routes.BROKEN)
 
 
 @requirement("autograd/reset-after-backward", SHARDED, Feature.RESET, ranks=2)
 @in_each_way(*LATE, blocks=3)
-def test_a_backward_that_raised_can_be_reset(trial: Trial, case: HowCase) -> None:
+def test_a_backward_that_raised_can_be_reset(trial: Trial, case: TrainingCase) -> None:
     """After an exception in backward, reset_iter_state() on the root and zero_grad(), all is cut and trains again."""
     follows(trial, case, hook_routes.BROKEN)
 

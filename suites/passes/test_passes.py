@@ -19,7 +19,7 @@ from suites.passes import pass_routes as routes
 from suites.passes import teacher_routes
 from suites.passes.autograd_routes import LOOKS_AT_COLUMNS
 from suites.passes.pass_programs import Walking, follows
-from suites.passes.pass_strategies import HowCase, how_cases, in_each_way, pass_cases
+from suites.passes.pass_strategies import how_cases, in_each_way, pass_cases
 
 SHARDED = Feature.FULLY_SHARD
 #: What a refusal of modules that are not sharded may name.
@@ -137,7 +137,7 @@ def test_what_an_evaluation_gathers_ahead_in_vain_is_gathered_after_a_step(trial
 
 @requirement("passes/prefetch", SHARDED, Feature.PREFETCH, ranks=2)
 @in_each_way(*routes.AHEADS, blocks=4, plan=(0, 1, 2, 3))
-def test_gathering_ahead_changes_no_result(trial: Trial, case: HowCase) -> None:
+def test_gathering_ahead_changes_no_result(trial: Trial, case: TrainingCase) -> None:
     """Whatever modules prefetch in forward and backward, the results are the unsharded model's."""
     follows(trial, case, routes.AHEAD)
 
@@ -152,7 +152,7 @@ def test_what_backward_need_not_gather_may_run_again_in_it(trial: Trial, case: T
 
 @requirement("passes/optimizers", SHARDED, ranks=2)
 @in_each_way(*routes.WAYS, plain=True, steps=3)
-def test_optimizers_step_on_sharded_parameters(trial: Trial, case: HowCase) -> None:
+def test_optimizers_step_on_sharded_parameters(trial: Trial, case: TrainingCase) -> None:
     """SGD, Adam and AdamW, one by one, foreach or fused, update sharded parameters as they update unsharded ones."""
     follows(trial, case, routes.OPTIMIZERS)
 
@@ -283,6 +283,6 @@ def test_parameters_cut_along_their_last_dim_train_as_others(trial: Trial, case:
 
 @requirement("passes/last-dim-inference", SHARDED, Feature.SHARD_PLACEMENT, ranks=2)
 @given(case=how_cases("inference_mode", dim=4))
-def test_parameters_cut_along_their_last_dim_are_gathered_in_inference_mode(trial: Trial, case: HowCase) -> None:
+def test_parameters_cut_along_their_last_dim_are_gathered_in_inference_mode(trial: Trial, case: TrainingCase) -> None:
     """A net sharded along the last dim that never trained gives the unsharded model's outputs in inference mode."""
     follows(trial, case, LOOKS_AT_COLUMNS)

@@ -15,7 +15,7 @@ from harness.vendor import Feature
 from suites.kit import registered
 from suites.kit.cases import Reshard, Stack, TrainingCase
 from suites.kit.programs import ShardedStack, train
-from suites.kit.registered import RESHARDING, RefusedCase, forms_of, group_cases
+from suites.kit.registered import RESHARDING, forms_of, group_cases
 from suites.kit.strategies import each, given, stacks, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, trains
@@ -236,16 +236,16 @@ def test_what_groups_keep_ends_with_backward_though_that_does_not_gather_it(tria
 
 
 @requirement("reshard/refuses-sizes", *TO_GROUP)
-@given(case=registered.refused_cases(types=False))
-def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case: RefusedCase) -> None:
+@given(case=registered.cases_of_no_size())
+def test_group_sizes_that_do_not_divide_the_ranks_are_refused(trial: Trial, case: TrainingCase) -> None:
     """An int reshard_after_forward that is not a factor of the number of ranks raises an error that says so."""
     trial.refuses(registered.shard_as_told, case, "reshard_after_forward", "factor", "divisor", "divide", "divisible")
 
 
 @requirement("reshard/refuses-types", Feature.FULLY_SHARD, Feature.RESHARD_AFTER_FORWARD)
-@each(RefusedCase(2, Stack(1, ("linear",))), value=registered.NO_SETTINGS)
-@given(case=registered.refused_cases(types=True))
-def test_settings_of_other_types_are_refused(trial: Trial, case: RefusedCase) -> None:
+@each(TrainingCase(2, Stack(1, ("linear",))), how=registered.NO_SETTINGS)
+@given(case=training_cases(at_least=1, how=st.sampled_from([*registered.NO_SETTINGS])))
+def test_settings_of_other_types_are_refused(trial: Trial, case: TrainingCase) -> None:
     """A reshard_after_forward that is neither a bool nor an int raises an error that names it or these types."""
     trial.refuses(registered.shard_as_told, case, "reshard_after_forward", "bool", error=TYPE_ERRORS)
 
