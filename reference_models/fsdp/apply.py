@@ -31,6 +31,7 @@ from reference_models.fsdp.options import DEFAULTS, GroupOptions
 from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, cut_of, placed
+from reference_models.fsdp.state_dict_type import keep_last
 
 Modules = TypeVar("Modules", nn.Module, list[nn.Module])
 
@@ -128,6 +129,7 @@ def _apply(
     for each in modules:
         each.register_state_dict_pre_hook(lambda *_: state.reshard())
         each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
+        keep_last(each)  # what is whole cannot be cut
     attach(state)
     for root, made in zip(roots, classes, strict=True):
         root.__class__ = made

@@ -7,6 +7,7 @@ the four of x, and backward begins with computing the others again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -48,4 +49,5 @@ class _Recomputed:
         if not self.is_called:  # but a method of the module's runs it
             return self.original(*args, **kwargs)
         self.is_called = False
-        return run_checkpointed(self.original, *args, use_reentrant=False, **self.options, **kwargs)
+        given = partial(self.original, **kwargs)  # whose names may be those of options
+        return run_checkpointed(given, *args, use_reentrant=False, **self.options)

@@ -165,15 +165,21 @@ def state_of_each_type(rank: Rank, case: ComposedCase) -> dict[str, dict[str, An
 
 
 def of_full_type(rank: Rank, case: TrainingCase) -> list[State]:
-    """Full state dicts of a net that computes in bfloat16: at first, and once this rank's parts have other signs."""
+    """Full state dicts of a net that computes in bfloat16: at first, and once this rank's parts have other signs.
+
+    And when the first was loaded after a forward. They were asked for before the net was sharded.
+    """
     policy = rank.implementation.mixed_precision_policy(param_dtype=torch.bfloat16)
-    net, found = sharded(rank, case, mp_policy=policy), []
+    net, found = case.build().to(rank.device), list[State]()
     rank.implementation.strategies.set_state_dict_type(net, "full")
+    sharded(rank, case, net, mp_policy=policy)
     for _ in range(2):
         found.append({name: value.detach().clone() for name, value in net.state_dict().items()})
         for parameter in net.parameters():
             own(parameter).neg_()
-    return found
+    case.run(net, 0, rank.number, case.torch_dtype, rank.device)
+    net.load_state_dict(found[0])
+    return [*found, dict(net.state_dict())]
 
 
 def waiting(rank: Rank, case: ComposedCase) -> dict[str, Any]:

@@ -66,3 +66,20 @@ def recomputes_otherwise(rank: Rank, case: RecomputeCase) -> Tensor | None:
     x = torch.ones(2, device=rank.device, requires_grad=True)
     net(x).sum().backward()
     return x.grad
+
+
+class Scaled(nn.Module):
+    """``x · debug · early_stop``, by keywords that ``checkpoint`` has as well."""
+
+    def forward(self, x: Tensor, *, debug: float = 1.0, early_stop: float = 1.0) -> Tensor:
+        """``(2,)`` to ``(2,)``."""
+        return x * debug * early_stop
+
+
+def called_by_its_keywords(rank: Rank, case: RecomputeCase) -> Tensor | None:
+    """The gradient of an input, of a module that is called with such keywords."""
+    net = Scaled()
+    checkpointed(rank, net, **case.options())
+    x = torch.ones(2, device=rank.device, requires_grad=True)
+    net(x, debug=2.0, early_stop=3.0).sum().backward()
+    return x.grad

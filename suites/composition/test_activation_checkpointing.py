@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import example
 from hypothesis import strategies as st
+from torch import Tensor
 
 from harness.requirement import requirement
 from harness.trial import Trial
@@ -23,6 +24,7 @@ from suites.composition.recompute import (
     sharded_cases,
 )
 from suites.kit.strategies import each, given
+from suites.oracle.judging import right_or_refused
 
 CHECKPOINT = Feature.CHECKPOINT
 ONE = RecomputeCase()
@@ -117,6 +119,17 @@ def test_contexts_are_entered_in_forward_and_recomputation(trial: Trial, case: R
     """Of the two contexts that context_fn makes, forward runs within the first and recomputation within the second."""
     [log] = trial.run(recompute_options.contexts_entered, case)
     trial.agree("what happened", log, recompute_options.CONTEXTS)
+
+
+@requirement("checkpoint/keywords", CHECKPOINT)
+def test_a_modules_keywords_are_its_own(trial: Trial) -> None:
+    """A module that is recomputed is given its own keywords, or an error names those that have an option's name."""
+
+    def judge(found: list[Tensor]) -> None:
+        trial.agree("the gradient", found[0], torch.tensor([6.0, 6.0]))
+
+    program = recompute_options.called_by_its_keywords
+    right_or_refused(trial, program, ONE, judge, "debug", "early_stop", error=TYPE_ERRORS)
 
 
 @requirement("checkpoint/determinism", CHECKPOINT)

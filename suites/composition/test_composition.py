@@ -34,8 +34,8 @@ from suites.composition.compose_strategies import (
     under_root,
 )
 from suites.composition.recompute import RecomputeCase, cast_cases
-from suites.kit.cases import TrainingCase
-from suites.kit.strategies import each, given, training_cases
+from suites.kit.cases import Stack, TrainingCase
+from suites.kit.strategies import each, given, stacks, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, sees
 from suites.oracle.situation import PASS
@@ -217,11 +217,12 @@ def test_the_type_of_state_dicts_is_set_and_read_back(trial: Trial, case: Compos
 
 
 @requirement("composition/full-type", *LOW, BY_POLICY, Feature.STATE_DICT, ranks=2)
-@given(case=training_cases(dtype="float32"))
+@example(case=TrainingCase(2, Stack(3, ("linear",)), sharded=(0,), reshard_after_forward=False))
+@given(case=training_cases(dtype="float32", net=stacks(buffers=False)))
 def test_full_state_dicts_have_what_rests(trial: Trial, case: TrainingCase) -> None:
-    """Under a policy of bfloat16 full state dicts hold the numbers at rest, also once local parts were written to."""
+    """Under a policy of bfloat16 full state dicts hold the numbers at rest, and give them back, also after changes."""
     state, names = dict(case.build().state_dict()), case.parameter_names
-    finds(trial, of_full_type, case, [state, {name: -v if name in names else v for name, v in state.items()}])
+    finds(trial, of_full_type, case, [state, {name: -v if name in names else v for name, v in state.items()}, state])
 
 
 def saves(trial: Trial, where: str, case: ComposedCase, got: dict[str, Any], parameters: dict[str, Tensor]) -> None:

@@ -8,10 +8,9 @@ without one after the other; what cannot be left out remains::
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from harness.trial import Trial, most_ranks
@@ -23,6 +22,7 @@ from suites.interactions.excluded import VALUES, excluded
 from suites.kit.strategies import is_thorough
 from suites.oracle import judging
 from suites.oracle.expected import expected
+from suites.oracle.judging import Test, failure_of, tried_by
 from suites.scenarios.rules import barred
 from suites.scenarios.scenario import Scenario, with_values
 from suites.scenarios.sharding import play
@@ -37,36 +37,16 @@ def follows(trial: Trial, case: Scenario) -> None:
     judging.follows(trial, play, expected(case))
 
 
-class Tried:
-    """The scenarios of a test as its cases: one by one for ``--case``, where Hypothesis draws none."""
-
-    def __init__(self, inner_test: Callable[..., None]) -> None:
-        self.inner_test = inner_test
-
-
-def on_meshes(*meshes: str, parallelism: str = "data") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def on_meshes(*meshes: str, parallelism: str = "data") -> Callable[[Test], Test]:
     """Have a test of one scenario, its ``case``, tried on those of the covering array on these meshes, or on any."""
 
     def is_meant(one: Scenario) -> bool:
         return one.parallelism == parallelism and (not meshes or one.mesh in meshes)
 
-    def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        tried = Tried(test)
-
-        @wraps(test)
-        def each(*, trial: Trial) -> None:
-            __tracebackhide__ = True
-            judge(trial, tried.inner_test, is_meant)
-
-        signature = inspect.signature(test)
-        kept = [one for name, one in signature.parameters.items() if name != "case"]
-        vars(each).update(hypothesis=tried, __signature__=signature.replace(parameters=kept))
-        return each
-
-    return decorate
+    return tried_by(partial(judge, is_meant=is_meant))
 
 
-def judge(trial: Trial, test: Callable[..., None], is_meant: Callable[[Scenario], bool]) -> None:
+def judge(trial: Trial, test: Test, is_meant: Callable[[Scenario], bool]) -> None:
     """Try what is meant of the array; at the end raise for all causes, with the first one's smallest scenario as case.
 
     If nothing smaller is wanted, the first failing scenario ends the test.
@@ -102,14 +82,6 @@ def strength(trial: Trial) -> int:
     """How many values are tried together: pairs, and triples if thorough; of two worlds, in processes one fewer."""
     has_threads = load_backend(trial.subject.backend).thread_ranks > 0
     return 2 + is_thorough() - (trial.kind != "threads" and has_threads)
-
-
-def failure_of(trial: Trial, test: Callable[..., None], scenario: Scenario) -> SubjectFailure | None:
-    """What a scenario fails with, if it does. Raises it if the time of the test is up."""
-    failure = trial.failure_of(partial(test, trial=trial, case=scenario))
-    if failure is not None and failure.cause == "hung":
-        raise failure
-    return failure
 
 
 def search(

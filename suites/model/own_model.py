@@ -8,9 +8,7 @@ fixed list of requirements judges implementations, and a model is none. A user's
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
-from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -19,12 +17,11 @@ from harness.pytest_plugin.options import subject_of
 from harness.requirement import requirement
 from harness.trial import Trial
 from harness.vendor import Feature
-from suites.interactions.judging import Tried
 from suites.model import programs, sizes
 from suites.model.cases import ModelCase
 from suites.model.factory import examine
 from suites.oracle.expected import Expected, expected
-from suites.oracle.judging import finds, follows
+from suites.oracle.judging import Test, failure_of, finds, follows, tried_by
 from suites.oracle.situation import STEP
 from suites.saving.chains import NeverStopped
 from suites.saving.checkpoint_strategies import directory
@@ -46,31 +43,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             raise pytest.Collector.CollectError(str(error)) from error
 
 
-def each_of(**fields: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def each_of(**fields: Iterable[Any]) -> Callable[[Test], Test]:
     """Have a test of one ``case`` tried on each, in this order, that the world has ranks for.
 
     ``fields`` are its own besides ``model``, one value for each case.
     """
     given = [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
 
-    def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        tried = Tried(test)
+    def judge(trial: Trial, test: Test) -> None:
+        __tracebackhide__ = True
+        for case in [ModelCase(trial.subject.model, **one) for one in given]:
+            fits = max(case.world_size, case.saved_on) <= trial.most_ranks
+            failure = failure_of(trial, test, case) if fits else None
+            if failure is not None:
+                raise failure
 
-        @wraps(test)
-        def each(*, trial: Trial) -> None:
-            __tracebackhide__ = True
-            for case in [ModelCase(trial.subject.model, **one) for one in given]:
-                if max(case.world_size, case.saved_on) <= trial.most_ranks:
-                    failure = trial.failure_of(partial(tried.inner_test, trial=trial, case=case))
-                    if failure is not None:
-                        raise failure
-
-        signature = inspect.signature(test)
-        kept = [one for name, one in signature.parameters.items() if name != "case"]
-        vars(each).update(hypothesis=tried, __signature__=signature.replace(parameters=kept))
-        return each
-
-    return decorate
+    return tried_by(judge)
 
 
 @requirement("model/training", SHARDED)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any
 
 from harness.data.comparison import Allowance, exact
 from harness.trial import Trial
 from harness.trial.refusals import ERRORS, as_data
-from harness.worlds.base import Program
+from harness.worlds.base import Program, SubjectFailure
 from harness.worlds.rank import Rank
 from suites.oracle.expected import Expected, expected
 from suites.oracle.layout import put_end_to_end
@@ -16,6 +18,8 @@ from suites.oracle.sharded import Sharded
 from suites.oracle.situation import UNDER_WAY
 from suites.oracle.together import apart, looks, losses
 from suites.oracle.unsharded import State
+
+Test = Callable[..., None]
 
 
 def follows(trial: Trial, program: Program, want: Expected, *given: Any) -> None:
@@ -114,6 +118,40 @@ def trains(trial: Trial, program: Program, case: Any, *args: Any) -> None:
     trial.agree("steps of each rank", [*map(len, traces)], [*map(len, dues)])
     for step, (gots, due) in enumerate(zip(zip(*traces, strict=False), zip(*dues, strict=True), strict=False), 1):
         compare(trial, case, [*gots], [*due], want.within, f", step {step}")
+
+
+class Tried:
+    """The cases of a test that tries them itself: one by one for ``--case``, where Hypothesis draws none."""
+
+    def __init__(self, inner_test: Test) -> None:
+        self.inner_test = inner_test
+
+
+def tried_by(judge: Callable[[Trial, Test], None]) -> Callable[[Test], Test]:
+    """Have a test of one case, its ``case``, tried by ``judge`` on as many as that chooses: see ``failure_of``."""
+
+    def decorate(test: Test) -> Test:
+        tried = Tried(test)
+
+        @wraps(test)
+        def each(*, trial: Trial) -> None:
+            __tracebackhide__ = True
+            judge(trial, tried.inner_test)
+
+        signature = inspect.signature(test)
+        kept = [one for name, one in signature.parameters.items() if name != "case"]
+        vars(each).update(hypothesis=tried, __signature__=signature.replace(parameters=kept))
+        return each
+
+    return decorate
+
+
+def failure_of(trial: Trial, test: Test, case: Any) -> SubjectFailure | None:
+    """What a test fails with on a case, if it does. Raises it if the time of the test is up."""
+    failure = trial.failure_of(partial(test, trial=trial, case=case))
+    if failure is not None and failure.cause == "hung":
+        raise failure
+    return failure
 
 
 def sees(trial: Trial, kind: type[Sharded], case: Any, acts: Sequence[str], **want: Any) -> None:

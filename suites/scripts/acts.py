@@ -59,8 +59,10 @@ WHILE_AWAITED = ("forward", "backward", "finalize", "rate")
 TO_SETTLE = ("finalize", "wait", "backward all")
 TO_GRADIENTS = (*TO_SETTLE, "forward", "reshard")
 TO_CHANGES = (*TO_SETTLE, "save", "step", "forward", "reshard")
-#: New parameters have no gradients.
-REPLACING = Rule(lambda p, _: p.is_at_rest and not p.gradients, (*TO_SETTLE, "drop", "reshard"))
+#: New parameters have no gradients, and none of the hooks that the old ones had.
+REPLACING = Rule(
+    lambda p, module: p.is_at_rest and not (p.gradients or p.below(module) & p.hooked), (*TO_SETTLE, "drop", "reshard")
+)
 #: Every act. ``look`` and ``evaluate`` are forwards without gradients, the latter in eval mode; of these and
 #: ``forward`` a module may be run alone. ``cut`` is a forward that detaches what comes to a module, ``guide`` one of
 #: the frozen net, with its backward, for its inputs, ``abandon`` forgets a forward, ``repeat`` keeps its graph, and
@@ -120,10 +122,13 @@ ACTS: dict[str, Rule] = {
     "assign": REPLACING,
     "swap": REPLACING,
     "hook": Rule(lambda p, _: p.is_at_rest, (*TO_SETTLE, "reshard")),
-    # Flags are of sharded parameters.
+    # Flags are of sharded parameters, when they are set and when they are set back.
     "guide": Rule(
-        lambda p, _: p.is_sharded and not (p.coming or p.unreduced or p.awaits_end) and p.training == p.owners.keys(),
-        ("reshard",),
+        lambda p, _: (
+            (p.is_sharded and p.training == p.owners.keys())
+            and not (p.coming or p.unreduced or p.awaits_end or p.keeps_in_backward)
+        ),
+        ("free backward", "reshard"),
     ),
     "toggle": Rule(lambda p, module: p.is_sharded and p.below(module) <= p.training, ("reshard",)),
     # Something else must train.

@@ -55,6 +55,7 @@ class ScriptState:
         self.coming: set[str] = set()  # gathers under way
         self.begun = False  # gathers that were not waited for, under way or used already
         self.stale: set[str] = set()  # whole, and not what the shards are any more
+        self.hooked: set[str] = set()  # parameters that have hooks
 
     # What is asked.
 
@@ -207,6 +208,10 @@ class ScriptState:
         self.gradients = False
 
     stash = drop
+
+    def hook(self, place: str) -> None:
+        """A parameter has a hook, or all of a module have."""
+        self.hooked |= self.below(place)
 
     def unshard(self, group: str) -> None:
         """A group is whole."""

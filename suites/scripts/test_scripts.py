@@ -20,6 +20,7 @@ from suites.kit.strategies import given
 from suites.oracle.judging import follows
 from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.scripts.cases import ScriptCase, plain
+from suites.scripts.orders import in_any_order
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
     ABANDONING,
@@ -133,20 +134,12 @@ def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) 
 
 
 @requirement("scripts/hsdp", *STATES, Feature.HSDP, Feature.ACCUMULATION, ranks=2)
-@example(case=plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)))
-@example(case=plain("free forward", *GO, "look", "step", "look", *GO, world_size=4, mesh=(2, 2)))
-@given(
-    case=exact_scripts(
-        TRAINING,
-        LOOKING,
-        GATHERING,
-        ABANDONING,
-        OWNING,
-        ("save", "load full"),
-        ACCUMULATING * 6,
-        IN_SHARDS * 6,
-        replicas=True,
-    )
+@in_any_order(
+    plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)),
+    plain("free forward", *GO, "look", "step", "look", *GO, world_size=4, mesh=(2, 2)),
+    more=IN_SHARDS * 3,
+    world_size=4,
+    mesh=(2, 2),
 )
 def test_replicas_of_shards_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """On replicas of shards scripts lead where they lead unsharded, also where sums stay among shards for a while."""
@@ -158,8 +151,11 @@ WIDER: dict[str, Any] = {"dtype": "float32", "computed": "float64"}
 
 
 @requirement("scripts/precision", *STATES, Feature.MIXED_PRECISION, Feature.ACCUMULATION, ranks=2)
-@example(case=plain(*GO, "step", "accumulate", "save", "look", *GO, "step", "load full", "look", **WIDER))
-@given(case=exact_scripts(TRAINING, LOOKING, STATE, CUT, ALONE, OWNING, ACCUMULATING * 2, **WIDER))
+@in_any_order(
+    plain(*GO, "step", "accumulate", "save", "look", *GO, "step", "load full", "look", **WIDER),
+    less=(*FREEZING, *TOGGLING),
+    **WIDER,
+)
 def test_the_dtype_of_computing_outlasts_everything(trial: Trial, case: ScriptCase) -> None:
     """Where computing and reducing have a dtype of their own, they have it whatever was done before."""
     follows(trial, ShardedScript.play, expected(case))
@@ -174,8 +170,9 @@ def test_what_is_thawed_has_the_dtype_of_computing(trial: Trial, case: ScriptCas
 
 
 @requirement("scripts/offload", *STATES, Feature.CPU_OFFLOAD, ranks=2)
-@example(case=plain(*GO, "save", "step", "look", "load sharded", "look", "recall full", *GO, offloaded=True))
-@given(case=exact_scripts(BASIC, LOOKING, GATHERING, STATE, ALONE, OWNING, ABANDONING, offloaded=True))
+@in_any_order(
+    plain(*GO, "save", "step", "look", "load sharded", "look", "recall full", *GO, offloaded=True), offloaded=True
+)
 def test_offloaded_parameters_may_go_any_way(trial: Trial, case: ScriptCase) -> None:
     """With parameters that rest on the CPU, scripts lead where they lead without sharding."""
     follows(trial, ShardedScript.play, expected(case))
@@ -208,6 +205,13 @@ ALL = (
     *(TRAINING, LOOKING, SETTING, GATHERING, KEEPING, STATE, META, FREEZING, ACCUMULATING * 3),
     *(ALONE, CUT, ABANDONING, OWNING, REPEATING, TOGGLING),
 )
+
+
+@requirement("scripts/any-order", SHARDED, ranks=2)
+@in_any_order(count=48)
+def test_any_act_may_come_after_any_other(trial: Trial, case: ScriptCase) -> None:
+    """Whatever was done before, and in whatever order, each act leads where it leads with the unsharded model."""
+    follows(trial, ShardedScript.play, expected(case))
 
 
 @requirement("scripts/mixed", *STATES, Feature.META_DEVICE, Feature.ACCUMULATION, ranks=2)

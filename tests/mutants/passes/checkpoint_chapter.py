@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint as run_checkpointed
 
 from harness.vendor import Implementation
 from tests.mutants import name_of
@@ -151,6 +152,12 @@ def knows_all_keywords(module: nn.Module, **options: Any) -> Any:
     return right_checkpoint(module, **{key: value for key, value in options.items() if key in known})
 
 
+def takes_keywords_for_options(module: nn.Module, **options: Any) -> Any:
+    """What a call has of the names of options does not come to the module."""
+    vars(module)["forward"] = partial(run_checkpointed, module.forward, use_reentrant=False, **options)
+    return module
+
+
 cuts_the_graph = recomputing("checkpoint/same-results", then(detach_inputs))
 forgets_random_numbers = recomputing("checkpoint/random-numbers", forced_options(preserve_rng_state=False))
 forgets_random_numbers_of_shards = recomputing("checkpoint/sharded-random-numbers", no_random_numbers_if_sharded)
@@ -164,6 +171,7 @@ adds_a_module = recomputing(
 stays_with_the_original = recomputing("checkpoint/copies", closes_over_the_module)
 gives_up_after_failing = recomputing("checkpoint/after-failures", checkpoint_until_it_fails)
 ignores_contexts = recomputing("checkpoint/contexts", without("context_fn"))
+loses_keywords = recomputing("checkpoint/keywords", takes_keywords_for_options)
 checks_nothing = recomputing("checkpoint/determinism", forced_options(determinism_check="none"))
 reenters = recomputing("checkpoint/refuses-reentry", without("use_reentrant"))
 takes_all_keywords = recomputing("checkpoint/refuses-keywords", knows_all_keywords)

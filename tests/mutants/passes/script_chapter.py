@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
@@ -250,6 +251,13 @@ def unshards_after_a_reset(module: Any, reset: Any) -> None:
         each.unshard()
 
 
+def divides_by_ranks_after_a_reset(module: Any, reset: Any) -> None:
+    """What gradients are divided by is no longer what was asked for."""
+    reset()
+    for each in sharded_modules(module):
+        each.set_gradient_divide_factor(float(dist.get_world_size()))
+
+
 goes_back_through_the_last_alone = mutant("scripts/train", only_the_last)
 looking_ends_a_forward = mutant("scripts/train", only_if(lambda seen, _: not seen["looked"]))
 runs_the_last_again = replace(right, name=name_of("scripts/recomputed"), checkpoint=checkpoint_the_last)
@@ -258,6 +266,7 @@ gathers_late = mutant("scripts/gather", instead("unshard", gathers_when_waited_f
 keeps_for_ever = mutant("scripts/gather", instead("set_reshard_after_backward", never_frees_again))
 frozen_for_good = mutant("scripts/edits", before_forward(restore_what_is_frozen))
 stays_whole = mutant("scripts/reset", instead("reset_iter_state", unshards_after_a_reset))
+forgets_by_reset = mutant("scripts/any-order", instead("reset_iter_state", divides_by_ranks_after_a_reset))
 loses_by_reshard = mutant("scripts/mixed", instead("reshard", reshard_loses_what_waits))
 stale_after_load = mutant("scripts/state", instead("load_state_dict", loads_beside_what_is_whole))
 parameters_anew = mutant("scripts/state", instead("load_state_dict", loads_anew))

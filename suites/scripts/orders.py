@@ -1,0 +1,130 @@
+"""Scripts in which one act comes after another, with passes between: few, with as many pairs of acts as they can have.
+
+Four acts make twelve pairs, each in either order; with six of them in a script, two are enough::
+
+    save, GO, freeze, look, negate, step      negate, GO, freeze, step, save, look
+
+A search that takes the best of some attempts, always the same; so a run tries what any other run has tried. A script
+that fails is told without the acts that it fails without. Imports no ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+from hypothesis import settings
+
+from harness.trial import Trial
+from harness.vendor import Feature
+from harness.vendor.bounds import claims
+from suites.generated.net_cases import Group
+from suites.kit.nets import Block, Net
+from suites.kit.strategies import is_thorough
+from suites.oracle.judging import Test, failure_of, tried_by
+from suites.scripts import strategies as draws
+from suites.scripts.acts import Play
+from suites.scripts.cases import ScriptCase, plain
+from suites.scripts.strategies import ACTS, act_of, without
+
+Acts = tuple[str, ...]
+#: What is wished for, by what must be claimed for it.
+WISHES: dict[Feature, Acts] = {
+    Feature.FULLY_SHARD: (
+        *("drop", "zero", "backward newest", "backward all", "rate 0.0625"),
+        *(*draws.LOOKING, *draws.KEEPING, *draws.FREEZING, *draws.TOGGLING, *draws.EDITING),
+        *(*draws.ALONE, *draws.CUT, *draws.ABANDONING, *draws.OWNING),
+    ),
+    Feature.ACCUMULATION: draws.ACCUMULATING,
+    Feature.UNSHARD: draws.GATHERING,
+    Feature.STATE_DICT: (*draws.STATE, *draws.REPLACING),
+    Feature.META_DEVICE: draws.META,
+    Feature.RESET: draws.FAILING,
+    Feature.DIVIDE_FACTOR: draws.DIVIDING,
+}
+#: What comes between wishes, with which probability; and how a script ends, where that is legal.
+BETWEEN = {"forward": 0.5, "backward oldest": 0.3, "step": 0.1}
+END = ("backward oldest", "step", "look")
+#: How many attempts there are at each script, and how many wishes are compared for each act.
+ATTEMPTS, COMPARED = 8, 8
+
+_LINEAR = Block("linear")
+#: Two blocks: one is sharded, both are, as a list, and the second alone; both in a block, and with inputs added.
+PLANS = (
+    plain(),
+    plain(groups=(Group(("blocks.0",), True), Group(("blocks.1",), False), Group())),
+    plain(net=Net(3, (_LINEAR, Block("residual", (_LINEAR,))), plain=True)),
+    plain(groups=(Group(("blocks.0", "blocks.1")), Group())),
+    plain(groups=(Group(("blocks.1",), True), Group(("",), True))),
+)
+
+
+def in_any_order(
+    *first: ScriptCase, count: int = 24, more: Acts = (), less: Acts = (), **situation: Any
+) -> Callable[[Test], Test]:
+    """Have a test of one script, its ``case``, tried on these, and on ``count`` in this situation.
+
+    Those have ``more`` acts or ``less`` than are usual. If the profile is thorough there are four times as many, and if
+    it is not to repeat itself, others each time.
+    """
+
+    def judge(trial: Trial, test: Test) -> None:
+        __tracebackhide__ = True
+        assert settings.default is not None
+        seed = 0 if settings.default.derandomize else random.SystemRandom().getrandbits(32)
+        claimed = (wish for feature, some in WISHES.items() if feature in claims() for wish in some)
+        wishes = [wish for wish in (*claimed, *more) if wish not in less]
+        plans = [ScriptCase(**{**vars(one), **situation}) for one in PLANS]
+        for case in (*first, *orders(plans, wishes, count * (4 if is_thorough() else 1), seed)):
+            failure = failure_of(trial, test, case)
+            if failure is not None and trial.shrinking.is_wanted:
+                least = shortest(case, lambda one: failure_of(trial, test, one) is not None)
+                failure = failure_of(trial, test, least) or failure
+            if failure is not None:
+                raise failure
+
+    return tried_by(judge)
+
+
+def orders(plans: Sequence[ScriptCase], wishes: Sequence[str], count: int, seed: int = 0) -> Iterator[ScriptCase]:
+    """So many scripts for these plans in turn, each with pairs of acts that the ones before have not."""
+    chance, seen = random.Random(seed), set[tuple[str, str]]()
+    for number in range(count):
+        case = plans[number % len(plans)]
+        attempts = [_attempt(case, wishes, seen, chance) for _ in range(ATTEMPTS)]
+        best = max(attempts, key=lambda acts: len(pairs(acts) - seen))
+        seen |= pairs(best)
+        yield ScriptCase(**{**vars(case), "acts": best})
+
+
+def pairs(acts: Acts) -> set[tuple[str, str]]:
+    """Every act with each that comes later."""
+    return set(combinations(acts, 2))
+
+
+def _attempt(case: ScriptCase, wishes: Sequence[str], seen: Collection[tuple[str, str]], chance: random.Random) -> Acts:
+    play, acts = Play(case), list[str]()
+    for _ in range(ACTS):
+        if len(acts) > ACTS - len(END):
+            break
+        some = [act_of(case, wish) for wish in chance.sample(wishes, COMPARED)]
+        acts += play.pursue(max(some, key=lambda act: sum((other, act) not in seen for other in acts)))
+        for act, share in BETWEEN.items():
+            if chance.random() < share:
+                acts += play.pursue(act)
+    for act in END:
+        acts += play.pursue(act)
+    return tuple(acts[:ACTS])
+
+
+def shortest(case: ScriptCase, fails: Callable[[ScriptCase], bool]) -> ScriptCase:
+    """A script that fails, of which no single act more can be left out."""
+    counts = [1] * len(case.acts)
+    for place in reversed(range(len(case.acts))):
+        fewer = [*counts[:place], 0, *counts[place + 1 :]]
+        acts = without(case, case.acts, fewer)
+        if fails(ScriptCase(**{**vars(case), "acts": acts})):
+            counts = fewer
+    return ScriptCase(**{**vars(case), "acts": without(case, case.acts, counts)})
