@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,19 @@ class NotingGather(_Noting, OwnGather):
 
 
 class NotingReduction(_Noting, OwnReduction):
-    """A reduce-scatter that notes."""
+    """A reduce-scatter that notes; all that is written to memory it has allocated is of gradients, or zero."""
+
+    unwritten = 0
+
+    def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
+        """Memory that has been used before."""
+        memory = super().allocate(size, **kind)
+        return memory.fill_(math.nan) if memory.is_floating_point() else memory
+
+    def run(self, collective: Any, tensors: tuple[Tensor, ...], group: dist.ProcessGroup, is_async: bool) -> Any:
+        """One call, of an input without what was there before."""
+        self.unwritten += int(tensors[1].isnan().sum())
+        return super().run(collective, tensors, group, is_async)
 
 
 class WorkingGather(NotingGather):
@@ -80,6 +93,7 @@ def train_with_own_collectives(rank: Rank, case: TrainingCase) -> dict[str, Any]
         "unasked": sum(not gather.groups or not reduction.groups for gather, reduction in own),
         "misplaced": sum(not all(each.placed) for pair in own for each in pair),
         "freed": sum(each.freed for pair in own for each in pair),
+        "unwritten": sum(reduction.unwritten for _, reduction in own),
     }
 
 

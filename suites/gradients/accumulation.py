@@ -108,19 +108,18 @@ class OffloadedRecorded(Offloaded, RecordedStack):
     """A stack that rests on the CPU, and notes where gradients lie."""
 
 
-def fine(case: PrecisionCase, kept: bool = False) -> PrecisionCase:
+def fine(case: PrecisionCase, kept: bool = False, reduced: bool = False) -> PrecisionCase:
     """Micro-batches of very different sizes: each gradient is exact in bfloat16, their sum only in float32.
 
-    If ``kept``, parameters stay whole between them.
+    If ``kept``, parameters stay whole between them. Each is ``reduced``, or the last alone.
 
     See the notes of ``precision.py``: the first micro-batch is 2**11 times as large as the second, and its gradients
     are integers of at most 28 · 2**11; the sum of both over four ranks is below 2**18, which 24 bits hold.
     """
     scales = tuple(scale for scale in (SCALE, 1.0) for _ in range(case.world_size))
     keep, free = (("keep backward",), ("free backward",)) if kept else ((), ())
-    return replace(
-        case, scales=scales, acts=("defer gradient_sync", *keep, *PASS, "resume gradient_sync", *free, *PASS)
-    )
+    late = ("defer gradient_sync", *keep, *PASS, "resume gradient_sync", *free, *PASS)
+    return replace(case, scales=scales, acts=PASS * 2 if reduced else late)
 
 
 class WideStack(ShardedStack):
@@ -202,5 +201,7 @@ class Beside(Blocks):
 FORK = replace(HEADS, net=Beside)
 
 
+#: Three micro-batches that are all-reduced together.
+WAITING_FOR_REPLICAS = ("defer all_reduce", *PASS * 2, "resume all_reduce", *PASS)
 #: On replicas of shards.
 REPLICAS: dict[str, Any] = {"mesh": hsdp_meshes(2, power_of_two=True)}

@@ -25,17 +25,12 @@ from suites.gradients.accumulation import (
     AccumulationCase,
     OffloadedRecorded,
     Settled,
-    WideStack,
     accumulation_cases,
     before_last,
     begun_again,
-    fine,
 )
 from suites.gradients.branches import TWO_BLOCKS
 from suites.kit.cases import Stack, TrainingCase
-from suites.kit.precision import PrecisionCase
-from suites.kit.precision_programs import LOW as EXACT_LOW
-from suites.kit.precision_programs import precision_cases
 from suites.kit.strategies import costly, each, examples, given, given_half, training_cases
 from suites.oracle.expected import expected
 from suites.oracle.judging import agrees, follows
@@ -49,7 +44,6 @@ RICH = AccumulationCase(
     2, Stack(3, ("linear", "mlp"), 1), (0,), "float64", True, reshard_after_forward=True, micro=3, kept=(True, False)
 )
 LINE = Stack(1, ("linear",), 1, bias=False)
-FINE = PrecisionCase(2, LINE, exact=True, seed=1, batch=1)
 BEFORE_LAST = TrainingCase(2, LINE, dtype="float64", steps=1, batch=1)
 
 
@@ -182,24 +176,6 @@ def test_a_backward_may_be_followed_by_another(trial: Trial, case: TrainingCase)
 def test_a_backward_that_is_not_the_last_leaves_gradients(trial: Trial, case: TrainingCase) -> None:
     """After set_is_last_backward(False) gradients are there once the device is done, to take a step with or to drop."""
     follows(trial, Settled.play, expected(case))
-
-
-@requirement("accumulation/reduce-dtype", *ADDING, Feature.MIXED_PRECISION, ranks=2)
-@costly(2)
-@examples(fine(replace(FINE, param_dtype="bfloat16", reduce_dtype="float32"), kept) for kept in (False, True))
-@given(case=st.builds(fine, precision_cases(bias=False, steps=1, pairs=[("bfloat16", "float32")]), st.booleans()))
-def test_gradients_add_up_in_the_reduce_dtype(trial: Trial, case: PrecisionCase) -> None:
-    """Gradients computed in low precision are added up over micro-batches in reduce_dtype, without rounding."""
-    follows(trial, play, expected(case))
-
-
-@requirement("accumulation/grad-dtype", *ADDING, Feature.OTHER_DTYPES, ranks=2)
-@costly(2)
-@example(case=fine(replace(FINE, dtype="bfloat16")))
-@given(case=precision_cases(bias=False, steps=1, pairs=[(None, None)], dtype=st.sampled_from(EXACT_LOW)).map(fine))
-def test_gradients_have_the_dtype_that_is_asked_for(trial: Trial, case: PrecisionCase) -> None:
-    """Parameters in low precision whose grad_dtype is float32 have gradients in it, added up and reduced unrounded."""
-    follows(trial, WideStack.play, expected(case))
 
 
 @requirement("accumulation/offload", *ADDING, Feature.CPU_OFFLOAD, ranks=2)

@@ -39,6 +39,7 @@ UNUSED: dict[str, Any] = {"runs": ("0", "0"), "zeros_for_unused": True}
 @requirement("accumulation/hsdp-other-parameters", *ADDING, Feature.HSDP, ranks=2)
 @example(case=replace(SOME, dtype="float64", mesh=(2, 1)))
 @example(case=replace(SOME, dtype="float64", mesh=(2, 2), world_size=4, runs=("0", "01", "1")))
+@example(case=replace(SOME, dtype="float64", mesh=(2, 1), runs=OTHER))
 @given(case=branched_micro_batches(**REPLICAS))
 def test_partial_sums_are_of_the_parameters_that_were_used(trial: Trial, case: BranchedMicroBatches) -> None:
     """Micro-batches that use different parameters of a group may be all-reduced with the last one alone."""

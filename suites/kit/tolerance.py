@@ -21,6 +21,7 @@ gradients, summed over rows, 6(2 + 7W). From W = 2, three backwards at a rate of
 without zeroing to W = 695: outputs stay below 2**24, losses, which are sums of 9 outputs weighted by 2, below 2**28. At
 the lower rate of 2**-4 and with the mean over four ranks, weights are multiples of 2**-6 and then 2**-12, products of
 two of them of 2**-24. So 52 bits hold every sum; and 24 bits hold weights, gradients and momenta.
+Scripts of more acts have six backwards at most, of which four or five may come before the first step: to W = 626.
 
 [Note: reductions]
 A backend may add the numbers of n ranks in any order, and round each sum or none but the last to the tensors' dtype:

@@ -28,10 +28,10 @@ class Scaling(nn.Module):
         mesh = whole_mesh(rank, case)["tp"]
         self.weight = nn.Parameter(distribute_tensor(torch.zeros(1, device=rank.device), mesh, [Replicate()]))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(1,)`` to ``(1,)``; the gradient of the weight is ``x``."""
+    def forward(self, x: Tensor, is_part: bool = True) -> Tensor:
+        """``(1,)`` to ``(1,)``; the gradient of the weight is ``x``, or that is its part."""
         weight: Any = self.weight
-        own: Tensor = weight.to_local(grad_placements=[Partial()])
+        own: Tensor = weight.to_local(grad_placements=[Partial() if is_part else Replicate()])
         return own * x
 
 
@@ -64,3 +64,30 @@ def right_sums(case: ParallelCase, passes: int = 1) -> dict[str, Tensor]:
     parts = {name: [part(case, rank, getattr(torch, name)) for rank in range(case.world_size)] for name in LOW}
     divisor = case.data_ranks if averages() else 1
     return {name: torch.tensor([passes * sum(each) / divisor]) for name, each in parts.items()}
+
+
+def by_turns(rank: Rank, case: ParallelCase, parts_first: bool) -> list[Tensor]:
+    """The whole gradient after each of four passes, of which every other one leaves parts of it."""
+    net: Any = rank.implementation.fully_shard(Scaling(rank, case), mesh=data_mesh(rank, case))
+    found = []
+    for number in range(4):
+        is_part = parts_first == (number % 2 == 0)
+        net(torch.tensor([given(case, rank.number, is_part)], device=rank.device), is_part).sum().backward()
+        found.append(net.weight.grad.full_tensor().clone())
+    return found
+
+
+def given(case: ParallelCase, rank: int, is_part: bool) -> float:
+    """What a rank's gradient is in a pass, which other tp ranks have as well, or a part."""
+    return (1.0 + case.data_rank(rank)) * (1.0 + case.place(rank, "tp") if is_part else 1.0)
+
+
+def right_by_turns(case: ParallelCase, parts_first: bool) -> list[Tensor]:
+    """What it must be: of parts the sum, and of what tp ranks have alike that of one."""
+    found, total = [], 0.0
+    for number in range(4):
+        is_part = parts_first == (number % 2 == 0)
+        ranks = [rank for rank in range(case.world_size) if is_part or not case.place(rank, "tp")]
+        total += sum(given(case, rank, is_part) for rank in ranks) / (case.data_ranks if averages() else 1)
+        found.append(torch.tensor([total]))
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from hypothesis import example
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -264,3 +264,33 @@ def stays_ignored(trial: Trial, kind: type[Ignoring], case: IgnoredCase) -> None
 def test_frozen_parameters_of_other_dtypes_share_a_group(trial: Trial, case: BesideCase) -> None:
     """A frozen parameter of another dtype, integers too, is gathered in it, before or after trainable ones."""
     notes_agree(trial, case)
+
+
+class AfterCodes(nn.Linear):
+    """A layer whose first parameter are codes, which are added to what it gives."""
+
+    def __init__(self, dim: int, bias: bool) -> None:
+        super().__init__(dim, dim, bias)
+        layer = [(name, self._parameters.pop(name)) for name in ("weight", "bias")]
+        self.codes = nn.Parameter(torch.zeros(dim, dtype=torch.int64), requires_grad=False)
+        for name, parameter in layer:
+            self.register_parameter(name, parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, dim)`` to the same."""
+        return super().forward(x) + self.codes
+
+
+class Coded(Blocks):
+    """Such layers."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks = nn.ModuleList(AfterCodes(stack.dim, stack.bias) for _ in stack.blocks)
+
+
+@requirement("reshard/to-group-dtypes", Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP, ranks=4)
+@given(case=pass_cases(dim=4, plan=(0, 1), plain=True, world_size=4, reshard_after_forward=2))
+def test_smaller_groups_keep_each_parameter_in_its_own_dtype(trial: Trial, case: TrainingCase) -> None:
+    """Parameters of several dtypes, integers first, come back for backward from groups of two as they were."""
+    follows(trial, case, Route(net=Coded))

@@ -27,7 +27,7 @@ from suites.oracle.judging import Test, failure_of, tried_by
 from suites.scripts import strategies as draws
 from suites.scripts.acts import Play
 from suites.scripts.cases import ScriptCase, plain
-from suites.scripts.strategies import ACTS, act_of, without
+from suites.scripts.strategies import act_of, without
 
 Acts = tuple[str, ...]
 #: What is wished for, by what must be claimed for it.
@@ -45,8 +45,10 @@ WISHES: dict[Feature, Acts] = {
     Feature.DIVIDE_FACTOR: draws.DIVIDING,
 }
 #: What comes between wishes, with which probability; and how a script ends, where that is legal.
-BETWEEN = {"forward": 0.5, "backward oldest": 0.3, "step": 0.1}
-END = ("backward oldest", "step", "look")
+BETWEEN = {"forward": 0.15, "backward oldest": 0.2}
+END = ("forward", "backward oldest", "step", "look")
+#: How many acts a script has at most, and how many passes that have gradients: see [Note: exact scripts].
+ACTS, PASSES = 14, 6
 #: How many attempts there are at each script, and how many wishes are compared for each act.
 ATTEMPTS, COMPARED = 8, 8
 
@@ -100,23 +102,39 @@ def orders(plans: Sequence[ScriptCase], wishes: Sequence[str], count: int, seed:
 
 
 def pairs(acts: Acts) -> set[tuple[str, str]]:
-    """Every act with each that comes later."""
-    return set(combinations(acts, 2))
+    """The kind of every act with that of each that comes later."""
+    return set(combinations(map(kind, acts), 2))
+
+
+def kind(act: str) -> str:
+    """The first word."""
+    return act.partition(" ")[0]
 
 
 def _attempt(case: ScriptCase, wishes: Sequence[str], seen: Collection[tuple[str, str]], chance: random.Random) -> Acts:
     play, acts = Play(case), list[str]()
-    for _ in range(ACTS):
-        if len(acts) > ACTS - len(END):
-            break
-        some = [act_of(case, wish) for wish in chance.sample(wishes, COMPARED)]
-        acts += play.pursue(max(some, key=lambda act: sum((other, act) not in seen for other in acts)))
+    while len(acts) < ACTS:
+        some = [act_of(case, wish) for wish in chance.sample(wishes, min(COMPARED, len(wishes)))]
+        acts += play.pursue(max(some, key=lambda act: sum((kind(other), kind(act)) not in seen for other in acts)))
         for act, share in BETWEEN.items():
             if chance.random() < share:
                 acts += play.pursue(act)
+    return _ended(case, acts[: ACTS - len(END)])
+
+
+def _ended(case: ScriptCase, acts: Sequence[str]) -> Acts:
+    """Of these acts as many as there may be, and then what shows where they have led, as far as that is legal."""
+    play, done = Play(case), list[str]()
+    for act in acts:
+        if _is_exact([*done, act]) and play.does(act):
+            done.append(act)
     for act in END:
-        acts += play.pursue(act)
-    return tuple(acts[:ACTS])
+        done += play.pursue(act) if _is_exact([*done, "forward"]) else []
+    return tuple(done[:ACTS])
+
+
+def _is_exact(acts: Sequence[str]) -> bool:
+    return sum(kind(act) in ("forward", "cut", "accumulate") for act in acts) <= PASSES
 
 
 def shortest(case: ScriptCase, fails: Callable[[ScriptCase], bool]) -> ScriptCase:

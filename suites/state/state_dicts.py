@@ -20,6 +20,7 @@ from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import ShardedNet
 from suites.kit.cases import TrainingCase
 from suites.kit.parallel import cut_over_tp
+from suites.kit.precision import dtype_of
 from suites.kit.programs import ShardedStack, apply, laid_as
 from suites.kit.registered import Facts, kind
 from suites.kit.strategies import cases_of, plans, stacks, training_cases, world_sizes
@@ -137,6 +138,10 @@ class Asked(ShardedStack):
         states = in_one_memory([zeros, self.fresh] if place == "second" else [self.fresh])
         self.earlier, self.fresh = states[0], states[-1]
 
+    def convert(self, dtype: str) -> None:
+        """Give them another dtype."""
+        self.fresh = {name: value.to(dtype_of(dtype)) for name, value in self.fresh.items()}
+
     def layers(self) -> dict[str, Any]:
         """What is asked for its state, and given it, by what its entries begin with."""
         return {"": self.net}
@@ -159,6 +164,10 @@ class Asked(ShardedStack):
         """The entries of the state dict, or of all layers' own, in order."""
         asked = ((start, layer.state_dict()) for start, layer in self.layers().items())
         return described({start + name: value for start, state in asked for name, value in state.items()})
+
+    def see_dtypes(self) -> dict[str, str]:
+        """That of each parameter."""
+        return {name: str(parameter.dtype) for name, parameter in self.net.named_parameters()}
 
     def see_trains(self) -> dict[str, bool]:
         """Whether each parameter needs a gradient."""

@@ -46,3 +46,12 @@ def test_what_is_assigned_trains_if_what_was_there_did(trial: Trial, case: Train
     trains = {name: not name.startswith(f"{first}.") for name in case.parameter_names}
     acts = ("allocate", *PASS, f"freeze {first}", "give assign")
     sees(trial, Asked, case, acts, trains=trains)
+
+
+@requirement("state-dict/assigned-dtype", *SHARDED, Feature.OTHER_DTYPES, ranks=2)
+@given(case=training_cases(reshard_after_forward=None))
+def test_what_is_assigned_brings_its_dtype(trial: Trial, case: TrainingCase) -> None:
+    """Entries of another dtype that are given by assign=True become the parameters, and are not cast to theirs."""
+    other = "float32" if case.dtype == "float64" else "float64"
+    acts = ("allocate", "look", f"convert {other}", "give assign")
+    sees(trial, Asked, case, acts, dtypes=dict.fromkeys(case.parameter_names, f"torch.{other}"))

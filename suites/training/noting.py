@@ -112,11 +112,17 @@ class Recomputing(nn.Sequential):
 class NotingCase(PrecisionCase):
     """Linear layers that note. ``form`` is how they are sharded and run.
 
-    ``plan``: as the plan says, and the root. ``grouped``: all as one list, with float32 between them. ``recomputed``:
-    each by itself, and run again in backward. Their root has no policy of its own in the last two.
+    ``plan``: as the plan says, and the root; ``autocast``: the same, under autocast. ``grouped``: all as one list, with
+    float32 between them. ``recomputed``: each by itself, and run again in backward. Their root has no policy of its own
+    in the last two.
     """
 
     form: str = "plan"
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the plan says what is sharded."""
+        return self.form in ("plan", "autocast")
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -146,11 +152,12 @@ class NotingCase(PrecisionCase):
     def called(self, net: Any, batch: int, rank: int, device: torch.device | str) -> Any:
         """What the net gives; every second batch needs a gradient."""
         net.batch = self.inputs(batch, rank).to(device, self.torch_dtype).requires_grad_(batch % 2 == 1)
-        return net(net.batch)
+        with torch.autocast(net.batch.device.type, self.compute, enabled=self.form == "autocast"):
+            return net(net.batch)
 
     def prepared(self, net: nn.Module, working: bool) -> nn.Module:
         """The unsharded net in the policy's dtypes: what has a policy casts its inputs."""
-        compute_in(self.policy, net, [""] if self.form == "plan" else [name for name, _ in net.named_children()])
+        compute_in(self.policy, net, [""] if self.has_plan else [name for name, _ in net.named_children()])
         return net
 
 
@@ -185,7 +192,7 @@ class ShardedNoting(ShardedStack):
 
     def made(self) -> Any:
         """The net in the case's form."""
-        if self.case.form == "plan":
+        if self.case.has_plan:
             return sharded(self.rank, self.case)
         net, fully_shard = self.case.build(), self.rank.implementation.fully_shard
         policy = policy_of(self.rank, self.case)

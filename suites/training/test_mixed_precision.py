@@ -114,6 +114,13 @@ def test_layers_run_in_the_param_dtype(trial: Trial, case: NotingCase) -> None:
     finds(trial, registered.after, case, low, *registered.unshard_all(case))
 
 
+@requirement("precision/autocast", *MIXED, ranks=2)
+@given(case=noting_cases("autocast"))
+def test_inputs_are_cast_under_autocast(trial: Trial, case: NotingCase) -> None:
+    """Under autocast modules are given inputs in param_dtype all the same, and not as they come."""
+    notes_agree(trial, case)
+
+
 @requirement("precision/groups", *MIXED, ranks=2)
 @given(case=noting_cases("grouped"))
 def test_every_module_of_a_list_has_its_inputs_cast(trial: Trial, case: NotingCase) -> None:

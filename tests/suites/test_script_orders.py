@@ -12,16 +12,16 @@ from suites.oracle.unsharded import played
 from suites.scripts.acts import ACTS as KINDS
 from suites.scripts.acts import Play
 from suites.scripts.cases import ScriptCase, plain
-from suites.scripts.orders import PLANS, WISHES, orders, pairs, shortest
-from suites.scripts.strategies import ACTS, IN_SHARDS
+from suites.scripts.orders import ACTS, PLANS, WISHES, orders, pairs, shortest
+from suites.scripts.strategies import IN_SHARDS
 from suites.scripts.unsharded import UnshardedScript
 
 EVERY = tuple(chain(*WISHES.values()))
-QUICK = tuple(orders(PLANS, EVERY, 48))
+QUICK = tuple(orders(PLANS, EVERY, 64))
 
 
 def test_every_script_is_legal_and_short() -> None:
-    """All acts may come where they come, and there are ten at most."""
+    """All acts may come where they come, and there are fourteen at most."""
     for case in QUICK:
         play = Play(case)
         for act in case.acts:
@@ -31,15 +31,15 @@ def test_every_script_is_legal_and_short() -> None:
 
 def test_scripts_are_the_same_each_time_unless_others_are_wanted() -> None:
     """The same seed gives the same scripts, and another seed others."""
-    assert tuple(orders(PLANS, EVERY, 48)) == QUICK
-    assert tuple(orders(PLANS, EVERY, 48, seed=1)) != QUICK
+    assert tuple(orders(PLANS, EVERY, 64)) == QUICK
+    assert tuple(orders(PLANS, EVERY, 64, seed=1)) != QUICK
 
 
 def test_every_act_is_in_some_script() -> None:
     """No kind is left out but those that exact scripts have not, and those of a situation of their own."""
     found = {act.split()[0] for case in QUICK for act in case.acts}
     assert KINDS.keys() - found == {"clip", "repeat", "set", "finalize", "cancel"}
-    assert any("shards" in " ".join(case.acts) for case in orders(PLANS, (*EVERY, *IN_SHARDS * 3), 48))
+    assert any("shards" in " ".join(case.acts) for case in orders(PLANS, (*EVERY, *IN_SHARDS * 3), 64))
 
 
 def test_each_script_adds_pairs_and_together_they_have_more_than_chosen_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_each_script_adds_pairs_and_together_they_have_more_than_chosen_ones(mon
         seen |= pairs(case.acts)
     monkeypatch.setattr("suites.scripts.orders.ATTEMPTS", 1)
     monkeypatch.setattr("suites.scripts.orders.COMPARED", 1)
-    chosen = {pair for case in orders(PLANS, EVERY, 48) for pair in pairs(case.acts)}
+    chosen = {pair for case in orders(PLANS, EVERY, 64) for pair in pairs(case.acts)}
     assert len(seen) > 1.4 * len(chosen)
 
 
