@@ -35,7 +35,7 @@ WISHES: dict[Feature, Acts] = {
     Feature.FULLY_SHARD: (
         *("drop", "zero", "backward newest", "backward all", "rate 0.0625"),
         *(*draws.LOOKING, *draws.KEEPING, *draws.FREEZING, *draws.TOGGLING, *draws.EDITING),
-        *(*draws.ALONE, *draws.CUT, *draws.ABANDONING, *draws.OWNING),
+        *(*draws.ALONE, *draws.ABANDONING, *draws.OWNING),
     ),
     Feature.ACCUMULATION: draws.ACCUMULATING,
     Feature.UNSHARD: draws.GATHERING,
@@ -46,30 +46,37 @@ WISHES: dict[Feature, Acts] = {
 }
 #: What comes between wishes, with which probability; and how a script ends, where that is legal.
 BETWEEN = {"forward": 0.15, "backward oldest": 0.2}
-END = ("forward", "backward oldest", "step", "look")
+END = ("wait", "reshard", "forward", "backward all", "step", "reshard", "look")
 #: How many acts a script has at most, and how many passes that have gradients: see [Note: exact scripts].
-ACTS, PASSES = 14, 6
+ACTS, PASSES = 16, 6
 #: How many attempts there are at each script, and how many wishes are compared for each act.
 ATTEMPTS, COMPARED = 8, 8
 
 _LINEAR = Block("linear")
-#: Two blocks: one is sharded, both are, as a list, and the second alone; both in a block, and with inputs added.
+#: Two blocks: one is sharded, with inputs added or not, both are as a list, or the second alone, and all is freed.
 PLANS = (
     plain(),
-    plain(groups=(Group(("blocks.0",), True), Group(("blocks.1",), False), Group())),
     plain(net=Net(3, (_LINEAR, Block("residual", (_LINEAR,))), plain=True)),
     plain(groups=(Group(("blocks.0", "blocks.1")), Group())),
     plain(groups=(Group(("blocks.1",), True), Group(("",), True))),
 )
+#: Each of them is, so that backward may gather one ahead of the other.
+APART = (plain(groups=(Group(("blocks.0",), True), Group(("blocks.1",), False), Group())),)
 
 
 def in_any_order(
-    *first: ScriptCase, count: int = 24, more: Acts = (), less: Acts = (), **situation: Any
+    *first: ScriptCase,
+    plans: Sequence[ScriptCase] = PLANS,
+    count: int = 24,
+    more: Acts = (),
+    less: Acts = (),
+    waiting: int = 1,
+    **situation: Any,
 ) -> Callable[[Test], Test]:
     """Have a test of one script, its ``case``, tried on these, and on ``count`` in this situation.
 
-    Those have ``more`` acts or ``less`` than are usual. If the profile is thorough there are four times as many, and if
-    it is not to repeat itself, others each time.
+    Those have ``more`` acts or ``less`` than are usual, and so many forwards ``waiting`` at once. If the profile is
+    thorough there are four times as many, and if it is not to repeat itself, others each time.
     """
 
     def judge(trial: Trial, test: Test) -> None:
@@ -78,8 +85,8 @@ def in_any_order(
         seed = 0 if settings.default.derandomize else random.SystemRandom().getrandbits(32)
         claimed = (wish for feature, some in WISHES.items() if feature in claims() for wish in some)
         wishes = [wish for wish in (*claimed, *more) if wish not in less]
-        plans = [ScriptCase(**{**vars(one), **situation}) for one in PLANS]
-        for case in (*first, *orders(plans, wishes, count * (4 if is_thorough() else 1), seed)):
+        cases = [ScriptCase(**{**vars(one), **situation}) for one in plans]
+        for case in (*first, *orders(cases, wishes, count * (4 if is_thorough() else 1), seed, waiting)):
             failure = failure_of(trial, test, case)
             if failure is not None and trial.shrinking.is_wanted:
                 least = shortest(case, lambda one: failure_of(trial, test, one) is not None)
@@ -90,12 +97,14 @@ def in_any_order(
     return tried_by(judge)
 
 
-def orders(plans: Sequence[ScriptCase], wishes: Sequence[str], count: int, seed: int = 0) -> Iterator[ScriptCase]:
+def orders(
+    plans: Sequence[ScriptCase], wishes: Sequence[str], count: int, seed: int = 0, waiting: int = 1
+) -> Iterator[ScriptCase]:
     """So many scripts for these plans in turn, each with pairs of acts that the ones before have not."""
     chance, seen = random.Random(seed), set[tuple[str, str]]()
     for number in range(count):
         case = plans[number % len(plans)]
-        attempts = [_attempt(case, wishes, seen, chance) for _ in range(ATTEMPTS)]
+        attempts = [_ended(case, _attempt(case, wishes, seen, chance), waiting) for _ in range(ATTEMPTS)]
         best = max(attempts, key=lambda acts: len(pairs(acts) - seen))
         seen |= pairs(best)
         yield ScriptCase(**{**vars(case), "acts": best})
@@ -119,22 +128,19 @@ def _attempt(case: ScriptCase, wishes: Sequence[str], seen: Collection[tuple[str
         for act, share in BETWEEN.items():
             if chance.random() < share:
                 acts += play.pursue(act)
-    return _ended(case, acts[: ACTS - len(END)])
+    return tuple(acts)
 
 
-def _ended(case: ScriptCase, acts: Sequence[str]) -> Acts:
+def _ended(case: ScriptCase, acts: Acts, waiting: int) -> Acts:
     """Of these acts as many as there may be, and then what shows where they have led, as far as that is legal."""
-    play, done = Play(case), list[str]()
-    for act in acts:
-        if _is_exact([*done, act]) and play.does(act):
+    play, done, passes = Play(case), list[str](), 0
+    for act in (*acts[: ACTS - len(END)], *END):
+        is_pass = kind(act) in ("forward", "cut", "accumulate")
+        may = not is_pass or (len(play.pending) < waiting and passes < PASSES)
+        if may and play.does(act):
             done.append(act)
-    for act in END:
-        done += play.pursue(act) if _is_exact([*done, "forward"]) else []
-    return tuple(done[:ACTS])
-
-
-def _is_exact(acts: Sequence[str]) -> bool:
-    return sum(kind(act) in ("forward", "cut", "accumulate") for act in acts) <= PASSES
+            passes += is_pass
+    return tuple(done)
 
 
 def shortest(case: ScriptCase, fails: Callable[[ScriptCase], bool]) -> ScriptCase:

@@ -7,6 +7,7 @@ says which acts there are, and when each is legal.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example
@@ -20,7 +21,7 @@ from suites.kit.strategies import given
 from suites.oracle.judging import follows
 from suites.oracle.situation import AUTOMATIC, MANUAL
 from suites.scripts.cases import ScriptCase, plain
-from suites.scripts.orders import in_any_order
+from suites.scripts.orders import APART, PLANS, in_any_order
 from suites.scripts.programs import ShardedScript
 from suites.scripts.strategies import (
     ABANDONING,
@@ -89,8 +90,6 @@ def test_state_may_be_taken_and_given_back_at_any_time(trial: Trial, case: Scrip
     follows(trial, ShardedScript.play, expected(case))
 
 
-#: Both blocks are sharded by themselves.
-APART: dict[str, Any] = {"groups": (Group(("blocks.0",)), Group(("blocks.1",)), Group())}
 #: Four ranks, of which pairs keep both blocks after forward.
 PAIRS: dict[str, Any] = {"world_size": 4, "groups": (Group(("blocks.0",), 2), Group(("blocks.1",), 2), Group())}
 
@@ -116,7 +115,6 @@ def test_training_goes_on_in_a_net_made_on_meta(trial: Trial, case: ScriptCase) 
 
 @requirement("scripts/accumulate", *STATES, Feature.ACCUMULATION, ranks=2)
 @example(case=plain("accumulate", "save", "look", "accumulate", *GO, "step", *GO))
-@example(case=plain("forward", "forward blocks.0", "withhold oldest", "backward newest", *GO, "step", **APART))
 @example(case=plain("forward", "cut blocks.1", "withhold oldest", "backward newest", "accumulate", *GO, "step"))
 @given(case=exact_scripts(TRAINING, LOOKING, KEEPING, ("save",) * 3, CUT, ALONE, OWNING, ABANDONING, ACCUMULATING * 4))
 def test_gradients_that_wait_outlast_whatever_comes_between(trial: Trial, case: ScriptCase) -> None:
@@ -138,7 +136,7 @@ def test_backwards_may_be_finalized_at_any_time(trial: Trial, case: ScriptCase) 
     plain("accumulate", "accumulate shards", "save", "accumulate", *GO, "step", *GO, mesh=(2, 1)),
     plain("free forward", *GO, "look", "step", "look", *GO, world_size=4, mesh=(2, 2)),
     more=IN_SHARDS * 3,
-    less=(*CUT, *ALONE),  # see accumulation/hsdp-other-parameters
+    less=ALONE,  # see accumulation/hsdp-other-parameters
     world_size=4,
     mesh=(2, 2),
 )
@@ -212,6 +210,18 @@ ALL = (
 @in_any_order(count=64)
 def test_any_act_may_come_after_any_other(trial: Trial, case: ScriptCase) -> None:
     """Whatever was done before, and in whatever order, each act leads where it leads with the unsharded model."""
+    follows(trial, ShardedScript.play, expected(case))
+
+
+@requirement("scripts/in-vain", SHARDED, ranks=2)
+@in_any_order(
+    replace(APART[0], acts=("forward", "forward blocks.0", "withhold oldest", "backward newest", *GO, "step")),
+    plans=(*APART, *PLANS),
+    more=CUT,
+    waiting=2,
+)
+def test_what_is_gathered_in_vain_changes_no_result(trial: Trial, case: ScriptCase) -> None:
+    """Where backward may gather what it does not come to, each act leads where it leads with the unsharded model."""
     follows(trial, ShardedScript.play, expected(case))
 
 

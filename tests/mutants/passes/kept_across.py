@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -39,15 +40,15 @@ def each_output(change: Callable[[Any, Tensor], object]) -> Change:
     return outputs(apply)
 
 
-def waits_for_the_first(module: Any, output: Tensor) -> None:
-    """While a forward waits for its backward, that of a later one is lost."""
+def waits_for_the_first(module: Any, output: Tensor, left: float = 0.0) -> None:
+    """While a forward waits for its backward, that of a later one is lost, or so much of it is ``left``."""
     waiting, place = vars(module).setdefault("waiting", []), object()
     waiting.append(place)
 
     def count(gradient: Tensor) -> Tensor:
         counts = place in waiting[:1]
         waiting.remove(place) if place in waiting else None
-        return gradient if counts else gradient * 0
+        return gradient if counts else gradient * left
 
     output.register_hook(count)
 
@@ -161,6 +162,7 @@ keeps_gradients_of_parts = mutant("scripts/parts", when_alone(reduces_unless_alo
 knows_one_root = mutant("scripts/roots", is_the_last)
 waits_in_vain = mutant("scripts/abandoned", each_output(waits_for_the_first))
 reuses_the_users_memory = mutant("scripts/gradients", each_gradient(reuses_memory))
+halves_out_of_turn = mutant("scripts/in-vain", each_output(partial(waits_for_the_first, left=0.5)))
 goes_back_once = mutant("scripts/repeated", each_output(counts_once))
 loses_what_was_frozen_meanwhile = mutant("scripts/freeze", loses_graphs_of_before)
 divides_by_what_trained = mutant("scripts/divided", instead("set_gradient_divide_factor", divides_what_trains))
