@@ -135,8 +135,9 @@ def test_parts_of_gradients_that_wait_are_added_up(trial: Trial, case: TensorPar
 
 
 @requirement("tensor-parallel/by-turns", *BOTH, ranks=2)
+@examples_first()
 @examples(on_each(SINGLE, SHARED))
-@given(case=SINGLE)
+@given(case=cases(SHARED))
 def test_passes_may_leave_parts_of_a_gradient_by_turns(trial: Trial, case: TensorParallelCase) -> None:
     """Passes may leave parts of a gradient on tp ranks, or all of it on each, by turns: gradients add up right."""
     for parts_first in (True, False):

@@ -165,8 +165,8 @@ class Asked(ShardedStack):
         asked = ((start, layer.state_dict()) for start, layer in self.layers().items())
         return described({start + name: value for start, state in asked for name, value in state.items()})
 
-    def see_dtypes(self) -> dict[str, str]:
-        """That of each parameter."""
+    def see_types(self) -> dict[str, str]:
+        """The dtype of each parameter that is registered."""
         return {name: str(parameter.dtype) for name, parameter in self.net.named_parameters()}
 
     def see_trains(self) -> dict[str, bool]:

@@ -54,4 +54,4 @@ def test_what_is_assigned_brings_its_dtype(trial: Trial, case: TrainingCase) -> 
     """Entries of another dtype that are given by assign=True become the parameters, and are not cast to theirs."""
     other = "float32" if case.dtype == "float64" else "float64"
     acts = ("allocate", "look", f"convert {other}", "give assign")
-    sees(trial, Asked, case, acts, dtypes=dict.fromkeys(case.parameter_names, f"torch.{other}"))
+    sees(trial, Asked, case, acts, types=dict.fromkeys(case.parameter_names, f"torch.{other}"))
