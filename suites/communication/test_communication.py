@@ -196,7 +196,7 @@ def test_recomputation_gathers_no_more(trial: Trial, case: TrainingCase) -> None
 @example(case=TINY)
 @given_half(case=training_cases(exact=True))
 def test_collectives_of_the_user_take_the_place_of_others(trial: Trial, case: TrainingCase) -> None:
-    """Custom collectives are called for every gather and reduction, in what they allocate and keep, and train right."""
+    """Custom collectives do every gather and reduction, on what they allocate, all of it written, and train right."""
     found = trial.run(own_collectives.train_with_own_collectives, case)
     agrees(trial, [got.pop("trace") for got in found], expected(case))
     for number, got in enumerate(found):
