@@ -31,7 +31,6 @@ from reference_models.fsdp.options import DEFAULTS, GroupOptions
 from reference_models.fsdp.parameters.param import ManagedParameter
 from reference_models.fsdp.parameters.param_group import ParameterGroup
 from reference_models.fsdp.parameters.parameter_meshes import Placement, by_mesh, check_meshes, cut_of, placed
-from reference_models.fsdp.state_dict_type import keep_last
 
 Modules = TypeVar("Modules", nn.Module, list[nn.Module])
 
@@ -128,8 +127,9 @@ def _apply(
     claim(roots, function, state)
     for each in modules:
         each.register_state_dict_pre_hook(lambda *_: state.reshard())
-        each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
-        keep_last(each)  # what is whole cannot be cut
+        resharding = each.register_load_state_dict_pre_hook(lambda *_: state.reshard())
+        hooks: Any = each._load_state_dict_pre_hooks
+        hooks.move_to_end(resharding.id, last=False)  # before what cuts the entries
     attach(state)
     for root, made in zip(roots, classes, strict=True):
         root.__class__ = made

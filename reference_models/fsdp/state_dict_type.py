@@ -37,7 +37,7 @@ def set_state_dict_type(module: nn.Module, kind: StateDictType) -> None:
     """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and all below it."""
     for each in module.modules():
         _types[each] = kind
-        keep_last(each)
+        _hook(each)
 
 
 def state_dict_type(module: nn.Module) -> StateDictType:
@@ -50,11 +50,11 @@ def always_whole(module: nn.Module) -> None:
     for parameter in (parameter for group in own_state(module).groups for parameter in group.parameters):
         for owner in parameter.owners:
             _always_whole.add(owner.module)
-            keep_last(owner.module)
+            _hook(owner.module)
 
 
-def keep_last(module: nn.Module) -> None:
-    """Gather and cut, where whole tensors are wanted and nowhere else, after whatever has been hooked in so far."""
+def _hook(module: nn.Module) -> None:
+    """Gather and cut from now on where whole tensors are wanted, and nowhere else."""
     hooks = _hooks.setdefault(module, [])
     while hooks:
         hooks.pop().remove()

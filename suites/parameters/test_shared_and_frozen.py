@@ -289,7 +289,7 @@ class Coded(Blocks):
         self.blocks = nn.ModuleList(AfterCodes(stack.dim, stack.bias) for _ in stack.blocks)
 
 
-@requirement("reshard/to-group-dtypes", Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP, ranks=4)
+@requirement("parameters/dtypes-in-groups", Feature.FULLY_SHARD, Feature.RESHARD_TO_GROUP, ranks=4)
 @given(case=pass_cases(dim=4, plan=(0, 1), plain=True, world_size=4, reshard_after_forward=2))
 def test_smaller_groups_keep_each_parameter_in_its_own_dtype(trial: Trial, case: TrainingCase) -> None:
     """Parameters of several dtypes, integers first, come back for backward from groups of two as they were."""

@@ -68,7 +68,7 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
         *_values("float32", "autocast"),
         Value("bfloat16", (Feature.OTHER_DTYPES,)),
         *(Value(name, (*_POLICY, Feature.INPUT_CASTING)) for name in ("param", "param and reduce")),
-        *(Value(name, _POLICY) for name in ("reduce", "half reduce")),
+        Value("reduce", _POLICY),
         Value("output", (*_POLICY, Feature.INPUT_CASTING, Feature.OUTPUT_DTYPE)),
         Value("wider", (*_POLICY, Feature.INPUT_CASTING)),
     ),

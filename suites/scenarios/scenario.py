@@ -38,7 +38,6 @@ DTYPES: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "param": ("float32", "bfloat16", None, None),
     "param and reduce": ("float32", "bfloat16", "float32", None),
     "reduce": ("float32", None, "float64", None),
-    "half reduce": ("float32", None, "float16", None),
     "output": ("float32", "bfloat16", None, "float32"),
     "wider": ("float32", "float64", "float64", None),
 }

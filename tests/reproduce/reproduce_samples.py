@@ -33,6 +33,7 @@ CASE = {
     "steps": 1,
     "batch": 3,
     "acts": [],
+    "how": "",
 }
 
 

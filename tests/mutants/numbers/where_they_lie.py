@@ -89,5 +89,7 @@ adds_in_the_reduce_dtype = given("accumulation/low-reduce-dtype", rounds_sums)
 counts_the_last_twice = given("accumulation/hsdp-half", halves_what_waits)
 knows_parts_by_the_first = of_the_reference("tensor-parallel/by-turns", goes_by_the_first)
 leaves_casts_to_autocast = mutant("precision/autocast", leaves_inputs_to_autocast)
-keeps_one_dtype_in_groups = of_the_reference("reshard/to-group-dtypes", in_groups("_reshard_over", rounds_what_is_kept))
+keeps_one_dtype_in_groups = of_the_reference(
+    "parameters/dtypes-in-groups", in_groups("_reshard_over", rounds_what_is_kept)
+)
 keeps_its_dtype = mutant("state-dict/assigned-dtype", instead("load_state_dict", casts_what_is_assigned))
