@@ -76,7 +76,8 @@ def in_any_order(
     """Have a test of one script, its ``case``, tried on these, and on ``count`` in this situation.
 
     Those have ``more`` acts or ``less`` than are usual, and so many forwards ``waiting`` at once. If the profile is
-    thorough there are four times as many, and if it is not to repeat itself, others each time.
+    thorough there are four times as many, and if it is not to repeat itself, others each time. In processes, which take
+    longer, there are half as many.
     """
 
     def judge(trial: Trial, test: Test) -> None:
@@ -86,7 +87,8 @@ def in_any_order(
         claimed = (wish for feature, some in WISHES.items() if feature in claims() for wish in some)
         wishes = [wish for wish in (*claimed, *more) if wish not in less]
         cases = [ScriptCase(**{**vars(one), **situation}) for one in plans]
-        for case in (*first, *orders(cases, wishes, count * (4 if is_thorough() else 1), seed, waiting)):
+        size = count * (4 if is_thorough() else 1) // (1 if trial.kind == "threads" else 2)
+        for case in (*first, *orders(cases, wishes, size, seed, waiting)):
             failure = failure_of(trial, test, case)
             if failure is not None and trial.shrinking.is_wanted:
                 least = shortest(case, lambda one: failure_of(trial, test, one) is not None)
