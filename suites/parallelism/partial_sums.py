@@ -66,12 +66,15 @@ def right_sums(case: ParallelCase, passes: int = 1) -> dict[str, Tensor]:
     return {name: torch.tensor([passes * sum(each) / divisor]) for name, each in parts.items()}
 
 
-def by_turns(rank: Rank, case: ParallelCase, parts_first: bool) -> list[Tensor]:
-    """The whole gradient after each of four passes, of which every other one leaves parts of it."""
+#: Of each pass, whether it leaves parts of the gradient.
+TURNS = ((True, False) * 2, (False, True) * 2)
+
+
+def by_turns(rank: Rank, case: ParallelCase, turns: tuple[bool, ...]) -> list[Tensor]:
+    """The whole gradient after each of these passes."""
     net: Any = rank.implementation.fully_shard(Scaling(rank, case), mesh=data_mesh(rank, case))
     found = []
-    for number in range(4):
-        is_part = parts_first == (number % 2 == 0)
+    for is_part in turns:
         net(torch.tensor([given(case, rank.number, is_part)], device=rank.device), is_part).sum().backward()
         found.append(net.weight.grad.full_tensor().clone())
     return found
@@ -82,11 +85,10 @@ def given(case: ParallelCase, rank: int, is_part: bool) -> float:
     return (1.0 + case.data_rank(rank)) * (1.0 + case.place(rank, "tp") if is_part else 1.0)
 
 
-def right_by_turns(case: ParallelCase, parts_first: bool) -> list[Tensor]:
+def right_by_turns(case: ParallelCase, turns: tuple[bool, ...]) -> list[Tensor]:
     """What it must be: of parts the sum, and of what tp ranks have alike that of one."""
     found, total = [], 0.0
-    for number in range(4):
-        is_part = parts_first == (number % 2 == 0)
+    for is_part in turns:
         ranks = [rank for rank in range(case.world_size) if is_part or not case.place(rank, "tp")]
         total += sum(given(case, rank, is_part) for rank in ranks) / (case.data_ranks if averages() else 1)
         found.append(torch.tensor([total]))

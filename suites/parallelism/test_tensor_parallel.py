@@ -17,7 +17,7 @@ from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows
 from suites.parallelism.decoder import DecoderCase, ShardedDecoder, decoder_cases
 from suites.parallelism.norms import NormCase, clips, norm_cases, scales
-from suites.parallelism.partial_sums import by_turns, right_by_turns, right_sums, sums
+from suites.parallelism.partial_sums import TURNS, by_turns, right_by_turns, right_sums, sums
 from suites.parallelism.tensor_parallel import TensorParallel, TensorParallelCase, devices, through_full_type
 
 BOTH = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
@@ -140,8 +140,8 @@ def test_parts_of_gradients_that_wait_are_added_up(trial: Trial, case: TensorPar
 @given(case=cases(SHARED))
 def test_passes_may_leave_parts_of_a_gradient_by_turns(trial: Trial, case: TensorParallelCase) -> None:
     """Passes may leave parts of a gradient on tp ranks, or all of it on each, by turns: gradients add up right."""
-    for parts_first in (True, False):
-        finds(trial, by_turns, case, right_by_turns(case, parts_first), parts_first)
+    for turns in TURNS:
+        finds(trial, by_turns, case, right_by_turns(case, turns), turns)
 
 
 @requirement("tensor-parallel/clip", *BOTH, ranks=2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -86,7 +87,7 @@ def in_any_order(
         seed = 0 if settings.default.derandomize else random.SystemRandom().getrandbits(32)
         claimed = (wish for feature, some in WISHES.items() if feature in claims() for wish in some)
         wishes = [wish for wish in (*claimed, *more) if wish not in less]
-        cases = [ScriptCase(**{**vars(one), **situation}) for one in plans]
+        cases = [replace(one, **situation) for one in plans]
         size = count * (4 if is_thorough() else 1) // (1 if trial.kind == "threads" else 2)
         for case in (*first, *orders(cases, wishes, size, seed, waiting)):
             failure = failure_of(trial, test, case)
@@ -109,7 +110,7 @@ def orders(
         attempts = [_ended(case, _attempt(case, wishes, seen, chance), waiting) for _ in range(ATTEMPTS)]
         best = max(attempts, key=lambda acts: len(pairs(acts) - seen))
         seen |= pairs(best)
-        yield ScriptCase(**{**vars(case), "acts": best})
+        yield replace(case, acts=best)
 
 
 def pairs(acts: Acts) -> set[tuple[str, str]]:
@@ -150,7 +151,6 @@ def shortest(case: ScriptCase, fails: Callable[[ScriptCase], bool]) -> ScriptCas
     counts = [1] * len(case.acts)
     for place in reversed(range(len(case.acts))):
         fewer = [*counts[:place], 0, *counts[place + 1 :]]
-        acts = without(case, case.acts, fewer)
-        if fails(ScriptCase(**{**vars(case), "acts": acts})):
+        if fails(replace(case, acts=without(case, case.acts, fewer))):
             counts = fewer
-    return ScriptCase(**{**vars(case), "acts": without(case, case.acts, counts)})
+    return replace(case, acts=without(case, case.acts, counts))

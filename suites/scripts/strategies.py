@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from suites.generated.net_cases import GeneratedCase, Group
 from suites.generated.net_strategies import generated_cases, leaves, nets_with
-from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block, Net
 from suites.kit.strategies import world_sizes
 from suites.oracle.situation import AUTOMATIC, MANUAL
@@ -134,14 +133,9 @@ def scripts(
     return replace(case, acts=without(case, walk(case, wished), counts))
 
 
-def exact_scripts(
-    *kinds: tuple[str, ...], replicas: bool = False, pairs: bool = False, **fixed: Any
-) -> st.SearchStrategy[ScriptCase]:
-    """The same on plain nets, whose results are exact; on replicas of shards, or kept in pairs of ranks, if asked."""
-    ranks: dict[str, Any] = (
-        {"meshes": hsdp_meshes(2, power_of_two=True)} if replicas else {"world_size": world_sizes(2, power_of_two=True)}
-    )
-    cases = generated_cases(nets=plain_nets, batch=1, **ranks)
+def exact_scripts(*kinds: tuple[str, ...], pairs: bool = False, **fixed: Any) -> st.SearchStrategy[ScriptCase]:
+    """The same on plain nets, whose results are exact; kept in pairs of ranks, if asked."""
+    cases = generated_cases(nets=plain_nets, batch=1, world_size=world_sizes(2, power_of_two=True))
     return scripts(cases.map(in_pairs) if pairs else cases, *kinds, **{"dtype": "float64", **fixed})
 
 

@@ -113,7 +113,7 @@ class NotingCase(PrecisionCase):
     """Linear layers that note. ``form`` is how they are sharded and run.
 
     ``plan``: as the plan says, and the root; ``autocast``: the same, under autocast. ``grouped``: all as one list, with
-    float32 between them. ``recomputed``: each by itself, and run again in backward. Their root has no policy of its own
+    float32 between them. ``recomputed``: each alone, and run again in backward. Their root has no policy of its own
     in the last two.
     """
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from harness.data.comparison import difference
 from suites.generated.net_cases import Group
+from suites.generated.net_strategies import generated_cases
+from suites.kit.hsdp import hsdp_meshes
 from suites.kit.nets import Block
 from suites.oracle.expected import Expected, tensors_of
 from suites.oracle.situation import AUTOMATIC, MANUAL
@@ -29,7 +31,8 @@ ALL = (
     draws.REPEATING, draws.TOGGLING, draws.DIVIDING, draws.CANCELLING,
 )  # fmt: skip
 GENERAL = scripts(small_cases("embedding", "uneven", "frozen"), *ALL)
-EXACT = exact_scripts(*ALL, draws.IN_SHARDS, replicas=True) | exact_scripts(*ALL)
+REPLICAS = generated_cases(nets=draws.plain_nets, batch=1, meshes=hsdp_meshes(2, power_of_two=True))
+EXACT = scripts(REPLICAS, *ALL, draws.IN_SHARDS, dtype="float64") | exact_scripts(*ALL)
 ANY_SCRIPT = GENERAL | EXACT
 
 PLAIN = plain()
