@@ -9,7 +9,7 @@ Two ranks, two microbatches, gradients [1 3] then [5 7] on rank 0 and zeros on r
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -54,12 +54,12 @@ class OptionSetters(nn.Module):
         """Whether backward needs the parameters at all."""
         _change(_groups(self, False), lambda options: replace(options, unshard_in_backward=unshard_in_backward))
 
-    def set_modules_to_forward_prefetch(self, modules: Sequence[nn.Module]) -> None:
+    def set_modules_to_forward_prefetch(self, modules: Iterable[nn.Module]) -> None:
         """Gather these after this one has been gathered in forward, in this order."""
         state = own_state(self)
         state.set_options(replace(state.options, forward_prefetch=_states_of(modules)))
 
-    def set_modules_to_backward_prefetch(self, modules: Sequence[nn.Module]) -> None:
+    def set_modules_to_backward_prefetch(self, modules: Iterable[nn.Module]) -> None:
         """Gather these after this one has been gathered in backward, in place of the one that ran before it."""
         state = own_state(self)
         state.set_options(replace(state.options, backward_prefetch=_states_of(modules)))
@@ -105,9 +105,10 @@ class OptionSetters(nn.Module):
         """Reduce with SUM alone, and divide separately; for backends without other reductions."""
         _change(_groups(self, False), lambda options: replace(options, force_sum=enable))
 
-    def set_reduce_scatter_unused_params(self, enable: bool, *, recurse: bool = True) -> None:
+    def set_reduce_scatter_unused_params(self, reduce_scatter_unused_params: bool, *, recurse: bool = True) -> None:
         """Whether parameters without a gradient take part with zeros, and get one."""
-        _change(_groups(self, recurse), lambda options: replace(options, reduces_unused=enable))
+        on = reduce_scatter_unused_params
+        _change(_groups(self, recurse), lambda options: replace(options, reduces_unused=on))
 
     def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
         """Call ``hook`` with each reduced flat gradient before it is handed out; it may change it in place.
@@ -155,14 +156,15 @@ class OptionSetters(nn.Module):
             own = with_own_group(group.mesh) if enable else None
             group.set_options(replace(group.options, reduce_mesh=own))
 
-    def set_reduce_scatter_max_input_buffers(self, n: int, *, recurse: bool = True) -> None:
+    def set_reduce_scatter_max_input_buffers(self, max_input_buffers: int, *, recurse: bool = True) -> None:
         """How many inputs of reductions may be in memory; of a tree's modules the most generous counts."""
-        if not isinstance(n, int) or isinstance(n, bool):
-            raise TypeError(f"the number of buffers should be an int, got {type(n).__name__}")
-        if n < 1:
-            raise ValueError(f"the number of buffers should be at least 1, got {n}")
+        room = max_input_buffers
+        if not isinstance(room, int) or isinstance(room, bool):
+            raise TypeError(f"the number of buffers should be an int, got {type(room).__name__}")
+        if room < 1:
+            raise ValueError(f"the number of buffers should be at least 1, got {room}")
         for state in _states(self, recurse):
-            state.set_options(replace(state.options, reduction_room=n))
+            state.set_options(replace(state.options, reduction_room=room))
 
     def set_post_optim_event(self, event: Any) -> None:
         """Begin the next forward's gathers after ``event`` instead of after all work submitted so far; used once."""
@@ -221,8 +223,9 @@ def _check_shards(module: nn.Module) -> None:
         raise NotAllowed("Expected mesh_info to be FSDPMeshInfo: a module that only replicates has no shards")
 
 
-def _states_of(modules: Sequence[nn.Module]) -> list[ModuleState]:
-    for module in modules:
+def _states_of(modules: Iterable[nn.Module]) -> list[ModuleState]:
+    given = list(modules)
+    for module in given:
         if not isinstance(module, OptionSetters):
             raise ValueError(f"Expects FSDPModule but got {type(module).__name__}: call fully_shard on it first")
-    return [own_state(module) for module in modules]
+    return [own_state(module) for module in given]

@@ -34,7 +34,12 @@ _hooks: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
 
 
 def set_state_dict_type(module: nn.Module, kind: StateDictType) -> None:
-    """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and all below it."""
+    """Say what ``state_dict()`` holds, and what ``load_state_dict`` takes, of ``module`` and all below it.
+
+    Raises ValueError unless given a ``StateDictType``.
+    """
+    if not isinstance(kind, StateDictType):
+        raise ValueError(f"expected a StateDictType, such as StateDictType.FULL; got {kind!r}")
     for each in module.modules():
         _types[each] = kind
         _hook(each)

@@ -182,6 +182,15 @@ def of_full_type(rank: Rank, case: TrainingCase) -> list[State]:
     return [*found, dict(net.state_dict())]
 
 
+def of_another_shape(rank: Rank, case: TrainingCase) -> None:
+    """Give a net its full state dict, of which weights are transposed."""
+    net = case.build().to(rank.device)
+    rank.implementation.strategies.set_state_dict_type(net, "full")
+    sharded(rank, case, net)
+    state = net.state_dict().items()
+    net.load_state_dict({name: value.t().contiguous() if value.dim() == 2 else value for name, value in state})
+
+
 def waiting(rank: Rank, case: ComposedCase) -> dict[str, Any]:
     """The gradients that a rank holds after a batch that is not synchronised, and the plain net's ``own``."""
     net, plain = Composed(rank, case), case.build().to(rank.device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,3 +84,33 @@ def called_by_its_keywords(rank: Rank, case: RecomputeCase) -> Tensor | None:
     x = torch.ones(2, device=rank.device, requires_grad=True)
     net(x, debug=2.0, early_stop=3.0).sum().backward()
     return x.grad
+
+
+class Ending(nn.Module):
+    """``x · w`` and two random numbers, and then the end, which nothing is needed of in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.ends = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(2,)`` to ``(2,)``."""
+        result = x * (self.weight * torch.rand(2).to(x.device))
+        self.ends += 1
+        return result
+
+
+def ended(rank: Rank, case: RecomputeCase, options: dict[str, bool]) -> dict[str, Any]:
+    """How often a module has come to its end that is recomputed with options, and what is drawn at random after it."""
+    net = Ending().to(rank.device)
+    checkpointed(rank, net, **options)
+    torch.manual_seed(case.seed)
+    net(torch.ones(2, device=rank.device)).sum().backward()
+    return {"ends": net.ends, "drawn next": torch.rand(2)}
+
+
+def drawn(seed: int, runs: int) -> Tensor:
+    """What is drawn after so many runs of the module."""
+    torch.manual_seed(seed)
+    return [torch.rand(2) for _ in range(runs + 1)][-1]

@@ -24,7 +24,7 @@ from suites.composition.recompute import (
     sharded_cases,
 )
 from suites.kit.strategies import each, given
-from suites.oracle.judging import right_or_refused
+from suites.oracle.judging import finds, right_or_refused
 
 CHECKPOINT = Feature.CHECKPOINT
 ONE = RecomputeCase()
@@ -119,6 +119,14 @@ def test_contexts_are_entered_in_forward_and_recomputation(trial: Trial, case: R
     """Of the two contexts that context_fn makes, forward runs within the first and recomputation within the second."""
     [log] = trial.run(recompute_options.contexts_entered, case)
     trial.agree("what happened", log, recompute_options.CONTEXTS)
+
+
+@requirement("checkpoint/options", CHECKPOINT)
+def test_options_that_are_false_count(trial: Trial) -> None:
+    """With early_stop=False what is recomputed runs to its end; with preserve_rng_state=False it draws numbers anew."""
+    for options, ends, runs in (({}, 1, 1), ({"early_stop": False}, 2, 1), ({"preserve_rng_state": False}, 1, 2)):
+        want = {"ends": ends, "drawn next": recompute_options.drawn(ONE.seed, runs)}
+        finds(trial, recompute_options.ended, ONE, want, options)
 
 
 @requirement("checkpoint/keywords", CHECKPOINT)

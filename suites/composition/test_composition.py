@@ -15,7 +15,7 @@ from harness.trial import Trial
 from harness.vendor import Feature
 from suites.composition import recompute
 from suites.composition.compose import NESTINGS, Call, ComposedCase, first_names, forms, forms_after_forward, nesting
-from suites.composition.compose_programs import Composed, of_full_type, state_of_each_type, trains
+from suites.composition.compose_programs import Composed, of_another_shape, of_full_type, state_of_each_type, trains
 from suites.composition.compose_strategies import (
     PLACES,
     ROOTED,
@@ -223,6 +223,12 @@ def test_full_state_dicts_have_what_rests(trial: Trial, case: TrainingCase) -> N
     """Under a policy of bfloat16 full state dicts hold the numbers at rest, and give them back, also after changes."""
     state, names = dict(case.build().state_dict()), case.parameter_names
     finds(trial, of_full_type, case, [state, {name: -v if name in names else v for name, v in state.items()}, state])
+
+
+@requirement("composition/full-type-shapes", Feature.FULLY_SHARD, BY_POLICY, Feature.STATE_DICT, ranks=2)
+def test_full_state_dicts_of_another_shape_are_refused(trial: Trial) -> None:
+    """A full state dict whose weights are transposed is refused by an error that says so, as by the unsharded net."""
+    trial.refuses(of_another_shape, TrainingCase(2, Stack(2, ("mlp",)), sharded=(0,)), "size", "shape", "weight")
 
 
 def saves(trial: Trial, where: str, case: ComposedCase, got: dict[str, Any], parameters: dict[str, Tensor]) -> None:

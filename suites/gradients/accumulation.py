@@ -8,6 +8,7 @@ taken with (1 + 3 + 5 + 7) / 2 = 8. Where all is quiet until the last one::
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,6 +167,16 @@ PARTIAL = (MANUAL, "defer all_reduce", *PASS, "finalize")
 def before_last(act: str) -> tuple[str, ...]:
     """A pass that is said not to be the last, what is done with its gradients, and a step from the last one."""
     return ("defer last", *PASS, act, "drop", "resume last", *PASS, "step", "drop")
+
+
+class EndedTwice(ShardedStack):
+    """A stack whose backwards are ended once more while that is under way, which may be refused."""
+
+    def finalize(self, when: str) -> None:
+        """End what backwards have begun, and again."""
+        super().finalize(when)
+        with suppress(Exception):
+            super().finalize(when)
 
 
 class Settled(ShardedStack):

@@ -23,6 +23,7 @@ from suites.gradients.accumulation import (
     REPLICAS,
     TAKEN_BEFORE,
     AccumulationCase,
+    EndedTwice,
     OffloadedRecorded,
     Settled,
     accumulation_cases,
@@ -132,6 +133,12 @@ def test_forwards_and_backwards_may_alternate(trial: Trial, case: AccumulationCa
 def test_backwards_may_be_ended_by_an_act_of_its_own(trial: Trial, case: AccumulationCase) -> None:
     """With set_manual_backward_finalization, finalize_backward() reduces and frees what earlier backwards have left."""
     adds_up(trial, case, "")
+
+
+@requirement("accumulation/finalized-twice", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)
+def test_what_cannot_be_ended_twice_goes_on(trial: Trial) -> None:
+    """A finalize_backward() while an earlier one is under way may be refused, and the earlier one ends all the same."""
+    follows(trial, EndedTwice.play, expected(replace(RICH, quiet="finalized", later=True)))
 
 
 @requirement("accumulation/finalized-frees", *ADDING, Feature.MANUAL_FINALIZATION, ranks=2)

@@ -29,6 +29,8 @@ Combination = tuple[tuple[str, str], ...]
 Values = Mapping[str, Sequence[str]]
 #: The dimensions of which any run tries any two values together: by these, requirements tell their scenarios apart.
 PLACES = ("mesh", "parallelism")
+#: What values cost, by their dimensions and names.
+COSTS = {(name, one.name): one.cost for name, some in DIMENSIONS.items() for one in some}
 #: The dimensions of which a thorough run tries any three values together: when a group is gathered, freed and reduced.
 CLOSE = ("runs", "wrapping", "mesh", "parallelism", "reshard", "recompute", "prefetch", "gradients")
 
@@ -107,9 +109,9 @@ def _search(chosen: dict[str, str], values: Values, wanted: Collection[Combinati
 
 
 def _gain(chosen: Mapping[str, str], name: str, value: str, values: Values, wanted: Collection[Combination]) -> int:
-    """How many combinations that are wanted one more value adds."""
+    """How many combinations that are wanted one more value adds, less what it costs."""
     known = [(other, chosen[other] if other != name else value) for other in values if other in chosen or other == name]
-    return sum((name, value) in one and one in wanted for one in combinations_of(known))
+    return sum((name, value) in one and one in wanted for one in combinations_of(known)) - COSTS[name, value]
 
 
 @st.composite

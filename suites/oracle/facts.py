@@ -19,7 +19,7 @@ def facts(parameter: Any) -> dict[str, Any]:
         "shape": lambda: list(parameter.shape),
         "stride": lambda: list(parameter.stride()),
         "placements": lambda: [placement_words(each) for each in getattr(parameter, "placements", ())],
-        "mesh": lambda: None if mesh is None else list(mesh.mesh.shape),
+        "mesh": lambda: None if mesh is None else list(mesh.shape),
         "requires_grad": lambda: parameter.requires_grad,
         "dtype": lambda: str(parameter.dtype),
         "gradient": lambda: None if parameter.grad is None else str(parameter.grad.dtype),

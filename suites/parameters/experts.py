@@ -62,7 +62,8 @@ class ExpertCase(ApartCase):
 
     ``cut`` is the dim along which weights of experts are cut; ``says`` is what the placement function answers for dense
     parameters: nothing, a placement, both, or a mesh alone, as then for experts cut along their rows.
-    ``stacked`` makes an expert's weight one of a stack.
+    ``stacked`` makes an expert's weight one of a stack. On replicas, experts are cut over the same ranks as all else,
+    or ``across``: over those that hold the same rows of all else, so that meshes of one module cross.
     """
 
     ep: int = 2
@@ -70,11 +71,12 @@ class ExpertCase(ApartCase):
     says: str = "nothing"
     stacked: bool = False
     replicated: bool = False
+    across: bool = False
 
     @property
     def values(self) -> int:
         """As many as experts."""
-        return self.ep
+        return self.shards if self.across else self.ep
 
     @property
     def shards(self) -> int:
@@ -83,11 +85,11 @@ class ExpertCase(ApartCase):
 
     def value_of(self, rank: int) -> int:
         """Every other rank's, or that of neighbours."""
-        return rank // self.shards if self.replicated else super().value_of(rank)
+        return rank // self.shards if self.replicated and not self.across else super().value_of(rank)
 
     def part(self, rank: int, name: str, full: Tensor) -> Tensor:
         """A part of an expert, or of what all ranks have."""
-        if not self.replicated:
+        if not self.replicated or (self.across and is_expert(name)):
             return super().part(rank, name, full)
         return shard(self.whole_of(rank, name, full), self.shards, rank % self.shards, self.cut_of(name))
 
@@ -143,6 +145,7 @@ def expert_cases(
     stacked: bool = False,
     replicated: bool = False,
     sizes: tuple[tuple[int, int], ...] = SIZES,
+    across: bool = False,
     **fixed: Any,
 ) -> ExpertCase:
     """Blocks of integers: one, of these sizes, has activations below 2**12, gradients below 2**20 that are multiples of
@@ -157,7 +160,7 @@ def expert_cases(
     dim = draw(st.integers(1, 4).map(lambda dim: -(-dim // whole) * whole))
     net = Stack(dim, ("mlp",), multiplier=draw(st.integers(1, 2)), bias=draw(st.booleans()))
     case = draw(training_cases(exact=True, net=net, world_size=world_size, **fixed))
-    return as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says, replicated=replicated)
+    return as_case(ExpertCase, case, ep=ep, cut=cut, stacked=stacked, says=says, replicated=replicated, across=across)
 
 
 def expert_mesh(rank: Rank, case: ExpertCase) -> DeviceMesh:
@@ -181,7 +184,8 @@ class ShardedExperts(Resting):
         net = case.build_value(case.value_of(rank.number))
         meshes = expert_mesh(rank, case)
         mesh = meshes if case.replicated else rank.mesh()
-        dense, expert = make(rank.mesh()), make(meshes["copies"])
+        apart = meshes["ep" if case.across else "copies"]
+        dense, expert = make(rank.mesh()), make(apart)
         if case.stacked:
             stack(net, meshes["ep"])
         cuts = {p: case.cut_of(name) for name, p in net.named_parameters() if is_expert(name)}
@@ -190,7 +194,7 @@ class ShardedExperts(Resting):
             cut = Shard(cuts.get(parameter, 0))
             if parameter not in cuts and "mesh" not in case.says:
                 return cut if case.says == "placement" else None
-            own = dense if parameter not in cuts else expert if self.same_object else make(meshes["copies"])
+            own = dense if parameter not in cuts else expert if self.same_object else make(apart)
             return result(None if case.says == "mesh alone" and not cut.dim else cut, own)
 
         options = {"reshard_after_forward": case.reshard_after_forward, "shard_placement_fn": place}
@@ -231,11 +235,11 @@ def reduced_when_deferred(rank: Rank, case: ExpertCase) -> dict[str, int]:
 
 def calls_of(rank: Rank, case: ExpertCase, setter: str) -> str:
     """Give the root an all-gather or a hook after reduction: whether it was refused, and how often a pass calls it."""
-    experts = ShardedExperts(rank, case)
+    experts, end = ShardedExperts(rank, case), "taken"
     counting: Any = OwnGather() if setter == "set_custom_all_gather" else Counting()
     try:
         getattr(experts.net, setter)(counting)
     except Exception:
-        return "refused"
+        end = "refused"
     experts.do_all(("unshard",) if setter == "set_custom_all_gather" else ("forward", "backward"))
-    return f"called {counting.calls} times"
+    return f"{end}, and called {counting.calls} times"

@@ -15,11 +15,15 @@ from harness.vendor import Feature
 
 @dataclass(frozen=True)
 class Value:
-    """One value of a dimension; the features that an implementation must claim for it, and the ranks that it takes."""
+    """One value of a dimension; the features that an implementation must claim for it, and the ranks that it takes.
+
+    ``cost`` is how many combinations it has to add to a scenario more than others: so few scenarios have what is slow.
+    """
 
     name: str
     needs: tuple[Feature, ...] = ()
     ranks: int = 1
+    cost: int = 0
 
 
 def _values(*plain: str, **needing: Feature) -> tuple[Value, ...]:
@@ -55,8 +59,8 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     ),
     "parallelism": (
         Value("data"),
-        Value("tensor", (Feature.TENSOR_PARALLEL,), 2),
-        Value("two meshes", TWO_MESHES, 2),
+        Value("tensor", (Feature.TENSOR_PARALLEL,), 2, cost=6),
+        Value("two meshes", TWO_MESHES, 2, cost=6),
     ),
     "rows": (
         Value("even"),

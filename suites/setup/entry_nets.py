@@ -98,6 +98,15 @@ def nested_in_a_list(rank: Rank, case: PlainCase) -> dict[str, bool]:
     return facts
 
 
+def list_is_kept(rank: Rank, case: PlainCase) -> bool:
+    """Whether a list is as it was after it was sharded, of modules of which one lies within another."""
+    outer = nn.Sequential(linear(), nn.Sequential(linear(2, 3)))
+    given = [outer, outer[1], linear(2, 2)]
+    before = list(given)
+    sharder(rank)(given)
+    return list(map(id, given)) == list(map(id, before))
+
+
 @dataclass(frozen=True)
 class OrderCase(TrainingCase):
     """Training on a mesh that names ranks in this order. Who has which rows then is not said: losses alone are seen."""

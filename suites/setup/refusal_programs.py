@@ -17,7 +17,8 @@ from harness.vendor import Feature
 from harness.vendor.bounds import averages
 from harness.worlds.rank import Rank
 from suites.oracle.layout import own, put_together
-from suites.setup.entry_nets import InARow, PlainCase, Sharder, linear, sharder
+from suites.setup.entry_nets import PlainCase, Sharder, linear, sharder
+from suites.setup.refused_nets import Scaled, TiedTwice, TwoDtypes, Within, in_a_row, then_transposed, with_bias
 
 #: What is done with ``fully_shard`` over all ranks and a net; the net to run then, if it is another.
 Ask = Callable[[Sharder, Any, Rank], "nn.Module | None"]
@@ -38,70 +39,6 @@ class Asked:
     feature: Feature = Feature.FULLY_SHARD
 
 
-# The nets.
-
-
-class Within(InARow):
-    """Modules that run one after the other, in a container that has no forward."""
-
-    def __init__(self, container: Any) -> None:
-        super().__init__()
-        self.layers = container
-
-    def forward(self, x: Tensor) -> Any:
-        """``(…, 2)`` to the same."""
-        for layer in self.layers.values() if isinstance(self.layers, nn.ModuleDict) else self.layers:
-            x = layer(x)
-        return x
-
-
-class Scaled(nn.Linear):
-    """A layer that has a parameter without dims."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 2)
-        self.scale = nn.Parameter(torch.tensor(2.0))
-        nn.init.ones_(self.weight)
-        nn.init.ones_(self.bias)
-
-    def forward(self, x: Tensor) -> Any:
-        """``(…, 2)`` to the same."""
-        return super().forward(x) * self.scale
-
-
-class TwoDtypes(nn.Module):
-    """A float32 layer, and a float64 one whose weights float32 cannot hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = linear(2, 2), linear(2, 2).double()
-        with torch.no_grad():
-            self.other.weight += 2.0**-40
-
-    def forward(self, x: Tensor) -> Any:
-        """The sum of both, also if both have come to one dtype: then the numbers show it."""
-        return self.one(x) + self.other(x.to(self.other.weight.dtype))
-
-
-def with_bias() -> nn.Linear:
-    """A layer with a bias of ones."""
-    layer = linear(2, 2, bias=True)
-    nn.init.ones_(layer.bias)
-    return layer
-
-
-def then_transposed() -> nn.Module:
-    """Two layers, of which the second one's weight is not contiguous."""
-    first, second = linear(3, 2), linear(2, 3)
-    second.weight = nn.Parameter(second.weight.detach().t().contiguous().t())
-    return nn.Sequential(first, second)
-
-
-def in_a_row() -> nn.Module:
-    """Two layers, of which the second takes what the first gives."""
-    return nn.Sequential(linear(3, 2), linear(2, 3))
-
-
 # What is asked.
 
 
@@ -112,6 +49,12 @@ def sharding(of: Callable[[Any], Any] = lambda net: net, mesh: tuple[int, ...] =
         shard(of(net), **options, **({"mesh": rank.mesh((*mesh, rank.size))} if mesh else {}))
 
     return ask
+
+
+def one_by_one(shard: Sharder, net: Any, rank: Rank) -> None:
+    """To shard each layer apart, and then the net."""
+    for module in (*net, net):
+        shard(module)
 
 
 def setting(setter: str, value: Callable[[], Any]) -> Ask:
@@ -211,6 +154,7 @@ LATER = {
         sharding(lambda net: list(net.children())), in_a_row, ("root", "list"), feature=Feature.MODULE_LISTS
     ),
     "two dtypes": Asked(sharding(), TwoDtypes, ("dtype",)),
+    "tied apart": Asked(one_by_one, TiedTwice, ("shared", "tied", "share", "weight")),
 }
 ASKED = {**AT_ONCE, **AMID, **LATER}
 
@@ -241,6 +185,14 @@ def ask_in_vain(rank: Rank, case: PlainCase) -> dict[str, Any]:
     after = parts_of(net)
     changed = sorted(part for part in {**before, **after} if not is_same(before.get(part), after.get(part)))
     return {"changed": changed, **({} if changed else passed(net, rank.number, rank.device))}
+
+
+def passes_refused(rank: Rank, case: PlainCase) -> list[bool]:
+    """Ask it, and take two passes: which of them are refused."""
+    asked = ASKED[case.way]
+    net = made(rank, asked)
+    asked.ask(sharder(rank), net, rank)
+    return [refused(rank, case, lambda *_: passed(net, rank.number, rank.device)) is not None for _ in range(2)]
 
 
 def parts_of(net: nn.Module) -> dict[str, list[Any]]:

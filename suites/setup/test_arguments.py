@@ -25,7 +25,7 @@ from harness.worlds.rank import Rank
 from suites.generated.net_cases import GeneratedCase
 from suites.generated.net_programs import spread_net
 from suites.generated.net_strategies import generated_cases
-from suites.kit.cases import CaseOnMesh, Stack, as_case
+from suites.kit.cases import CaseOnMesh, Stack, TrainingCase, as_case
 from suites.kit.nets import Block, Net
 from suites.kit.parallel import ParallelCase, cut_over_tp, parallel_cases
 from suites.kit.programs import FACTS, apply, data_mesh, tensors
@@ -33,12 +33,16 @@ from suites.kit.strategies import given, stacks, training_cases, world_sizes
 from suites.oracle.expected import expected
 from suites.oracle.judging import finds, follows, sees
 from suites.oracle.sharded import Resting
+from suites.oracle.situation import SUMS
 from suites.setup.entry_nets import PlainCase
+from suites.setup.named import Divided, Named
 from suites.training.structures import Output
 
 TWO_AXES = (Feature.FULLY_SHARD, Feature.TENSOR_PARALLEL)
 FROM_GROUP = (Feature.FULLY_SHARD, Feature.MESH_FROM_GROUP)
 DEVICES = ("second device type",)
+#: A net that is sharded as a whole.
+ROOT = TrainingCase(2, Stack(2, ("linear",)), sharded=(), exact=True)
 
 
 # Where things lie. Cases are built on the CPU, so a target that is the CPU cannot tell.
@@ -263,3 +267,16 @@ def test_training_over_a_mesh_made_from_a_group_is_exact(trial: Trial, case: Par
 def test_training_over_a_mesh_made_from_two_groups_is_exact(trial: Trial, case: ParallelCase) -> None:
     """Over a mesh made from a group for each axis, HSDP gives the unsharded model's losses, gradients and parts."""
     follows(trial, OverGroups.play, expected(case))
+
+
+@requirement("arguments/names", Feature.FULLY_SHARD, ranks=2)
+def test_methods_take_their_arguments_by_name(trial: Trial) -> None:
+    """Methods of a sharded module take arguments by torch's names for them; what is so anyway changes no training."""
+    follows(trial, Named.play, expected(ROOT))
+
+
+@requirement("arguments/others-stay", Feature.FULLY_SHARD, Feature.DIVIDE_FACTOR, Feature.FORCE_SUM, ranks=2)
+def test_what_is_set_stays_as_it_is_when_all_else_is_set(trial: Trial) -> None:
+    """A divide factor stays as it was set when any other method is called, with what is so anyway."""
+    acts = (SUMS, "set gradient_divide_factor 4.0", *ROOT.actions)
+    follows(trial, Divided.play, expected(replace(ROOT, acts=acts)))

@@ -74,6 +74,12 @@ def test_of_a_list_only_outermost_modules_are_changed(trial: Trial) -> None:
     finds(trial, nets.nested_in_a_list, TWO, want)
 
 
+@requirement("entry/given-list", SHARDED, Feature.MODULE_LISTS)
+def test_a_list_stays_as_it_was_given(trial: Trial) -> None:
+    """A list of modules that is given to fully_shard has the same modules afterwards, in the same order."""
+    finds(trial, nets.list_is_kept, TWO, True)
+
+
 @requirement("entry/containers-with-forward", SHARDED)
 def test_containers_with_a_forward_of_their_own_are_taken(trial: Trial) -> None:
     """A ModuleList or ModuleDict whose subclass defines forward is sharded, and runs as the unsharded one."""

@@ -12,7 +12,7 @@ from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from suites.oracle.judging import compare, right_or_refused
 from suites.setup.entry_nets import PlainCase
-from suites.setup.refusal_programs import AMID, ASKED, AT_ONCE, ask, ask_in_vain, due
+from suites.setup.refusal_programs import AMID, ASKED, AT_ONCE, LATER, ask, ask_in_vain, due, passes_refused
 
 SHARDED = Feature.FULLY_SHARD
 
@@ -84,6 +84,15 @@ def test_uneven_parts_of_other_dims_are_refused_or_right(trial: Trial, way: str)
 def test_two_dtypes_in_one_group_are_refused_or_right(trial: Trial) -> None:
     """Trainable parameters of two dtypes sharded together are refused by the word dtype, or train as unsharded."""
     is_right_or_refused(trial, "two dtypes")
+
+
+@requirement("refusals/each-time", SHARDED, ranks=2)
+@pytest.mark.parametrize("way", LATER)
+def test_a_pass_that_is_refused_is_refused_again(trial: Trial, way: str) -> None:
+    """A pass that is refused is refused each time, so that who skips one is not silently wrong in the next."""
+    asks_for(ASKED[way].feature)
+    for number, (once, again) in enumerate(trial.run(passes_refused, PlainCase(way=way))):
+        trial.holds(again or not once, f"rank {number}: expected it refused each time, but the second pass was not")
 
 
 @requirement("refusals/leaves-as-it-was", SHARDED, ranks=2)

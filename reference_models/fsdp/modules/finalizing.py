@@ -14,9 +14,11 @@ class GradientReductionHandle:
     """What ``finalize_backward(async_op=True)`` returns; ``wait`` makes all gradients usable."""
 
     def __init__(self, state: ModuleState) -> None:
-        """Reduce what was put off, and free what may be freed."""
+        """Reduce what was put off, and free what may be freed; before the first forward that is nothing."""
         _check(state)
-        self._tree, self._is_over = state.tree, False
+        self._tree, self._is_over = state.tree, state.is_root is None
+        if self._is_over:
+            return
         queue = state.tree.queue
         for group in [group for each in reversed(state.tree.states) for group in reversed(each.groups)]:
             group.catch_up(queue)

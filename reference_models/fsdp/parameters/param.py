@@ -107,11 +107,11 @@ class ManagedParameter:
         assert registered is not None
         if registered is self.sharded and local_of(registered) is self._local:
             return False
-        received = registered.placements if isinstance(registered, DTensor) else "a plain tensor"
-        if received != self.layout.placements:
+        received = (registered.shape, registered.placements) if isinstance(registered, DTensor) else "a plain tensor"
+        if received != (wanted := (self.layout.shape, self.layout.placements)):
             raise ValueError(
-                f"parameter {self.name!r} of a sharded module was replaced: expected a DTensor placed "
-                f"{self.layout.placements}, got {received}; see torch.distributed.tensor.distribute_tensor"
+                f"parameter {self.name!r} of a sharded module was replaced: expected a DTensor of shape and placements "
+                f"{wanted}, got {received}; see torch.distributed.tensor.distribute_tensor"
             )
         self.sharded = self._asking(registered)
         self.layout.adopt(registered)

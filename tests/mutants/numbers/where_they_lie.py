@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from reference_models.fsdp.modules.state import own_state
+from reference_models.fsdp.modules.state import own_state, states_of
 from tests.mutants.hooking import each_gradient_once, instead
 from tests.mutants.making import given, modules_of, mutant
 from tests.mutants.state.reference_chapter import in_groups, of_the_reference
@@ -78,6 +79,17 @@ def rounds_what_is_kept(group: Any, right: Callable[[Any], None], mesh: Any) -> 
         piece.copy_(piece.to(group._kept._pieces[0].dtype))
 
 
+def shares_groups(module: Any, right: Callable[..., None], *args: Any, **options: Any) -> None:
+    """Reductions over as many ranks have one group of their own."""
+    right(*args, **options)
+    for state in states_of(module.modules()):
+        found: dict[int, Any] = {}
+        for group in (group for group in state.groups if group.options.reduce_mesh):
+            mesh = group.options.reduce_mesh
+            mesh = replace(mesh, shard=found.setdefault(mesh.shard.size, mesh.shard))
+            group.set_options(replace(group.options, reduce_mesh=mesh))
+
+
 def casts_what_is_assigned(module: Any, right: Any, state: Any, assign: bool = False, **more: Any) -> Any:
     """What is assigned gets the dtype of what was there."""
     old = module.state_dict()
@@ -91,5 +103,8 @@ knows_parts_by_the_first = of_the_reference("tensor-parallel/by-turns", goes_by_
 leaves_casts_to_autocast = mutant("precision/autocast", leaves_inputs_to_autocast)
 keeps_one_dtype_in_groups = of_the_reference(
     "parameters/dtypes-in-groups", in_groups("_reshard_over", rounds_what_is_kept)
+)
+knows_groups_by_size = of_the_reference(
+    "parameter-mesh/crossing", instead("set_separate_reduce_scatter_group", shares_groups)
 )
 keeps_its_dtype = mutant("state-dict/assigned-dtype", instead("load_state_dict", casts_what_is_assigned))
