@@ -10,7 +10,7 @@ and runs ``pytest suites --backend my_vendor.conformance:backend``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,13 +67,13 @@ class Strategies:
 
     ``shard(module, policy=None, strategy="FULL_SHARD", mesh=None)`` spreads the modules that ``policy`` chooses, then
     ``module``, in place; strategies are FULL_SHARD, SHARD_GRAD_OP, NO_SHARD and HYBRID_SHARD.
-    ``module_policy(classes)`` is a policy that chooses by class. ``set_state_dict_type(module, kind)``, where kind is
-    "sharded" or "full", says what ``state_dict()`` holds and ``load_state_dict()`` takes from now on;
-    ``state_dict_type(module)`` reads it back.
+    ``module_policy(classes)`` is a policy that chooses by class, of any iterable of classes.
+    ``set_state_dict_type(module, kind)``, where kind is "sharded" or "full", says what ``state_dict()`` holds and
+    ``load_state_dict()`` takes from now on; ``state_dict_type(module)`` reads it back.
     """
 
     shard: Callable[..., Module]
-    module_policy: Callable[[set[type[Module]]], Callable[[Module], bool]]
+    module_policy: Callable[[Iterable[type[Module]]], Callable[[Module], bool]]
     set_state_dict_type: Callable[[Module, str], None]
     state_dict_type: Callable[[Module], str]
 

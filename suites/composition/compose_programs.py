@@ -73,7 +73,7 @@ def shard_by_strategy(rank: Rank, case: ComposedCase, net: nn.Module, call: Call
     mesh = None if over.ndim == 1 and not call.chosen else over
     kinds = {kind for each in module.modules() for kind in type(each).__mro__}
     classes = {kind for kind in kinds if kind.__name__ == call.chosen}
-    policy = (lambda each: isinstance(each, tuple(classes))) if call.plain else strategies.module_policy(classes)
+    policy = (lambda each: isinstance(each, tuple(classes))) if call.plain else strategies.module_policy(iter(classes))
     strategies.shard(module, policy if call.chosen else None, call.function, mesh)
 
 

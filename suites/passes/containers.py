@@ -119,6 +119,37 @@ def through_boxes(p: Pass, run: Callable[[list[Tensor]], Any]) -> Found:
     yield {"type": type(box).__name__, "loss": loss.detach(), "input gradients": grads}
 
 
+class Noted(nn.Module):
+    """Applies its module, and puts what that gives into a list and a dict as well."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, listed: list[Tensor], *, named: dict[str, Tensor]) -> Any:
+        """``(batch, dim)`` to the same."""
+        found: Tensor = self.inner(x)
+        listed.append(found)
+        named["found"] = found
+        return found
+
+
+class Notes(Blocks):
+    """A net of such modules, each given an empty list and dict, which adds to outputs what these have then."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack)
+        self.blocks = nn.ModuleList(Noted(block) for block in self.blocks)
+
+    def forward(self, x: Tensor) -> Any:
+        """``(batch, dim)`` to the same."""
+        for block in self.blocks:
+            listed, named = list[Tensor](), dict[str, Tensor]()
+            x = block(x, listed, named=named)
+            x = torch.stack([x, *listed, *named.values()]).sum(0)
+        return x
+
+
 class Mixed(Blocks):
     """Gives, beside its outputs, things that need no gradient or are no tensors."""
 
@@ -139,4 +170,5 @@ def mixed(p: Pass) -> Found:
 
 BOXES = Route(boxes, net=Boxes, actions=ALONE)
 KEYWORDS = Route(keywords, net=Boxes, actions=ALONE)
+NOTES = Route(net=Notes)
 MIXED = Route(mixed, net=Mixed, actions=ALONE)

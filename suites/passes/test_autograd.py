@@ -12,7 +12,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack, TrainingCase
 from suites.kit.strategies import given
 from suites.passes import autograd_routes as routes
-from suites.passes import containers, hook_routes
+from suites.passes import containers, function_routes, hook_routes
 from suites.passes.containers import PACK
 from suites.passes.pass_programs import Walking, follows, walk
 from suites.passes.pass_strategies import how_cases, in_each_way, pass_cases
@@ -88,6 +88,13 @@ def test_tensors_may_be_passed_on_in_containers(trial: Trial, case: TrainingCase
 def test_tensors_may_be_passed_by_keyword_only(trial: Trial, case: TrainingCase) -> None:
     """Inputs passed by keyword only get their gradients, and so do the parameters."""
     follows(trial, case, containers.KEYWORDS)
+
+
+@requirement("autograd/filled", SHARDED, ranks=2)
+@given(case=pass_cases())
+def test_what_forward_puts_into_an_empty_list_or_dict_is_there(trial: Trial, case: TrainingCase) -> None:
+    """What a sharded module's forward puts into an empty list or dict that it is given is there afterwards."""
+    follows(trial, case, containers.NOTES)
 
 
 @requirement("autograd/other-outputs", SHARDED, ranks=2)
@@ -173,6 +180,21 @@ def test_a_loss_may_take_the_parameters_too(trial: Trial, case: TrainingCase) ->
 def test_a_penalty_may_go_backward_alone(trial: Trial, case: TrainingCase) -> None:
     """A backward from whole parameters, after unshard() and before reshard(), counts with the backward that follows."""
     follows(trial, case, routes.PENALISED_APART)
+
+
+@requirement("autograd/own-gradients", SHARDED, ranks=2)
+@given(case=pass_cases(plain=True))
+def test_functions_may_add_to_gradients_themselves(trial: Trial, case: TrainingCase) -> None:
+    """What an autograd function's backward adds to a weight's gradient itself is reduced as all else is."""
+    follows(trial, case, function_routes.FUSED)
+
+
+#: Levels of forward-mode differentiation are the process': ranks that are threads would be within each other's.
+@requirement("autograd/slopes", SHARDED, Feature.NONE_FOR_UNUSED, ranks=2, worlds=("processes",))
+@given(case=pass_cases(plain=True))
+def test_a_loss_may_be_of_a_derivative_alone(trial: Trial, case: TrainingCase) -> None:
+    """Where the loss takes torch.func.jvp's derivative of a net, and not its value, training is as unsharded."""
+    follows(trial, case, function_routes.SLOPES)
 
 
 # Hooks.

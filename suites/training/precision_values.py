@@ -19,7 +19,7 @@ from harness.worlds.rank import Rank
 from suites.kit.cases import Stack
 from suites.kit.precision import PrecisionCase, dtype_of
 from suites.kit.precision_programs import LOW, precision_cases
-from suites.kit.programs import apply, gradients, loss_of, policy_of, sharded
+from suites.kit.programs import apply, data_mesh, gradients, loss_of, policy_of, sharded
 from suites.kit.strategies import world_sizes
 from suites.oracle.expected import expected
 from suites.training.noting import Layer, NotingCase
@@ -197,3 +197,31 @@ def expected_transforms(case: PrecisionCase, number: int) -> dict[str, Any]:
     trained = expected(case).trace(number)[0]["gradients"]
     mapped = {"mapped": value.detach(), "counts mapped": torch.full((len(batch),), batch.dim() - 1)}
     return {**found, "gradients of jvp": trained, **mapped, "gradients of vmap": trained}
+
+
+class Caching(nn.Module):
+    """Writes what a net makes of its inputs into memory that it is given."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        """``(batch, dim)`` to what memory has then."""
+        return memory.copy_(self.net(x))
+
+
+@torch.no_grad()
+def cached(net: nn.Module, case: PrecisionCase, device: torch.device | str = "cpu") -> Tensor:
+    """All memory, of which a net was given every other row, in the dtype in which it computes."""
+    inputs = case.inputs(0, 0).to(device, case.compute)
+    memory = torch.zeros(len(inputs), 2, inputs.shape[-1], device=device, dtype=case.compute)
+    net(inputs, memory[:, 1])
+    return memory
+
+
+def cached_on_ranks(rank: Rank, case: PrecisionCase) -> Tensor:
+    """The same of a sharded net."""
+    net: Any = Caching(case.build().to(rank.device))
+    rank.implementation.fully_shard(net, mesh=data_mesh(rank, case), mp_policy=policy_of(rank, case))
+    return cached(net, case, rank.device)

@@ -30,8 +30,11 @@ from suites.training.precision_values import (
     NO_DTYPES,
     TABLE,
     BesideCase,
+    Caching,
     assign,
     buffer_cases,
+    cached,
+    cached_on_ranks,
     expected_transforms,
     kept_cases,
     overridden,
@@ -179,6 +182,12 @@ def test_inputs_are_left_alone_where_that_was_asked_for(trial: Trial, case: Stru
 def test_outputs_are_cast_to_the_output_dtype(trial: Trial, case: StructureCase) -> None:
     """The caller is handed floating tensors in output_dtype, nested or not; without it, as modules and hooks do."""
     notes_agree(trial, case)
+
+
+@requirement("precision/written", *MIXED)
+def test_what_is_written_into_inputs_in_param_dtype_is_there(trial: Trial) -> None:
+    """An input that has param_dtype is given as it is, be it contiguous or not: what forward writes into it stays."""
+    finds(trial, cached_on_ranks, LOW_ALONE, cached(Caching(LOW_ALONE.build().to(LOW_ALONE.compute)), LOW_ALONE))
 
 
 @requirement("precision/structures-between", *MIXED, ranks=2)

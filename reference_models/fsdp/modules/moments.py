@@ -7,10 +7,10 @@
     after backward    start reducing the gradients; reshard
 
 Backward leaves a module when the gradients of its inputs are done, which an identity function on the inputs notices. A
-module whose inputs need no gradient is left at the end of backward, as is every module whose outputs were not used. The
-end of backward also waits for all reductions, on a device that of the last backward alone. During backward, activation
-checkpointing may run forwards again: those cast inputs and gather what is missing, and free nothing, since backward is
-about to come through.
+module whose inputs need no gradient is left at the end of backward, as is every module whose outputs were not used, or
+that ran in a function transform. The end of backward also waits for all reductions, on a device that of the last
+backward alone. During backward, activation checkpointing may run forwards again: those cast inputs and gather what is
+missing, and free nothing, since backward is about to come through.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def _before_backward(state: ModuleState, place: int | None, is_alone: bool) -> N
 
 
 def _notice_after_backward(state: ModuleState, inputs: Any) -> Any:
-    if not torch.is_grad_enabled() or not state.groups:
-        return inputs
+    if not torch.is_grad_enabled() or not state.groups or in_transform():
+        return inputs  # in a transform backward may come through along several ways
     args, kwargs = inputs
     if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # as most modules are called
         return (call_in_backward(state.end_backward, args), kwargs) if args[0].requires_grad else inputs
