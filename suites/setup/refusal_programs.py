@@ -188,11 +188,11 @@ def ask_in_vain(rank: Rank, case: PlainCase) -> dict[str, Any]:
 
 
 def passes_refused(rank: Rank, case: PlainCase) -> list[bool]:
-    """Ask it, and take two passes: which of them are refused."""
+    """Ask it, and take three passes: which of them are refused."""
     asked = ASKED[case.way]
     net = made(rank, asked)
     asked.ask(sharder(rank), net, rank)
-    return [refused(rank, case, lambda *_: passed(net, rank.number, rank.device)) is not None for _ in range(2)]
+    return [refused(rank, case, lambda *_: passed(net, rank.number, rank.device)) is not None for _ in range(3)]
 
 
 def parts_of(net: nn.Module) -> dict[str, list[Any]]:

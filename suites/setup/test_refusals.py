@@ -12,7 +12,7 @@ from harness.vendor import Feature
 from harness.vendor.bounds import asks_for
 from suites.oracle.judging import compare, right_or_refused
 from suites.setup.entry_nets import PlainCase
-from suites.setup.refusal_programs import AMID, ASKED, AT_ONCE, LATER, ask, ask_in_vain, due, passes_refused
+from suites.setup.refusal_programs import AMID, ASKED, AT_ONCE, ask, ask_in_vain, due, passes_refused
 
 SHARDED = Feature.FULLY_SHARD
 
@@ -87,12 +87,16 @@ def test_two_dtypes_in_one_group_are_refused_or_right(trial: Trial) -> None:
 
 
 @requirement("refusals/each-time", SHARDED, ranks=2)
-@pytest.mark.parametrize("way", LATER)
+@pytest.mark.parametrize("way", ["list as root", "tied apart"])
 def test_a_pass_that_is_refused_is_refused_again(trial: Trial, way: str) -> None:
-    """A pass that is refused is refused each time, so that who skips one is not silently wrong in the next."""
-    asks_for(ASKED[way].feature)
-    for number, (once, again) in enumerate(trial.run(passes_refused, PlainCase(way=way))):
-        trial.holds(again or not once, f"rank {number}: expected it refused each time, but the second pass was not")
+    """A pass that is refused is refused each time, so that a loop that skips one is not silently wrong in the next."""
+    is_refused_each_time(trial, way)
+
+
+@requirement("refusals/two-dtypes-each-time", SHARDED, ranks=2)
+def test_two_dtypes_are_refused_again(trial: Trial) -> None:
+    """Where trainable parameters of two dtypes sharded together are refused, each pass is, and not the first alone."""
+    is_refused_each_time(trial, "two dtypes")
 
 
 @requirement("refusals/leaves-as-it-was", SHARDED, ranks=2)
@@ -107,6 +111,14 @@ def test_a_call_that_is_refused_leaves_the_net_as_it_was(trial: Trial, way: str)
 def test_a_parameter_that_is_refused_leaves_the_net_as_it_was(trial: Trial, way: str) -> None:
     """Where a parameter among others is refused, none of them has been sharded, no module has changed, and all runs."""
     leaves_as_it_was(trial, way)
+
+
+def is_refused_each_time(trial: Trial, way: str) -> None:
+    """Require that all passes are refused, or none."""
+    asks_for(ASKED[way].feature)
+    for number, found in enumerate(trial.run(passes_refused, PlainCase(way=way))):
+        words = ", ".join("refused" if each else "not refused" for each in found)
+        trial.holds(len(set(found)) == 1, f"rank {number}: expected all passes refused, or none; got {words}")
 
 
 def leaves_as_it_was(trial: Trial, way: str) -> None:

@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from reference_models.fsdp.modules.state import own_state
+from reference_models.fsdp.modules.state import own_state, states_of
 from tests.mutants.hooking import before_forward, instead, outputs
 from tests.mutants.making import called_otherwise, mutant, right
 from tests.mutants.numbers.finalizing_chapter import FINALIZE, where
 from tests.mutants.passes.checkpoint_chapter import recomputing, right_checkpoint
 from tests.mutants.passes.composition import strategic, strategies
-from tests.mutants.state.reference_chapter import of_the_reference
+from tests.mutants.state.reference_chapter import in_groups, of_the_reference
 
 # What is called, set, refused and given.
 
@@ -33,10 +33,20 @@ def and_the_divisor(module: Any, right: Callable[..., None], *args: Any, **optio
 
 
 def takes_it_the_second_time(module: Any) -> None:
-    """What is run again has one dtype then."""
-    if vars(module).setdefault("ran", False):
-        module.float()
+    """What a module shares with another that is sharded apart is taken for its own when it runs again."""
+    if vars(module).setdefault("ran", False) and own_state(module).is_root is None:
+        groups = [group for state in states_of(module.modules()) for group in state.groups]
+        for parameter in (parameter for group in groups for parameter in group.parameters):
+            parameter.origin = nn.Parameter(torch.empty(0))
     vars(module)["ran"] = True
+
+
+def refuses_dtypes_once(module: Any) -> None:
+    """Two dtypes are refused by the first forward alone."""
+    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
+    if len(dtypes) > 1 and not vars(module).setdefault("refused", False):
+        vars(module)["refused"] = True
+        raise ValueError(f"expected one dtype of all parameters, got {dtypes}")
 
 
 def drops_the_first(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
@@ -95,25 +105,26 @@ def makes_contiguous(module: nn.Module) -> None:
     )
 
 
-def counts_autograd_alone(module: Any) -> None:
-    """A gradient that autograd has not added is lost."""
-    parameters = [parameter for group in own_state(module).groups for parameter in group.parameters]
-    for parameter in parameters:
-        added: list[Any] = []
-        parameter.take_gradient = partial(_if_added, parameter, added, parameter.take_gradient)
-        module.register_forward_pre_hook(partial(_note, parameter, added))
+def counts_autograd_alone(group: Any, wait: Callable[[], None]) -> None:
+    """A gradient is lost of a parameter to which autograd never adds one."""
+    wait()
+    for parameter in group.parameters:
+        form = parameter.unsharded
+        if form is not None and form.requires_grad and not hasattr(form, "added"):
+            form.added = []
+            form.register_hook(partial(_note, form.added))
+            parameter.take_gradient = partial(_if_added, parameter, type(parameter).take_gradient)
 
 
-def _note(parameter: Any, added: list[Any], *_: Any) -> None:
-    if parameter.unsharded is not None and not hasattr(parameter.unsharded, "noted"):
-        parameter.unsharded.noted = parameter.unsharded.register_post_accumulate_grad_hook(added.append)
+def _note(added: list[bool], gradient: Tensor | None) -> None:
+    if gradient is not None:
+        added.append(True)
 
 
-def _if_added(parameter: Any, added: list[Any], take: Callable[[], Any]) -> Any:
-    if not added:
+def _if_added(parameter: Any, take: Callable[[Any], Any]) -> Any:
+    if not getattr(parameter.unsharded, "added", True):
         parameter.unsharded.grad = None
-    added.clear()
-    return take()
+    return take(parameter)
 
 
 class _Doubled(torch.autograd.Function):
@@ -146,13 +157,14 @@ def doubles_slopes(module: Any, output: Any) -> Any:
 
 calls_it_enable = mutant("arguments/names", instead("set_requires_gradient_sync", by_another_name))
 divides_as_at_first = mutant("arguments/others-stay", instead("set_reshard_after_forward", and_the_divisor))
-refuses_once = mutant("refusals/each-time", before_forward(takes_it_the_second_time))
+refuses_once = of_the_reference("refusals/each-time", before_forward(takes_it_the_second_time))
+takes_dtypes_later = of_the_reference("refusals/two-dtypes-each-time", before_forward(refuses_dtypes_once))
 forgets_what_is_under_way = where("accumulation/finalized-twice", FINALIZE, drops_the_first)
 takes_out_of_lists = called_otherwise("entry/given-list", shortens_lists)
 loads_by_count = strategic("composition/full-type-shapes", set_state_dict_type=takes_any_shape)
 hears_no_false = recomputing("checkpoint/options", without_false)
 gives_other_containers = mutant("autograd/filled", copies_containers)
 writes_beside = mutant("precision/written", makes_contiguous)
-takes_from_autograd_alone = of_the_reference("autograd/own-gradients", counts_autograd_alone)
+takes_from_autograd_alone = of_the_reference("autograd/own-gradients", in_groups("wait", counts_autograd_alone))
 follows_slopes_twice = mutant("autograd/slopes", outputs(doubles_slopes))
 RAISES = ("calls_it_enable", "forgets_what_is_under_way")
