@@ -41,12 +41,11 @@ def takes_it_the_second_time(module: Any) -> None:
     vars(module)["ran"] = True
 
 
-def refuses_dtypes_once(module: Any) -> None:
-    """Two dtypes are refused by the first forward alone."""
-    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
-    if len(dtypes) > 1 and not vars(module).setdefault("refused", False):
-        vars(module)["refused"] = True
-        raise ValueError(f"expected one dtype of all parameters, got {dtypes}")
+def settles_dtypes_later(module: Any) -> None:
+    """What was refused for its dtypes has one of them when it runs again."""
+    if vars(module).setdefault("ran", False) and not own_state(module).is_ready:
+        module.float()
+    vars(module)["ran"] = True
 
 
 def drops_the_first(module: Any, finalize: Callable[..., Any], **options: Any) -> Any:
@@ -158,7 +157,7 @@ def doubles_slopes(module: Any, output: Any) -> Any:
 calls_it_enable = mutant("arguments/names", instead("set_requires_gradient_sync", by_another_name))
 divides_as_at_first = mutant("arguments/others-stay", instead("set_reshard_after_forward", and_the_divisor))
 refuses_once = of_the_reference("refusals/each-time", before_forward(takes_it_the_second_time))
-takes_dtypes_later = of_the_reference("refusals/two-dtypes-each-time", before_forward(refuses_dtypes_once))
+takes_dtypes_later = of_the_reference("refusals/two-dtypes-each-time", before_forward(settles_dtypes_later))
 forgets_what_is_under_way = where("accumulation/finalized-twice", FINALIZE, drops_the_first)
 takes_out_of_lists = called_otherwise("entry/given-list", shortens_lists)
 loads_by_count = strategic("composition/full-type-shapes", set_state_dict_type=takes_any_shape)

@@ -1,9 +1,9 @@
 """What the first forward refuses runs in the third, and gradients are lost or not reduced (torch 2.13.0, 2.15.0).
 
-Run: python docs/evidence/torch/fsdp/refused-once.py
-Expected of both ranks: three errors on two dtypes. Got in 2.13.0: this error, one of a missing attribute, and a gradient
-that is of the rank's own batch. Got in 2.15.0: the error, and twice no gradient. What lazy initialisation has not come to
-is not done by a later forward.
+Run: python docs/evidence/torch/interactions/refused-once.py
+Expected of both ranks: three errors on two dtypes. Got in 2.13.0: this error, one of a missing attribute, and then a
+gradient of the rank's own batch. Got in 2.15.0: the error, and twice no gradient. What lazy initialisation has not come
+to is not done by a later forward.
 """
 
 import tempfile
