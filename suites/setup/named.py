@@ -1,6 +1,6 @@
-"""What is said of a sharded module by the names of arguments, as users write it who read the call later.
+"""Methods of sharded modules that are called with named arguments, and that ask for what is so anyway.
 
-net.set_requires_gradient_sync(requires_gradient_sync=True)
+A block that is reduced is told to be, by ``net.set_requires_gradient_sync(requires_gradient_sync=True)``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ NAMED: dict[Feature, dict[str, dict[str, Any]]] = {
         "set_modules_to_forward_prefetch": {"modules": []},
         "set_modules_to_backward_prefetch": {"modules": []},
     },
-    Feature.ACCUMULATION: {
-        "set_requires_gradient_sync": {"requires_gradient_sync": True},
-        "set_requires_all_reduce": {"requires_all_reduce": True},
-    },
+    Feature.ACCUMULATION: {"set_requires_gradient_sync": {"requires_gradient_sync": True}},
+    Feature.HSDP: {"set_requires_all_reduce": {"requires_all_reduce": True}},
     Feature.LAST_BACKWARD: {"set_is_last_backward": {"is_last_backward": True}},
     Feature.MANUAL_FINALIZATION: {"set_manual_backward_finalization": {"enabled": False}},
     Feature.DIVIDE_FACTOR: {"set_gradient_divide_factor": {"factor": 2.0}},

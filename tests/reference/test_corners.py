@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from harness.worlds.rank import Rank
 from reference_models import fsdp
 from reference_models.fsdp.mixed_precision import tensors_in
+from reference_models.fsdp.modules.state import own_state
 from reference_models.subject import implementation as reference
 from tests.worlds.lockstep_runs import run, values
 
@@ -50,9 +51,10 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
     cube = rank.mesh((2, 2, 1), ("x", "y", "z"))
     whole = nn.Linear(2, 4, bias=False)
     whole.weight = nn.Parameter(distribute_tensor(whole.weight.detach(), cube, [Replicate()] * 3))
-    plain, columns = (fsdp.fully_shard(linear(), mesh=line) for _ in range(2))
+    plain, columns, rows = (fsdp.fully_shard(linear(), mesh=line) for _ in range(3))
     plain.weight = nn.Parameter(torch.zeros(4, 2))
     columns.load_state_dict({"weight": distribute_tensor(torch.zeros(4, 2), line, [Shard(1)])}, assign=True)
+    rows.weight = nn.Parameter(distribute_tensor(torch.zeros(8, 2), line, [Shard(0)]))
     replicated: Any = fsdp.replicate(linear(), mesh=line)
     return {
         "empty": refusal(fsdp.fully_shard, [], mesh=line),
@@ -62,6 +64,8 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
         "three axes": refusal(fsdp.fully_shard, whole, mesh=rank.mesh((4, 1), ("d", "t"))["d"]),
         "plain": refusal(plain, torch.ones(1, 2)),
         "columns": refusal(columns, torch.ones(1, 2)),
+        "rows": refusal(rows, torch.ones(1, 2)),
+        "a type by its name": refusal(fsdp.set_state_dict_type, rows, "full"),
         "no shards": refusal(replicated.set_reshard_after_forward, True),
         "no shards to gather": refusal(replicated.set_allocate_memory_from_process_group_for_comm, True),
         "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
@@ -88,8 +92,10 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
         "inner last": ("ValueError", "shard inner modules before outer ones"),
         "inner last, of named axes": ("ValueError", "shard inner modules before outer ones"),
         "three axes": ("NotImplementedError", "on at most two axes besides data"),
-        "plain": ("ValueError", "was replaced: expected a DTensor placed (Shard(dim=0),), got a plain tensor"),
-        "columns": ("ValueError", "was replaced: expected a DTensor placed (Shard(dim=0),), got (Shard(dim=1),)"),
+        "plain": ("ValueError", "shape and placements (torch.Size([4, 2]), (Shard(dim=0),)), got a plain tensor"),
+        "columns": ("ValueError", "(Shard(dim=0),)), got (torch.Size([4, 2]), (Shard(dim=1),))"),
+        "rows": ("ValueError", "(Shard(dim=0),)), got (torch.Size([8, 2]), (Shard(dim=0),))"),
+        "a type by its name": ("ValueError", "expected a StateDictType, such as StateDictType.FULL; got 'full'"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "no shards to gather": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "custom": ("AssertionError", "when all gather comm is custom"),
@@ -270,17 +276,16 @@ def test_torchs_replicate_goes_around_modules_that_it_is_to_ignore() -> None:
         assert all(torch.equal(one, p.grad) for one, p in zip(got, net.parameters(), strict=True))
 
 
-def refused_twice(rank: Rank) -> list[str]:
-    """What each of two forwards through modules that are sharded apart and share a weight is refused for."""
-    net = nn.Sequential(linear(2), linear(2))
-    net[1].weight = net[0].weight
-    for module in (*net, net):
-        sharded(rank, module)
-    return [refusal(net, torch.ones(1, 2))[1] for _ in range(2)]
+def begun_early(rank: Rank) -> list[Any]:
+    """What waiting for nothing gives after a forward, and how many modules from a generator are gathered ahead."""
+    net: Any = sharded(rank, nn.Sequential(sharded(rank, linear(2)), sharded(rank, linear(2))))
+    handle = net.finalize_backward(async_op=True)
+    net.set_manual_backward_finalization(True)
+    net.set_modules_to_forward_prefetch(module for module in net)
+    net(torch.ones(1, 2))
+    return [handle.wait(), len(own_state(net).options.forward_prefetch)]
 
 
-def test_a_tree_that_is_refused_is_refused_again() -> None:
-    """A first forward that was refused settles nothing: the second one does not go on with half of a tree."""
-    for first, second in on_ranks(2, refused_twice):
-        assert "is shared with a module sharded apart" in first
-        assert second == first
+def test_what_is_asked_before_the_first_forward_stands() -> None:
+    """Then there is nothing to finalize, nor to wait for later; modules to gather ahead are kept, however they come."""
+    assert on_ranks(2, begun_early) == [[None, 2]] * 2
