@@ -20,6 +20,7 @@ def facts(parameter: Any) -> dict[str, Any]:
         "stride": lambda: list(parameter.stride()),
         "placements": lambda: [placement_words(each) for each in getattr(parameter, "placements", ())],
         "mesh": lambda: None if mesh is None else list(mesh.shape),
+        "device": lambda: parameter.device.type,
         "requires_grad": lambda: parameter.requires_grad,
         "dtype": lambda: str(parameter.dtype),
         "gradient": lambda: None if parameter.grad is None else str(parameter.grad.dtype),

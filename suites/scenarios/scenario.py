@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.vendor import Feature
+from harness.vendor.bounds import device_type
 from suites.kit.cases import draw, mixed
 from suites.kit.nets import LENGTH, fill, some_tokens
 from suites.kit.precision import dtype_of
@@ -269,6 +270,7 @@ class Scenario(Situation):
             "stride": list(full.stride()),
             "placements": placements,
             "mesh": mesh,
+            "device": "cpu" if self.offload == "cpu" else device_type(),
             "requires_grad": trains,
         }
 
