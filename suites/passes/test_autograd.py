@@ -193,7 +193,7 @@ def test_functions_may_add_to_gradients_themselves(trial: Trial, case: TrainingC
 @requirement("autograd/slopes", SHARDED, Feature.NONE_FOR_UNUSED, ranks=2, worlds=("processes",))
 @given(case=pass_cases(plain=True))
 def test_a_loss_may_be_of_a_derivative_alone(trial: Trial, case: TrainingCase) -> None:
-    """Where the loss takes torch.func.jvp's derivative of a net, and not its value, training is as unsharded."""
+    """A loss may take torch.func.jvp's derivative of a net, alone or beside its value, and training is as unsharded."""
     follows(trial, case, function_routes.SLOPES)
 
 
