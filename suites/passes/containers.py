@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from suites.kit.cases import Stack
 from suites.oracle.situation import tensors_in
 from suites.passes.autograd_routes import ALONE
 from suites.passes.passes import Blocks, Found, Pass, Route
@@ -84,9 +83,7 @@ class Boxed(nn.Module):
 class Boxes(Blocks):
     """A net of such modules."""
 
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(stack)
-        self.blocks = nn.ModuleList(Boxed(block) for block in self.blocks)
+    kind = Boxed
 
     def forward(self, x: Any = None, kind: str = "", **named: Tensor) -> Any:
         """A container to one of the same kind; or what comes by keyword, to a dict."""
@@ -137,9 +134,7 @@ class Noted(nn.Module):
 class Notes(Blocks):
     """A net of such modules, each given an empty list and dict, which adds to outputs what these have then."""
 
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(stack)
-        self.blocks = nn.ModuleList(Noted(block) for block in self.blocks)
+    kind = Noted
 
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suites.kit.cases import Stack
 from suites.passes.autograd_routes import ALONE
 from suites.passes.passes import Blocks, Found, Pass, Route
 
@@ -47,9 +46,7 @@ class Fused(nn.Module):
 class FusedBlocks(Blocks):
     """A net of such layers."""
 
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(stack)
-        self.blocks = nn.ModuleList(Fused(block) for block in self.blocks)
+    kind = Fused
 
 
 def slopes(p: Pass) -> Found:

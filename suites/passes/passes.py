@@ -41,11 +41,14 @@ Actions = tuple[str, ...] | Callable[[Any, int], tuple[str, ...]]
 
 
 class Blocks(nn.Module):
-    """A net of a stack's blocks; forward runs one after the other."""
+    """A net of a stack's blocks, each within a module of a ``kind`` if there is one; forward runs them in order."""
+
+    kind: Callable[[Any], nn.Module] | None = None
 
     def __init__(self, stack: Stack) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(stack.build())
+        blocks, kind = stack.build(), type(self).kind
+        self.blocks = nn.ModuleList(map(kind, blocks) if kind else blocks)
 
     def forward(self, x: Tensor) -> Any:
         """``(batch, dim)`` to the same."""
