@@ -13,7 +13,7 @@ from harness.records.record import Verdict
 from tests.plugin.rerun import differing, lines_of, run
 
 ARGUMENTS = [
-    "suites/training/test_training_parity.py",
+    "suites/training/test_training_parity.py::test_training_follows_the_unsharded_model",
     "tests/plugin/samples.py::test_every_number_is_fine",
     "--backend",
     "gloo",
