@@ -68,6 +68,9 @@ def refusals(rank: Rank) -> dict[str, tuple[list[str], str]]:
         "a type by its name": refusal(fsdp.set_state_dict_type, rows, "full"),
         "no shards": refusal(replicated.set_reshard_after_forward, True),
         "no shards to gather": refusal(replicated.set_allocate_memory_from_process_group_for_comm, True),
+        "one axis twice": refusal(
+            fsdp.fully_shard, whole, mesh=cube, dp_mesh_dims=fsdp.DataParallelMeshDims(shard="x", replicate=("y", "x"))
+        ),
         "custom": refusal(_custom(line).set_allocate_memory_from_process_group_for_comm, True),
     }
 
@@ -98,6 +101,7 @@ def test_what_cannot_be_meant_is_refused_by_torchs_class_and_a_sentence() -> Non
         "a type by its name": ("ValueError", "expected a StateDictType, such as StateDictType.FULL; got 'full'"),
         "no shards": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
         "no shards to gather": ("AssertionError", "Expected mesh_info to be FSDPMeshInfo"),
+        "one axis twice": ("ValueError", "to name an axis once, got 'x' twice"),
         "custom": ("AssertionError", "when all gather comm is custom"),
     }
     for got in on_ranks(4, refusals):

@@ -42,17 +42,20 @@ class DataParallelMeshDims:
 
 
 def spmd_mesh(mesh: DeviceMesh | None, dims: DataParallelMeshDims) -> DataMesh:
-    """The data mesh inside ``mesh``. Raises ValueError for names that it has not got."""
+    """The data mesh inside ``mesh``. Raises ValueError for names that it has not got, or that are given twice."""
     if not dims.shard_names and not dims.replicate_names:
         raise ValueError("At least one of shard or replicate has to name an axis: dp_mesh_dims has none")
     if mesh is None or mesh.mesh_dim_names is None:
         raise ValueError(f"dp_mesh_dims are names of axes: expected a mesh with mesh_dim_names, got {mesh}")
-    for name in (*dims.shard_names, *dims.replicate_names):
+    names = (*dims.shard_names, *dims.replicate_names)
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"expected dp_mesh_dims to name an axis once, got {name!r} twice: it shards or replicates")
         if name not in mesh.mesh_dim_names:
             raise ValueError(f"Mesh dim name {name!r} not found in mesh.mesh_dim_names {mesh.mesh_dim_names}")
     shard, replicate = (
-        mesh[names[0]] if len(names) == 1 else mesh[names]._flatten("_".join(names)) if names else None
-        for names in (dims.shard_names, dims.replicate_names)
+        mesh[axes[0]] if len(axes) == 1 else mesh[axes]._flatten("_".join(axes)) if axes else None
+        for axes in (dims.shard_names, dims.replicate_names)
     )
     parts = [part for part in (replicate, shard) if part is not None]
     return DataMesh(
