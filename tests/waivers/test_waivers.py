@@ -126,6 +126,8 @@ MENDED = {
     "precision/groups": ("2.12.1", "2.13.0"),
     "precision/recomputed": ("2.12.1", "2.13.0"),
     "precision/transforms": ("2.12.1", "2.13.0"),
+    "autograd/slopes": ("2.12.1", "2.13.0"),
+    "passes/forward-methods-in-a-list": ("2.12.1", "2.13.0"),
     "passes/no-inputs": ("2.12.1", "2.13.0"),
     "offload/update-in-backward": ("2.12.1", "2.13.0"),
     "entry/containers-with-forward": ("2.11.0", "2.12.0"),
@@ -133,6 +135,9 @@ MENDED = {
     "refusals/placements": ("2.11.0", "2.12.0"),
     "parameters/tied-across-groups": ("2.11.0", "2.12.0"),
     "parameters/other-dtypes": ("2.11.0", "2.12.0"),
+    "parameters/dtypes-in-groups": ("2.11.0", "2.12.0"),
+    "autograd/filled": ("2.11.0", "2.12.0"),
+    "reshard/to-group-frozen": ("2.11.0", "2.12.0"),
     "precision/other-dtypes": ("2.11.0", "2.12.0"),
 }
 
