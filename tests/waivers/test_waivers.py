@@ -130,6 +130,7 @@ MENDED = {
     "passes/forward-methods-in-a-list": ("2.12.1", "2.13.0"),
     "passes/no-inputs": ("2.12.1", "2.13.0"),
     "offload/update-in-backward": ("2.12.1", "2.13.0"),
+    "scripts/offload": ("2.12.1", "2.13.0"),
     "entry/containers-with-forward": ("2.11.0", "2.12.0"),
     "generated/prefetch": ("2.11.0", "2.12.0"),
     "refusals/placements": ("2.11.0", "2.12.0"),
