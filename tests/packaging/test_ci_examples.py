@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 
 from tests import ROOT
 from tests.packaging.environments import PACKAGES, Environment, distribution_of
+from tests.patience import GUARD
 
 ACTION = yaml.safe_load((ROOT / "examples/ci/action/action.yml").read_text("utf-8"))
 INSTALL, DOCTOR, JUDGE, KEEP = ACTION["runs"]["steps"]
@@ -35,13 +36,14 @@ def filled(text: str, **inputs: str) -> str:
 
 
 def test_the_action_judges_and_keeps_what_came_of_it(environment: Environment, tmp_path: Path) -> None:
-    """Its steps, run as a runner does: what the doctor finds, the verdict in the summary, a page and records."""
+    """Its steps, run as a runner does, with time enough: the doctor's findings, the summary, a page and records."""
     inputs = {"implementation": "my_sharding:implementation", "backend": "gloo", "only": "parity"}
     (tmp_path / "my_sharding.py").write_text(SUBJECT)
     summary = tmp_path / "summary.md"
     for step in (DOCTOR, JUDGE):
         variables = {name: filled(text, **inputs) for name, text in step["env"].items()}
-        words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        script = step["run"].replace("-conformance doctor", f"-conformance doctor --patience {GUARD:.0f}")
+        words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
         ended = environment.run(tmp_path, *words, **variables, GITHUB_STEP_SUMMARY=str(summary))
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "### theirs" in summary.read_text("utf-8")
