@@ -19,16 +19,6 @@ INSTALL, DOCTOR, JUDGE, KEEP = ACTION["runs"]["steps"]
 DOCKERFILE = (ROOT / "examples/ci/Dockerfile").read_text("utf-8")
 
 
-#: A vendor's module, in the folder of the job.
-SUBJECT = """
-from torch.distributed.fsdp import FSDPModule, fully_shard
-
-from fsdp_conformance import CORE, Implementation
-
-implementation = Implementation(name="theirs", fully_shard=fully_shard, module_class=FSDPModule, claims=CORE)
-"""
-
-
 def filled(text: str, **inputs: str) -> str:
     """A text of the action with its inputs, some of them given."""
     given = {name: each["default"] for name, each in ACTION["inputs"].items()} | inputs
@@ -37,8 +27,7 @@ def filled(text: str, **inputs: str) -> str:
 
 def test_the_action_judges_and_keeps_what_came_of_it(environment: Environment, tmp_path: Path) -> None:
     """Its steps, run as a runner does, with time enough: the doctor's findings, the summary, a page and records."""
-    inputs = {"implementation": "my_sharding:implementation", "backend": "gloo", "only": "parity"}
-    (tmp_path / "my_sharding.py").write_text(SUBJECT)
+    inputs = {"implementation": "reference", "backend": "gloo", "only": "parity"}
     summary = tmp_path / "summary.md"
     for step in (DOCTOR, JUDGE):
         variables = {name: filled(text, **inputs) for name, text in step["env"].items()}
@@ -46,10 +35,9 @@ def test_the_action_judges_and_keeps_what_came_of_it(environment: Environment, t
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
         ended = environment.run(tmp_path, *words, **variables, GITHUB_STEP_SUMMARY=str(summary))
         assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "### theirs" in summary.read_text("utf-8")
+    assert "### reference" in summary.read_text("utf-8")
     kept = tmp_path / KEEP["with"]["path"]
-    files = {"doctor.json", "summary.json", "page.html", "my_sharding-implementation.jsonl"}
-    assert {path.name for path in kept.iterdir()} >= files
+    assert {path.name for path in kept.iterdir()} >= {"doctor.json", "summary.json", "page.html", "reference.jsonl"}
     assert json.loads((kept / "summary.json").read_text("utf-8"))
 
 

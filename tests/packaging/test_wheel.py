@@ -122,6 +122,13 @@ def test_reproduce_runs_the_case_and_prints_a_script(environment: Environment, f
     assert "from my_sharding import implementation" in ended.stdout
 
 
+def test_the_doctor_examines_the_vendors_module(environment: Environment, folder: Path) -> None:
+    """It finds that gradients are sums."""
+    ended = environment.run(folder, "fsdp-conformance", "doctor", *NAMED, "--patience", "300")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "expected averages, got sums" in ended.stdout
+
+
 #: Commands that read files, and their exit status: the run is of a part, and has a failure.
 COMMANDS = {
     "report RECORD -o other.html": 0,

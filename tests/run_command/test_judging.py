@@ -23,8 +23,10 @@ def test_a_run_comes_back_with_its_results(tmp_path: Path) -> None:
     ("given", "sentence"),
     [
         ({"implementation": "nobody"}, "unknown implementation 'nobody': expected one of reference, torch, or"),
+        ({"implementation": "nowhere:x"}, "implementation 'nowhere:x': cannot import 'nowhere'"),
         ({"only": "praity"}, "--only 'praity': expected a chapter or a requirement among these tests; is it parity"),
         ({"level": "maybe"}, "--level 'maybe': expected one of must, should, may, all"),
+        ({"record": "/proc/none/run.jsonl"}, "--record /proc/none/run.jsonl: cannot be written"),
     ],
     ids=lambda value: str(value)[:40],
 )
